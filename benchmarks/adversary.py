@@ -39,7 +39,7 @@ from vectors import embedded, use_folder
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.detectors import Detector, LabelCentroidDetector
-from ragshield_core.detectors.label_model import LabelModelDetector
+from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.entries import together
 from ragshield_core.tools.evaluate.rates import DetectionRates
 

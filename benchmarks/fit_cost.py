@@ -29,9 +29,9 @@ from typing import Any
 from corpora import many
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.claim.roles import _remembered as roles
 from ragshield_core.detectors.instruction.matching import _remembered as instructions
-from ragshield_core.detectors.leading_question import _remembered as questions
-from ragshield_core.detectors.meta_claim.roles import _remembered as roles
+from ragshield_core.detectors.question.leading_question import _remembered as questions
 from ragshield_core.text.normalized import _remembered as readable_texts
 from ragshield_langchain.minilm import MiniLMEmbeddings
 

@@ -33,8 +33,8 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
-from ragshield_core.detectors.label_model import LabelModelDetector
-from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
+from ragshield_core.detectors.label.model import LabelModelDetector
+from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
 from ragshield_core.tools.evaluate.rates import DetectionRates, mean_interval
 
 # name -> random splits

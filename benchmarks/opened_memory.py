@@ -19,7 +19,7 @@ import scipy.sparse  # noqa: F401
 
 import ragshield_core.neighbors.stored  # noqa: F401
 from ragshield_core import Guard, Quarantine
-from ragshield_core.groups.graph import SimilarityGraph
+from ragshield_core.detectors.groups.graph import SimilarityGraph
 
 
 def parts(value: Any) -> list[Any]:

@@ -19,8 +19,8 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.groups.cleanbase import K, clique_members, edge_threshold, undirected
-from ragshield_core.groups.graph import Lists
+from ragshield_core.detectors.groups.cleanbase import K, clique_members, edge_threshold, undirected
+from ragshield_core.detectors.groups.graph import Lists
 
 os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # cleanlab's
 

@@ -14,8 +14,8 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
-from ragshield_core.detectors.label_model import LabelModelDetector
-from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
+from ragshield_core.detectors.label.model import LabelModelDetector
+from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
 
 CORPORA, SPLITS = ("sms_spam", "enron1_spam", "banking77"), 3
 FOLDS = 5

@@ -45,7 +45,7 @@ HEAD = """# Peers side by side
 Written by `benchmarks/peers.py`: {versions}; Python {python}, {threads} thread(s). Vectors:
 all-MiniLM-L6-v2, the same for all. Peers come from PyPI, or are rules as published: the label
 strategies of Dynatrace unguard, CleanBase (without three quirks of its repository, see
-`ragshield_core/groups/cleanbase.py`), and the canary notebook. Cells are shares with exact 95 %
+`detectors/groups/cleanbase.py`), and the canary notebook. Cells are shares with exact 95 %
 intervals (Clopper-Pearson): of clean entries, those that are held, dropped or flagged; of poisoned
 ones, those that are found. "As it comes": the peer's own default. "At 1 %": its threshold is the
 one that 1 % of clean calibration data exceeds. Time is per new entry, vectors given; of embedding:

@@ -31,8 +31,8 @@ from rich.progress import track
 
 from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.detectors.consensus import ConsensusDetector
-from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.groups.consensus import ConsensusDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.retrieval import GuardedRetriever

@@ -30,11 +30,11 @@ from ragshield_core.detectors import (
     TriggerPhraseDetector,
 )
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.claim.roles import _remembered as roles
+from ragshield_core.detectors.gibberish.fluency import _tokens as tokens
+from ragshield_core.detectors.hidden.payloads import _remembered as payloads
 from ragshield_core.detectors.instruction.matching import _remembered as instructions
-from ragshield_core.detectors.leading_question import _remembered as questions
-from ragshield_core.detectors.meta_claim.roles import _remembered as roles
-from ragshield_core.text.fluency import _tokens as tokens
-from ragshield_core.text.hidden.payloads import _remembered as payloads
+from ragshield_core.detectors.question.leading_question import _remembered as questions
 from ragshield_core.text.normalized import _remembered as readable_texts
 
 DETECTORS: tuple[type[Detector], ...] = (

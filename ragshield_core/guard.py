@@ -21,6 +21,7 @@ from ragshield_core import state
 from ragshield_core.arguments import check_type
 from ragshield_core.calibration import Released
 from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
     built_in_detectors,
@@ -34,7 +35,6 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError, PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
-from ragshield_core.groups.pieces import InPieces
 from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
@@ -61,7 +61,7 @@ from ragshield_core.screening import (
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
-    from ragshield_core.groups.pieces import Progress
+    from ragshield_core.detectors.base.pieces import Progress
     from ragshield_core.growth.questions import Question
     from ragshield_core.hooks import Notified
     from ragshield_core.knowledge.sharing import Sharing, Whole

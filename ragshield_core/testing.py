@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Need, Scope
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.detectors.groups.found import FoundGroups
 from ragshield_core.entries import Batch
 from ragshield_core.errors import ContractError, NotFittedError
-from ragshield_core.groups.pieces import FoundGroups, Pieces
 from ragshield_core.guard import Guard
 from ragshield_core.neighbors.known import Lender
 from ragshield_core.quarantine import Quarantine

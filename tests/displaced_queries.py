@@ -4,7 +4,7 @@ import numpy as np
 from support import PASSAGE_DIM, UNIT, passages, prose
 
 from ragshield_core import Batch
-from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
+from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
 
 RNG = np.random.default_rng(5)
 KNOWN, CLEAN = passages(600, seed=1), passages(60, seed=2, prefix="new")

@@ -7,20 +7,23 @@ imported from it; see :mod:`ragshield_core.detectors.registry`.
 from typing import TYPE_CHECKING, Any
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
-from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
-from ragshield_core.detectors.clique import CliqueDetector
-from ragshield_core.detectors.consensus import ConsensusDetector
-from ragshield_core.detectors.disfluency import DisfluencyDetector
-from ragshield_core.detectors.hidden_text import HiddenTextDetector
-from ragshield_core.detectors.instruction.detector import InstructionDetector
-from ragshield_core.detectors.label_centroid import LabelCentroidDetector
-from ragshield_core.detectors.label_model import LabelModelDetector
-from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
-from ragshield_core.detectors.leading_question import LeadingQuestionDetector
-from ragshield_core.detectors.meta_claim.detector import MetaClaimDetector
-from ragshield_core.detectors.query_echo import QueryEchoDetector
-from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
-from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
+from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.detectors.claim import MetaClaimDetector
+from ragshield_core.detectors.gibberish import DisfluencyDetector
+from ragshield_core.detectors.groups import CliqueDetector, ConsensusDetector
+from ragshield_core.detectors.hidden import HiddenTextDetector
+from ragshield_core.detectors.instruction import InstructionDetector
+from ragshield_core.detectors.label import (
+    LabelCentroidDetector,
+    LabelModelDetector,
+    LabelNeighborDetector,
+)
+from ragshield_core.detectors.phrase import TriggerPhraseDetector
+from ragshield_core.detectors.question import (
+    CanaryDisplacementDetector,
+    LeadingQuestionDetector,
+    QueryEchoDetector,
+)
 
 __all__ = [
     "CanaryDisplacementDetector",

@@ -1,6 +1,6 @@
 """Where detector classes are found by their kind: the built-in ones and installed plug-ins.
 
-The built-in ones are whatever the modules of this folder define: a new one is a new file.
+The built-in ones are what the modules and packages of this folder export: a new one is a new file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector
-from ragshield_core.detectors.retrieved import RetrievalDetector
+from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped, printable
 from ragshield_core.state import part_of
@@ -32,8 +32,8 @@ SHOWN = 120  # characters of a name
 def _defined_here() -> Iterator[type[AnyDetector]]:
     """Yield the detectors that the modules of this folder define."""
     package = import_module(__package__)
-    for found in sorted(iter_modules(package.__path__), key=lambda found: found.name):
-        name = f"{__package__}.{found.name}"
+    for module in iter_modules(package.__path__):
+        name = f"{__package__}.{module.name}"
         if name == __name__:
             continue
         for one in vars(import_module(name)).values():
@@ -47,7 +47,7 @@ BUILT_IN: dict[str, type[Detector]] = {}
 ON_REQUEST: dict[str, type[Detector]] = {}
 # Of a retrieved set and its query.
 FOR_RETRIEVAL: dict[str, type[RetrievalDetector]] = {}
-for _found in _defined_here():
+for _found in sorted(_defined_here(), key=lambda one: one.kind):
     if issubclass(_found, RetrievalDetector):
         FOR_RETRIEVAL[_found.kind] = _found
     else:

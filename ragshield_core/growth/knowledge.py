@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.revisions import Revisions
 from ragshield_core.neighbors.known import Borrower, IdSharer, Lender
 from ragshield_core.neighbors.roster import Roster

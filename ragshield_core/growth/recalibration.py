@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE
+from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
-from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.clean_sample import CleanSample, first_size, latest

@@ -21,10 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core import state
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.detectors.base import Detector, Need, Scope
-from ragshield_core.detectors.consensus import ConsensusDetector
-from ragshield_core.detectors.hidden_text import HiddenTextDetector
+from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.detectors.groups.consensus import ConsensusDetector
+from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
+from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
-from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.detectors.registry import (
     FOR_RETRIEVAL,
     AnyDetector,
@@ -37,11 +39,9 @@ from ragshield_core.detectors.registry import (
     plug_in,
     saved_detectors,
 )
-from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.findings import Decision, Report, Skipped, Unjudged, Verdict
-from ragshield_core.groups.surprisal import ROBUST_TAIL
 from ragshield_core.hooks import excused, screening, tools
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import (
@@ -90,10 +90,10 @@ class RetrievalGuard:
     detectors
         Detectors of retrieved sets, and any of single entries
         (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`). Default:
-        :class:`~ragshield_core.detectors.query_echo.QueryEchoDetector`,
-        :class:`~ragshield_core.detectors.consensus.ConsensusDetector`,
-        :class:`~ragshield_core.detectors.instruction.detector.InstructionDetector` and
-        :class:`~ragshield_core.detectors.hidden_text.HiddenTextDetector`: nobody else has looked
+        :class:`~ragshield_core.detectors.question.query_echo.QueryEchoDetector`,
+        :class:`~ragshield_core.detectors.ConsensusDetector`,
+        :class:`~ragshield_core.detectors.InstructionDetector` and
+        :class:`~ragshield_core.detectors.HiddenTextDetector`: nobody else has looked
         for an instruction in what was retrieved from a store that was filled unguarded.
     policy
         What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until

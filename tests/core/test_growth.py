@@ -31,9 +31,9 @@ from ragshield_core.detectors import (
     LabelCentroidDetector,
 )
 from ragshield_core.detectors.base import Scope
-from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
+from ragshield_core.detectors.groups import evidence as group_evidence
+from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
-from ragshield_core.groups import evidence as group_evidence
 from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
 from ragshield_core.growth.clean_sample import CleanSample, first_size
 from ragshield_core.tools.audit import scan

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.detectors import CanaryDisplacementDetector, CliqueDetector
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.detectors.phrase.counts import MAX_CELLS, MIN_CELLS, Background, Grams
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth import calibrator
-from ragshield_core.text.phrase_counts import MAX_CELLS, MIN_CELLS, Background, Grams
 from ragshield_core.tools.audit import Parts, scan
 
 

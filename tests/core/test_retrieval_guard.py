@@ -21,9 +21,9 @@ from ragshield_core.detectors import (
     registry,
 )
 from ragshield_core.detectors.base import Evidence
-from ragshield_core.detectors.consensus import ConsensusDetector
-from ragshield_core.detectors.query_echo import QueryEchoDetector
-from ragshield_core.detectors.retrieved import RetrievalDetector
+from ragshield_core.detectors.base.retrieved import RetrievalDetector
+from ragshield_core.detectors.groups.consensus import ConsensusDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
 from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
 from ragshield_core.retrieval.guard import _Calibration

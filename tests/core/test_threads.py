@@ -5,7 +5,7 @@ import threading
 import pytest
 from threadpoolctl import OpenBLASController, threadpool_info, threadpool_limits
 
-import ragshield_core.detectors.label_model  # noqa: F401 - what is imported later is not looked at
+import ragshield_core.detectors.label.model  # noqa: F401 - what is imported later is not looked at
 from ragshield_core.neighbors.threads import in_threads, one_thread
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.query_echo import QueryEchoDetector
-from ragshield_core.detectors.retrieved import _INVISIBLE, RetrievedSet
+from ragshield_core.detectors.base.retrieved import _INVISIBLE, RetrievedSet
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.entries import Batch
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.passages import Passage

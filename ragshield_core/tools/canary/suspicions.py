@@ -73,7 +73,7 @@ def notebook_suspicions(texts: Sequence[str]) -> list[float]:
 
 @cache
 def _text_detectors() -> tuple[Detector, ...]:
-    from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415 - slow
+    from ragshield_core.detectors.hidden.detector import HiddenTextDetector  # noqa: PLC0415 - slow
     from ragshield_core.detectors.instruction.detector import InstructionDetector  # noqa: PLC0415
 
     return InstructionDetector(), HiddenTextDetector()

@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from html.parser import HTMLParser
 from typing import Literal, NamedTuple
 
+from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.findings import Finding, printable
-from ragshield_core.text.hidden.payloads import payloads
 
 # Characters of a text that are shown at once.
 SHOWN = 4_000

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Scope
-from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.detectors.base.pieces import Progress
+from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Finding, Skipped
-from ragshield_core.groups.pieces import Progress
 from ragshield_core.policy import Policy
 from ragshield_core.screening import findings_of
 from ragshield_core.tools.audit.partitioned import grouping, placing, searching

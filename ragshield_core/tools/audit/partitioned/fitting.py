@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base.pieces import Pieces, Progress
+from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
+from ragshield_core.detectors.groups.found import FoundGroups
+from ragshield_core.detectors.groups.graph import Lists
 from ragshield_core.entries import Batch
-from ragshield_core.groups.evidence import CHANNELS, SIZES, K
-from ragshield_core.groups.graph import Lists
-from ragshield_core.groups.pieces import FoundGroups, Pieces, Progress
 from ragshield_core.tools.audit.partitioned import placing, searching
 from ragshield_core.tools.audit.partitioned.files import divided
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.clique import CliqueDetector
-from ragshield_core.groups.evidence import (
+from ragshield_core.detectors.groups.detector import CliqueDetector
+from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     PARTS,
     SHARED_PARTS,
@@ -26,9 +26,9 @@ from ragshield_core.groups.evidence import (
     Raw,
     Standing,
 )
-from ragshield_core.groups.graph import Lists, Overlay
-from ragshield_core.groups.surprisal import ROBUST_TAIL, Reference, Surprisal, weighted
-from ragshield_core.groups.usual import (
+from ragshield_core.detectors.groups.graph import Lists, Overlay
+from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL, Reference, Surprisal, weighted
+from ragshield_core.detectors.groups.usual import (
     COPIES,
     MIN_FAMILY_ENTRIES,
     NO_EDGES,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ragshield_core.detectors.base.pieces import InPieces, Pieces, Progress
 from ragshield_core.errors import SourceError
-from ragshield_core.groups.pieces import InPieces, Pieces, Progress
 from ragshield_core.tools.audit.partitioned.engines import Engine, LocalEngine, engine_of
 from ragshield_core.tools.audit.partitioned.files import Files, work_folder
 from ragshield_core.tools.audit.partitioned.fitting import PartitionedPieces, find_groups

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.groups.graph import NO_LINEAGE
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.screening import checked, crash
 from ragshield_core.text.copies import word_hashes

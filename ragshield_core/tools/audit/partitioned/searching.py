@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.groups.evidence import K
-from ragshield_core.groups.graph import ROUNDING, Lists
-from ragshield_core.groups.usual import COPIES, new_copies
+from ragshield_core.detectors.groups.evidence import K
+from ragshield_core.detectors.groups.graph import ROUNDING, Lists
+from ragshield_core.detectors.groups.usual import COPIES, new_copies
 from ragshield_core.neighbors.rows import Neighbors, load_faiss, merged, none_found
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan
 from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Shard

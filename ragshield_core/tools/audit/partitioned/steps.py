@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ragshield_core.groups.pieces import Progress
+from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.tools.audit.partitioned import grouping, placing, searching
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.groups.graph import Lists, Overlay, SimilarityGraph
+from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph
 from ragshield_core.neighbors.index import FixedVectors
 from ragshield_core.tools.audit.partitioned.rows import Partitions
 

@@ -1,0 +1,178 @@
+"""What is judged at retrieval time, a query with the passages found for it, and by whom."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core.detectors.base import Evidence, Need, Scope
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.text.copies import word_hashes
+
+# Words of a passage that are looked at. No text has words this long on average: it is cut before
+# they are counted, so that a hostile one costs no more.
+MAX_WORDS = 1_000
+MAX_CHARACTERS = 16 * MAX_WORDS
+# Characters that show nothing and part words: soft hyphen, zero-width, directions, tags.
+_INVISIBLE = re.compile("[\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RetrievedSet:
+    """A query and the passages that were retrieved for it; build one with :meth:`of`.
+
+    Parameters
+    ----------
+    query
+        Its text; ``None`` or empty where there is none.
+    vector
+        The query's vector, shape (dim,), float32, of unit length; ``None`` if not known.
+    passages
+        In the order of retrieval, best first.
+    has_vectors
+        Whether the vectors of the passages are known; if not, ``passages.embeddings`` stand for
+        nothing.
+    """
+
+    query: str | None
+    vector: NDArray[np.float32] | None
+    passages: Batch
+    has_vectors: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        query: str | None,
+        passages: Batch,
+        vector: ArrayLike | None = None,
+        *,
+        has_vectors: bool = True,
+    ) -> Self:
+        """Build one from a query vector of any length.
+
+        Raises
+        ------
+        InvalidBatchError
+            If the query's vector is of another dimension than those of the passages, not finite,
+            or zero.
+        """
+        if vector is None or not has_vectors or not len(passages):
+            return cls(query=query, vector=None, passages=passages, has_vectors=has_vectors)
+        given = np.asarray(vector, dtype=np.float64)
+        if given.shape != (passages.dim,):
+            msg = (
+                f"the query's vector has shape {given.shape}, expected ({passages.dim},) as the "
+                "passages have; embed both with the same model."
+            )
+            raise InvalidBatchError(msg)
+        norm = float(np.linalg.norm(given))
+        if not np.isfinite(norm) or norm == 0.0:
+            msg = (
+                f"the query's vector has L2 norm {norm}, expected a direction; check what the "
+                "embedding model returned for the query."
+            )
+            raise InvalidBatchError(msg)
+        unit = (given / norm).astype(np.float32)
+        return cls(query=query, vector=unit, passages=passages, has_vectors=has_vectors)
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    @cached_property
+    def query_words(self) -> NDArray[np.uint32]:
+        """Hashes of the words of the query, in order."""
+        return _words(self.query or "")
+
+    @cached_property
+    def words(self) -> list[NDArray[np.uint32]]:
+        """Hashes of the words of each passage, in order."""
+        return [_words(text) for text in self.passages.texts]
+
+
+def readable_beginning(text: str) -> str:
+    """Return a text's beginning as it reads to a person."""
+    cut = text[:MAX_CHARACTERS]
+    if cut.isascii():
+        return cut
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", cut))
+
+
+def _words(text: str) -> NDArray[np.uint32]:
+    """Return the word hashes of a text's beginning, as they read to a person."""
+    return word_hashes(readable_beginning(text))[:MAX_WORDS]
+
+
+class RetrievalDetector(ABC):
+    """Base class of detectors that judge passages by the query and by what came with them.
+
+    Unlike a :class:`~ragshield_core.detectors.base.Detector` it knows no knowledge base: there is
+    nothing to fit, and its score may be computed by any thread. Scores are evidence; higher is more
+    suspicious.
+
+    Attributes
+    ----------
+    kind
+        The name in findings and in a saved guard.
+    needs
+        What it cannot do without.
+    default_threshold
+        Without a calibration, a score above it is suspicious.
+    floor
+        A score up to this is never acted on, however rare it is.
+    """
+
+    kind: ClassVar[str]
+    needs: ClassVar[frozenset[Need]]
+    taxonomy: ClassVar[tuple[str, ...]] = ()
+    default_threshold: ClassVar[float]
+    floor: ClassVar[float]
+    scope: ClassVar[Scope] = Scope.RETRIEVAL
+
+    @property
+    def name(self) -> str:
+        """The name in findings; unique within a guard."""
+        return self.kind
+
+    @property
+    def unsaved(self) -> str | None:
+        """As of :class:`~ragshield_core.detectors.base.Detector`."""
+        return None
+
+    @property
+    def unsaved_name(self) -> str | None:
+        """As of :class:`~ragshield_core.detectors.base.Detector`."""
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again, JSON-ready."""
+        return {}
+
+    @abstractmethod
+    def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        """Return one finite score per passage, shape (n_passages,); NaN where it has no opinion.
+
+        Only called where :meth:`skip_reason` has none.
+        """
+
+    @abstractmethod
+    def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
+        """Return why the given passages have the scores they have."""
+
+    def skip_reason(self, retrieved: RetrievedSet) -> str | None:
+        """Return why this detector cannot judge this set, if so."""
+        if Need.QUERY in self.needs and not retrieved.query:
+            return "needs the text of the query"
+        if Need.EMBEDDING in self.needs and not retrieved.has_vectors:
+            return "needs the vectors of the passages, which are not known; give the guard embed="
+        if Need.EMBEDDING in self.needs and retrieved.vector is None:
+            return "needs the vector of the query, which is not known; give the guard embed_query="
+        return None

@@ -1,0 +1,187 @@
+"""What a claim about other sources is made of, found in running text.
+
+Who plants one document has to explain why all others say something else: they are out of date, or
+wrongly believed; a register, a ministry or the latest data settles it; this is the answer, and is
+to be relied on. Each of these is a role here. The words of each, in six languages, are in a data
+file, in two lists: those that mostly play the role, and those that also do otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.text.lexicon import Lexicon, phrases_of, plain_words
+from ragshield_core.text.normalized import Readable, readable, translated
+from ragshield_core.text.readings import Remembered
+
+# Words that mostly play a role, and words that also do otherwise.
+TIERS = ("strong", "weak")
+# Words within which roles belong together: about two sentences.
+REACH = 30
+LONGEST = 6  # words of a phrase
+# An item of a list, a heading or a paragraph is as far from the one before as so many words: a list
+# of changes says of each what was wrong and what is new.
+APART = 15
+
+_WORD = re.compile(r"[a-z0-9]+")
+_ITEM = re.compile(r"\n[ \t]{0,20}(?:\n|(?:[-*+•–]|#{1,6}|\d{1,3}[.)])[ \t])")
+# "..., not in 1931": what is denied in passing.
+_DENIED = re.compile(
+    r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
+)
+
+
+class Roles(NamedTuple):
+    """The roles, and the words that play them."""
+
+    says: tuple[str, ...]
+    """What is spoken of, by role."""
+    lexicon: Lexicon
+    """Bit ``2 * role + tier`` stands for words of that role and tier."""
+    denied: int
+    """The bit of what is denied in passing."""
+
+
+class Passage(NamedTuple):
+    """The roles that are played in a text.
+
+    Attributes
+    ----------
+    played
+        Positions, in words, and the roles played there, as bits; in order of position.
+    n_words
+        Of the text.
+    items
+        Positions at which an item of a list, a heading or a paragraph begins, ascending.
+    """
+
+    played: list[tuple[int, int]]
+    n_words: int
+    items: list[int]
+
+    def place(self, at: int) -> int:
+        """Return a position, in words, farther on for each item that begins up to there."""
+        return at + APART * bisect_right(self.items, at)
+
+    def stretches(self) -> list[int]:
+        """Return the roles that are played within reach of each place where one is, as bits."""
+        found: list[int] = stretches_of([self]).tolist()
+        return found
+
+
+def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
+    """Return what :meth:`Passage.stretches` does of several, one behind the other."""
+    n_played = [len(passage.played) for passage in read]
+    flat = chain.from_iterable((p.place(at), bits) for p in read for at, bits in p.played)
+    position, bits = np.fromiter(flat, np.int64, 2 * sum(n_played)).reshape(-1, 2).T
+    # As if all stood in one text, each out of reach of the one before.
+    n_words = np.array([p.place(p.n_words) + REACH for p in read], dtype=np.int64)
+    position = position + np.repeat(np.cumsum(n_words) - n_words, n_played)
+    masks = bits.copy()
+    for later in range(1, min(REACH, len(bits))):  # one place a word
+        near = position[later:] - position[:-later] < REACH
+        if not near.any():
+            break
+        masks[:-later] |= bits[later:] * near
+    return masks
+
+
+@cache
+def roles() -> Roles:
+    """Return the roles of the data file."""
+    data = json.loads(
+        (files("ragshield_core.detectors.claim") / "roles.json").read_text(encoding="utf-8")
+    )
+    lexicon = Lexicon(
+        (phrase, 1 << (len(TIERS) * number + tier))
+        for number, role in enumerate(data.values())
+        for tier, name in enumerate(TIERS)
+        for words in role[name].values()
+        for phrase in phrases_of(words)
+    )
+    denied = 1 << (len(TIERS) * list(data).index("contrast"))
+    return Roles(tuple(role["says"] for role in data.values()), lexicon, denied)
+
+
+def passage_of(text: str) -> Passage:
+    """Return the roles that are played in a text, whatever it is disguised as."""
+    return _remembered(text)
+
+
+def _passage(text: str) -> Passage:
+    plain = _plain(readable(text).text)
+    words = plain_words(plain)
+    bits = roles().lexicon.ideas(words)
+    starts = [match.start() for match in _WORD.finditer(plain)]
+    items = [bisect_left(starts, match.end()) for match in _ITEM.finditer(plain)]
+    at = done = 0
+    for match in _DENIED.finditer(plain):
+        at, done = at + len(plain_words(plain[done : match.start()])), match.start()
+        bits[at] |= roles().denied
+    return Passage([(n, each) for n, each in enumerate(bits) if each], len(words), items)
+
+
+_remembered = Remembered(_passage)
+
+
+class Said(NamedTuple):
+    """Where a role is played in a text, in characters."""
+
+    start: int
+    end: int
+
+
+def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[Said]]:
+    """Return a readable text, and where in it some words or phrases lie.
+
+    Parameters
+    ----------
+    text
+        As given to :func:`passage_of`.
+    places
+        Positions in words, and the bit that is played there.
+    """
+    view = readable(text)
+    plain = _plain(view.text)
+    spans = [match.span() for match in _WORD.finditer(plain)]
+    found = []
+    for at, bit in places:
+        # As many words as it takes; of what is denied, the word that denies.
+        for last in range(at, min(at + LONGEST, len(spans))):
+            words = [plain[slice(*span)] for span in spans[at : last + 1]]
+            if roles().lexicon.ideas(words)[0] & bit:
+                break
+        else:
+            last = at
+        found.append(Said(spans[at][0], spans[last][1]))
+    return view, found
+
+
+class _Letters(dict[int, str]):
+    """Each letter without marks, in as many characters."""
+
+    def __missing__(self, letter: int) -> str:
+        self[letter] = plain = unicodedata.normalize("NFKD", chr(letter))[0]
+        return plain
+
+
+_LETTERS = _Letters()
+
+
+def _plain(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
+    lower = text.lower()
+    if len(lower) != len(text):  # such as of "\u0130"
+        lower = "".join(letter.lower()[0] for letter in text)
+    return lower if lower.isascii() else translated(lower, _LETTERS)

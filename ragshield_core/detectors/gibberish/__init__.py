@@ -1,0 +1,5 @@
+"""Text that no person has written: words in no order, or no words."""
+
+from ragshield_core.detectors.gibberish.detector import DisfluencyDetector
+
+__all__ = ["DisfluencyDetector"]

@@ -1,0 +1,318 @@
+"""Gibberish: text that an optimiser wrote, or that was spliced together, not a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.detectors.gibberish.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Tokens
+from ragshield_core.detectors.gibberish.language import Languages
+from ragshield_core.entries import Batch
+from ragshield_core.errors import NotFittedError
+from ragshield_core.findings import printable
+
+# Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
+# tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of
+# ten tokens further. A text shorter than the first is a window of its own.
+WINDOWS = ((12, 0.0), (10, -0.4), (24, 0.5))
+# A shorter text is judged as if ordinary tokens made it up to this length: of three rare words in
+# a row, a title for instance, nothing follows.
+SHORTEST = 10
+# Entries that the usual scores are taken from, when fitted: enough for the largest in a hundred.
+SAMPLE = 2_000
+# Fewer tell nothing about the rarest scores.
+ENOUGH = 100
+# A lineage with a larger share of the knowledge base than this is a collection, and not held out
+# as a whole: too little would be left to judge by.
+LARGEST_DOCUMENT = 0.05
+# Bits per token up to which nothing is gibberish. Prose about another subject, in words that the
+# knowledge base lacks, has windows of 6 to 7 bits: a threshold from its own entries alone, which
+# know each other's words, would hold every other source. A window of nothing but unknown words has
+# half the binary logarithm of the number of tokens, from 7.3 (25,000) to 9.5.
+FLOOR = 7.2
+# Quoted text, in characters.
+QUOTED = 80
+
+_UNIT = 2.0**20  # of the integers in which surprise is summed
+
+
+class _Worst(NamedTuple):
+    """The most unusual window of each entry."""
+
+    score: NDArray[np.float64]
+    start: NDArray[np.intp]
+    end: NDArray[np.intp]
+    length: NDArray[np.intp]  # in tokens
+
+
+class DisfluencyDetector(Detector):
+    """Find the window of an entry that reads least like text of the knowledge base's languages.
+
+    Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
+    order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
+    base's own words and neighbouring words (:class:`~.fluency.Fluency`); the
+    score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
+    clean text counts in full. Running text has windows of 3 to 7 bits per token, salad 8 to 10.
+
+    Parameters
+    ----------
+    min_tokens
+        Entries are not judged against a knowledge base of fewer words and marks than this. The
+        default 25,000 (about 200 passages of 100 words): in a smaller one even a window of unknown
+        words stays below the floor.
+    min_known
+        An entry in a script that hardly any entry is written in, with less than this share of the
+        known words that entries usually have, is in a language that the knowledge base does not
+        hold, and is reported as not judged. So are entries of a few words with less than half that
+        share. In [0, 1]; the default 0.65 because hardly any clean entry falls below it.
+
+    Attributes
+    ----------
+    default_threshold
+        What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
+        where there are enough; at least the floor.
+
+    Notes
+    -----
+    Nothing is downloaded: what is usual is learned from the knowledge base, so that code, tables
+    and languages that it holds are usual. The model is a table of 40 MiB, and one of 4 MiB that
+    tells its languages (:class:`~.language.Languages`), whatever the size of the
+    knowledge base; learning and forgetting are exact and cost O(batch).
+
+    A threshold comes from the sample of the knowledge base, and from nothing that arrives later. A
+    clean document of another source has unknown words among known function words, and scores below
+    the floor.
+
+    References
+    ----------
+    The attacks: Ebrahimi et al., "HotFlip", ACL 2018; Zou et al., "Universal and Transferable
+    Adversarial Attacks on Aligned Language Models" (GCG), arXiv 2307.15043; Chaudhari et al.,
+    "Phantom", arXiv 2405.20485. Perplexity in windows as a defence: Jain et al., "Baseline Defenses
+    for Adversarial Attacks Against Aligned Language Models", arXiv 2309.00614; Alon and Kamfonas,
+    "Detecting Language Model Attacks with Perplexity", arXiv 2308.14132.
+    """
+
+    kind: ClassVar[str] = "disfluency"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
+    scope = Scope.ENTRY
+    floor = FLOOR
+    acts_unfitted = False
+
+    def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
+        if min_tokens < 1:
+            msg = f"min_tokens is {min_tokens}, expected at least 1."
+            raise ValueError(msg)
+        if not 0.0 <= min_known <= 1.0:
+            msg = f"min_known is {min_known}, expected a share in [0, 1]."
+            raise ValueError(msg)
+        self.min_tokens = min_tokens
+        self.min_known = min_known
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again."""
+        return {"min_tokens": self.min_tokens, "min_known": self.min_known}
+
+    def reset(self) -> None:
+        """Forget every text."""
+        self._fluency = Fluency()
+        self._languages = Languages()
+        self.default_threshold = FLOOR
+
+    def learn(self, entries: Batch) -> None:
+        """Count the words of entries and which follow each other."""
+        self._learn(Tokenized(entries.texts))
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries that were learned off the counts."""
+        self._forget(Tokenized(entries.texts))
+
+    def fit(self, reference: Batch) -> Self:
+        """Learn ``reference`` and nothing else, and how unusual its own entries are."""
+        super().fit(reference)
+        self.refresh(reference)
+        return self
+
+    def refresh(self, reference: Batch) -> None:
+        """Measure anew how unusual entries of the knowledge base are, and which words common."""
+        fold = np.flatnonzero(_folds(reference, 0) == 0)
+        sample = Tokenized(reference.take(fold[:SAMPLE]).texts, keep=KEPT)
+        with self._without(sample):
+            self._languages.refresh(sample)
+            scores = self._scores(sample)
+        if len(scores) >= ENOUGH:
+            # Large means of many small terms: each further tenfold rarity costs about the same.
+            tenth, hundredth = np.quantile(scores, [0.9, 0.99])
+            self.default_threshold = max(FLOOR, float(hundredth + (hundredth - tenth)))
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of the fitted entries, each by a model without its document.
+
+        A new document comes as a whole, and the names it is about are new with it; entries of one
+        lineage are therefore held out together.
+        """
+        part = _folds(fitted, seed)
+        scores = np.full(len(fitted), np.nan)
+        for fold in range(N_FOLDS):
+            rows = np.flatnonzero(part == fold)
+            if len(rows):
+                texts = Tokenized([fitted.texts[row] for row in rows.tolist()], keep=KEPT)
+                with self._without(texts):
+                    scores[rows] = self._scores(texts)
+        return scores
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row while little is known, else those in other languages."""
+        return self._unjudged(Tokenized(batch.texts))
+
+    def _unjudged(self, texts: Tokenized) -> dict[int, str]:
+        if self._fluency.n_tokens < self.min_tokens:
+            reason = (
+                f"the knowledge base has {self._fluency.n_tokens} words and marks, "
+                f"{self.min_tokens} are needed to know how it reads"
+            )
+            return dict.fromkeys(range(len(texts)), reason)
+        return self._languages.unheld(texts, self.min_known)
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the bits per token of the worst window, shape (n_entries,)."""
+        return self._worst(Tokenized(batch.texts)).score
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the worst window of each entry."""
+        chosen = batch.take(rows)
+        worst = self._worst(Tokenized(chosen.texts))
+        evidence = []
+        for row, text in enumerate(chosen.texts):
+            start, end = int(worst.start[row]), int(worst.end[row])
+            evidence.append(
+                Evidence(
+                    sentence=(
+                        f"{worst.length[row]} words and marks, "
+                        f"'{printable(text[start:end], QUOTED)}', are rare and seldom follow each "
+                        f"other in the knowledge base: {worst.score[row]:.2f} bits each, where the "
+                        "worst passage of an ordinary entry stays below "
+                        f"{self.default_threshold:.2f}"
+                    ),
+                    span=(start, end) if end > start else None,
+                )
+            )
+        return evidence
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts and the usual score."""
+        values, arrays = self._fluency.state()
+        languages, words = self._languages.state()
+        values |= {"languages": languages, "rule_threshold": self.default_threshold}
+        return values, arrays | words
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the counts and the usual score."""
+        self.reset()
+        self._fluency.restore(values, arrays)
+        self.default_threshold = float(values["rule_threshold"])
+        self._languages.restore(values["languages"], arrays)
+
+    def _learn(self, texts: Tokenized) -> None:
+        self._fluency.learn(texts)
+        self._languages.learn(texts)
+
+    def _forget(self, texts: Tokenized) -> None:
+        for learned in self._fluency.forget(texts):
+            self._languages.forget(learned)
+
+    @contextmanager
+    def _without(self, texts: Tokenized) -> Iterator[None]:
+        """Forget texts that were learned, for a while."""
+        self._forget(texts)
+        try:
+            yield
+        finally:
+            self._learn(texts)
+
+    def _scores(self, texts: Tokenized) -> NDArray[np.float64]:
+        """Return the score of each text, NaN where the knowledge base is too small.
+
+        A clean entry that cannot be judged is never held. As a sample of clean entries it has the
+        lowest score, so that a few of them do not make the sample too small.
+        """
+        if self._fluency.n_tokens < self.min_tokens:
+            return np.full(len(texts), np.nan)
+        scores = self._worst(texts).score
+        scores[list(self._unjudged(texts))] = 0.0
+        return scores
+
+    def _worst(self, texts: Tokenized) -> _Worst:
+        if not self._fluency.n_tokens:
+            msg = (
+                f"{self.name} has learned no text yet; fit it on the knowledge base before scoring."
+            )
+            raise NotFittedError(msg)
+        n = len(texts)
+        worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
+        for first, tokens in texts:
+            surprise = self._fluency.surprise(tokens)
+            surprise[self._languages.quoted(tokens)] = NEUTRAL
+            for length, bonus in WINDOWS:
+                _take_worst(worst, tokens, surprise, first, length, bonus)
+        worst.score[np.isneginf(worst.score)] = 0.0  # no token at all
+        return worst
+
+
+def _folds(entries: Batch, seed: int) -> NDArray[np.int64]:
+    """Return a random part for each entry, one for all of a document."""
+    part = np.random.default_rng(seed).integers(N_FOLDS, size=len(entries))
+    sizes = Counter(entries.lineages)
+    documents: dict[str, int] = {}
+    for row, lineage in enumerate(entries.lineages):
+        if lineage is not None and sizes[lineage] <= LARGEST_DOCUMENT * len(entries):
+            part[row] = documents.setdefault(lineage, int(part[row]))
+    return part
+
+
+def _take_worst(
+    worst: _Worst,
+    tokens: Tokens,
+    surprise: NDArray[np.float64],
+    first: int,
+    length: int,
+    bonus: float,
+) -> None:
+    """Note windows of up to ``length`` tokens that are worse than what was found before."""
+    if not len(tokens):
+        return
+    counts = np.bincount(tokens.owner)
+    begin = np.cumsum(counts) - counts
+    place = np.arange(len(tokens))
+    size = np.minimum(length, (begin + counts)[tokens.owner] - place)
+    # Windows of full length within one text; of a shorter text, the whole of it.
+    window = size == length
+    if length == WINDOWS[0][0]:
+        window |= place == begin[tokens.owner]
+    place, size = place[window], size[window]
+    if not len(place):
+        return
+    # Sums of integers are exact: a score must not depend in its last bits on the rest of the batch.
+    sums = np.concatenate([[0], np.cumsum(np.rint(surprise * _UNIT).astype(np.int64))])
+    mean = (sums[place + size] - sums[place]) / (_UNIT * np.maximum(size, SHORTEST)) + bonus
+    owner = tokens.owner[place]
+    heads = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+    largest = np.repeat(np.maximum.reduceat(mean, heads), np.diff(np.append(heads, len(owner))))
+    candidates = np.flatnonzero(mean == largest)
+    _, which = np.unique(owner[candidates], return_index=True)  # the first of equal ones
+    best = candidates[which]
+    rows = owner[best] + first
+    better = mean[best] > worst.score[rows]
+    best, rows = best[better], rows[better]
+    worst.score[rows] = mean[best]
+    worst.start[rows] = tokens.start[place[best]]
+    worst.end[rows] = tokens.end[place[best] + size[best] - 1]
+    worst.length[rows] = size[best]

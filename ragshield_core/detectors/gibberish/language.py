@@ -1,0 +1,324 @@
+"""Which languages and scripts a knowledge base holds, and whether a text is in one of them."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.gibberish.fluency import Tokenized, Tokens, recurrences, slot
+
+# Counts of words stand in one table of 4 MiB. Where two words share a slot, an unknown one is taken
+# for a known one: a text is then judged rather than not.
+WORDS = 1 << 20
+# The most frequent words, as many as make up a third of the knowledge base, are its common ones:
+# some thirty function words, which every text in its languages needs, whatever it is about. With
+# half of the knowledge base words such as "data" and "form" were among them, which texts in other
+# languages have as well, in code.
+COMMON = 1 / 3
+# Words beyond the most frequent ones that make up this share are rare ones.
+RARE = 0.7
+# A text in a language of the knowledge base has at least this part of the common words that entries
+# have on average, unless it is code or a list. Of passages in other languages 98 in 100 have fewer.
+FEW_COMMON = 0.45
+# A text in another language has at most this part of the known words that entries have.
+LEAST_KNOWN = 0.9
+# Words beyond ASCII, accented ones for instance, are a sign of another language where their share
+# is larger than in 95 of 100 entries, and than one word in 30: names have accents, too.
+ACCENTED, MOST_ACCENTED = 1 / 30, 0.95
+# Of the words that are rare in the knowledge base, this share of all words stands in the text again
+# in running text of any language: its function words. Of eleven languages in passages of 100 words
+# Turkish has the fewest.
+RECURRING = 0.08
+# So many different words must recur. Optimisers repeat one or two words that the retriever likes.
+RECURRING_WORDS = 3
+# In a text of fewer words function words need not recur. Where it has less than this part of the
+# known words that it needs, nothing tells gibberish from another language.
+FEW_WORDS, FEW_KNOWN = 64, 0.5
+# The knowledge base is written in scripts that have this share of its letters, and quotes others.
+PRINCIPAL = 0.1
+
+_BLOCK = 7  # bits of a code point that share a script, with few exceptions
+# Scripts that one language mixes.
+_TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "FULLWIDTH": "CJK", "IDEOGRAPHIC": "CJK"}
+
+
+class _Profile(NamedTuple):
+    """Of each text, shape (n_texts,); words are counted, scripts by their letters."""
+
+    words: NDArray[np.int64]
+    known: NDArray[np.int64]
+    common: NDArray[np.int64]
+    recurring: NDArray[np.int64]  # words that are rare in the knowledge base and recur in the text
+    repeated: NDArray[np.int64]  # how many different ones
+    accented: NDArray[np.int64]  # words beyond ASCII
+    main: NDArray[np.int64]  # script of most letters, -1 where none has more than half of them
+
+
+class Languages:
+    """Says whether a text is in a language that a knowledge base holds.
+
+    Detectors that compare words with those of the knowledge base can say nothing about a text in
+    another language. This class learns words and scripts from the texts of the knowledge base, and
+    names the texts that no such detector should judge, with the reason:
+
+    - Most letters are of a script that the knowledge base merely quotes, and its words are unknown.
+    - The common words of the knowledge base are missing, and the text has rare words that recur, as
+      function words do in every language, or letters that are rare in the knowledge base.
+    - The text is short, and most of its words are unknown.
+
+    Attributes
+    ----------
+    n_words
+        Words learned, less those forgotten.
+
+    Notes
+    -----
+    What an attacker gains: gibberish of an English model's vocabulary consists of words in the
+    script of the knowledge base, few of which recur, and is judged. Random letters, accents, words
+    of other languages or repeated words make a text of nothing else unjudged, and so does gibberish
+    inside a German passage. Beside a passage in a language of the knowledge base, which brings its
+    common words, nearly all of these texts are judged, and most are found. What the attacker gets
+    is therefore a text without any prose that readers of the knowledge base understand, and every
+    report names it as not judged.
+
+    Learning and forgetting are exact. :meth:`refresh` measures what is usual, in entries of the
+    knowledge base only.
+
+    Examples
+    --------
+    >>> from ragshield_core.detectors.gibberish.fluency import Tokenized
+    >>> known = Tokenized([f"the mill of the town has {n} wheels and a long way to go" for n in
+    ...                    ("two", "three", "four")])
+    >>> languages = Languages()
+    >>> languages.learn(known)
+    >>> languages.refresh(known)
+    >>> reasons = languages.unheld(Tokenized(["the mill has four wheels", "Это мельница"]), 0.65)
+    >>> list(reasons), "CYRILLIC" in reasons[1]
+    ([1], True)
+    """
+
+    def __init__(self) -> None:
+        self.n_words = 0
+        self._counts: NDArray[np.int32] = np.zeros(WORDS, dtype=np.int32)
+        self._scripts: NDArray[np.int64] = np.zeros(len(_scripts()[1]), dtype=np.int64)
+        self._common = 1.0  # share of all words that a common one has at least
+        self._rare = 0.0  # and that a rare one has less than
+        self._usually_known = 1.0
+        self._most_accented = 1.0
+
+    def learn(self, texts: Tokenized) -> None:
+        """Count the words of texts, and the letters of each script."""
+        self._count(texts, 1)
+
+    def forget(self, texts: Tokenized) -> None:
+        """Take texts off that were learned."""
+        self._count(texts, -1)
+
+    def refresh(self, texts: Tokenized) -> None:
+        """Measure which words are common, and how many words of new entries are known.
+
+        Parameters
+        ----------
+        texts
+            Entries of the knowledge base that were forgotten for the measurement.
+        """
+        nonzero = np.sort(self._counts[self._counts > 0])[::-1]
+        if len(nonzero):
+            up_to = np.cumsum(nonzero) / nonzero.sum()
+            places = np.minimum(np.searchsorted(up_to, [COMMON, RARE]), len(nonzero) - 1)
+            self._common, self._rare = (nonzero[places] / self.n_words).tolist()
+        profile = self._profile(texts)
+        n = profile.words.sum()
+        if n:
+            self._usually_known = float(profile.known.sum() / n)
+            some = profile.words > 0
+            accented = profile.accented[some] / profile.words[some]
+            self._most_accented = max(ACCENTED, float(np.quantile(accented, MOST_ACCENTED)))
+
+    def unheld(self, texts: Tokenized, min_known: float) -> dict[int, str]:
+        """Return the texts in no language or script of the knowledge base, each with the reason.
+
+        Parameters
+        ----------
+        texts
+            Any number.
+        min_known
+            Share of the known words that entries usually have, [0, 1]. A text in a quoted script
+            that has fewer is in a language that the knowledge base does not hold.
+        """
+        found = self._profile(texts)
+        words, known = found.words, found.known
+        least = self._usually_known * min_known
+        principal = self.principal()
+        rare_script = (found.main >= 0) & ~principal[found.main] & (known < least * words)
+        recurs = (found.recurring >= RECURRING * words) & (found.repeated >= RECURRING_WORDS)
+        accents = found.accented > self._most_accented * words
+        language = (
+            (known < LEAST_KNOWN * self._usually_known * words)
+            & (found.common < FEW_COMMON * COMMON * words)
+            & (recurs | accents)
+        )
+        short = (words < FEW_WORDS) & (known < least * FEW_KNOWN * words)
+        reasons = {}
+        for row in np.flatnonzero(rare_script | language | short).tolist():
+            has = (
+                f"the knowledge base has {known[row]} of its {words[row]} words, so that it does "
+                "not know how such text reads"
+            )
+            if rare_script[row]:
+                name = _scripts()[1][found.main[row]]
+                why = f"it is written in a script ({name}) that hardly any entry is written in"
+            elif language[row] and accents[row]:
+                why = f"{found.accented[row]} words have letters that are rare there"
+            elif language[row]:
+                why = (
+                    f"{found.recurring[row]} words that are rare in the knowledge base recur, as "
+                    "those of another language do"
+                )
+            else:
+                why = "the entry is too short to tell another language from gibberish"
+            reasons[row] = f"{has}; {why}"
+        return reasons
+
+    def principal(self) -> NDArray[np.bool_]:
+        """Return which scripts a good part of the knowledge base is written in, (n_scripts,)."""
+        principal: NDArray[np.bool_] = self._scripts >= PRINCIPAL * max(1, self._scripts.sum())
+        return principal
+
+    def quoted(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens are unknown words beside others in the same, rare script.
+
+        A quotation is that; optimisers of models for many languages change the script from token to
+        token.
+
+        Returns
+        -------
+        NDArray[np.bool]
+            Shape (n_tokens,).
+        """
+        words = np.flatnonzero(tokens.letters)
+        script, owner = script_of(tokens)[words], tokens.owner[words]
+        same = (script[1:] == script[:-1]) & (owner[1:] == owner[:-1])
+        beside = np.zeros(len(words), dtype=np.bool_)
+        beside[1:] |= same
+        beside[:-1] |= same
+        unknown = self._counts[slot(tokens.word[words], WORDS)] == 0
+        quoted = np.zeros(len(tokens), dtype=np.bool_)
+        quoted[words[beside & unknown & ~self.principal()[script]]] = True
+        return quoted
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts that are not zero, and what is usual."""
+        slots = np.flatnonzero(self._counts)
+        arrays: dict[str, NDArray[Any]] = {
+            "word_slots": slots.astype(np.uint32),
+            "word_counts": self._counts[slots],
+            "script_letters": self._scripts.copy(),
+        }
+        values = {
+            "n_words": self.n_words,
+            "common": self._common,
+            "rare": self._rare,
+            "usually_known": self._usually_known,
+            "most_accented": self._most_accented,
+        }
+        return values, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.n_words = int(values["n_words"])
+        self._common, self._rare = float(values["common"]), float(values["rare"])
+        self._usually_known = float(values["usually_known"])
+        self._most_accented = float(values["most_accented"])
+        self._counts = np.zeros(WORDS, dtype=np.int32)
+        self._counts[arrays["word_slots"]] = arrays["word_counts"]
+        self._scripts = arrays["script_letters"].astype(np.int64)
+
+    def _count(self, texts: Tokenized, sign: int) -> None:
+        for _, tokens in texts:
+            words = tokens.word[tokens.letters]
+            np.add.at(self._counts, slot(words, WORDS), np.int32(sign))
+            self.n_words += sign * len(words)
+            self._scripts += sign * self._letters(tokens)
+
+    def _letters(self, tokens: Tokens) -> NDArray[np.int64]:
+        chosen = np.flatnonzero(tokens.letters)
+        sizes = (tokens.end - tokens.start)[chosen]
+        counted = np.bincount(
+            script_of(tokens)[chosen], weights=sizes, minlength=len(self._scripts)
+        )
+        return np.rint(counted).astype(np.int64)
+
+    def _profile(self, texts: Tokenized) -> _Profile:
+        n = len(texts)
+        counted = np.zeros((6, n), dtype=np.int64)
+        keys, letters_of = [], []
+        common = max(1.0, self._common * self.n_words)
+        for first, tokens in texts:
+            counts = self._counts[slot(tokens.word, WORDS)]
+            letters = tokens.letters
+            is_common = counts >= common
+            often = recurrences(tokens)
+            again = letters & (counts < self._rare * self.n_words) & (often > 0)
+            owner = tokens.owner + first
+            for row, chosen in enumerate((letters, letters & (counts > 0), letters & is_common)):
+                counted[row] += np.bincount(owner[chosen], minlength=n)
+            counted[3] += np.bincount(owner[again], minlength=n)
+            counted[5] += np.bincount(owner[letters & tokens.accented], minlength=n)
+            # Each of the k places of a word that recurs is one k-th of a different word.
+            different = np.bincount(owner[again], 1.0 / (often[again] + 1.0), minlength=n)
+            counted[4] += np.rint(different).astype(np.int64)
+            # Few scripts stand in a text: pairs of both are counted, not a table of all scripts.
+            pairs, inverse = np.unique(
+                owner[letters] * len(self._scripts) + script_of(tokens)[letters],
+                return_inverse=True,
+            )
+            keys.append(pairs)
+            letters_of.append(np.bincount(inverse, (tokens.end - tokens.start)[letters]))
+        main = np.full(n, -1, dtype=np.int64)
+        if keys:
+            pairs, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+            sizes = np.bincount(inverse, np.concatenate(letters_of))
+            text, script = np.divmod(pairs, len(self._scripts))
+            most = 2.0 * sizes > np.bincount(text, sizes, minlength=n)[text]
+            main[text[most]] = script[most]
+        words, known, frequent, recurring, repeated, accented = counted
+        return _Profile(words, known, frequent, recurring, repeated, accented, main)
+
+
+def script_of(tokens: Tokens) -> NDArray[np.intp]:
+    """Return the script of the first character of each token, shape (n_tokens,)."""
+    table, _ = _scripts()
+    script: NDArray[np.intp] = table[np.minimum(tokens.first >> np.uint32(_BLOCK), len(table) - 1)]
+    return script
+
+
+@functools.cache
+def _scripts() -> tuple[NDArray[np.intp], tuple[str, ...]]:
+    """Return the script of each block of 128 characters, and the names of scripts.
+
+    The script of a block is that of most of its letters, as their Unicode names say it.
+    """
+    size = 1 << _BLOCK
+    names = ["OTHER"]
+    table = np.zeros((0x10000 >> _BLOCK) + 1, dtype=np.intp)
+    for block in range(len(table)):
+        counts: dict[str, int] = {}
+        for code in range(block * size, (block + 1) * size):
+            character = chr(code)
+            if unicodedata.category(character)[0] == "L":
+                name = unicodedata.name(character, "OTHER").split()[0].split("-")[0]
+                name = _TOGETHER.get(name, name)
+                counts[name] = counts.get(name, 0) + 1
+        if counts:
+            script = max(counts, key=lambda name: counts[name])
+            if script not in names:
+                names.append(script)
+            table[block] = names.index(script)
+    table[-1] = names.index("CJK")  # beyond the basic plane: rare ideographs
+    return table, tuple(names)

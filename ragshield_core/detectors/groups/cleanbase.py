@@ -1,0 +1,117 @@
+"""CleanBase's reference rule: maximal cliques in a thresholded graph of nearest neighbours.
+
+Source: Jin et al., arXiv:2605.00460, and the paper's repository (github.com/WeifeiJin/CleanBase).
+Three of the repository's choices are left out on purpose: it keeps cliques of at most 11, drops
+those of average similarity 1, and takes the first hit for the entry itself, which is wrong among
+duplicates. A group of 50, or of exact clones, is an attack too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.groups.graph import Lists
+
+# The repository's settings.
+K = 10
+ALPHA = 2.5
+# Above this share of all edge similarities an edge is out of the ordinary in any graph: in force
+# where mean + alpha * std lies above 1, which no similarity can exceed.
+FALLBACK_QUANTILE = 0.99
+# Similarities of identical float32 vectors differ from 1 by about 1e-7.
+SAME = 1e-6
+
+
+def undirected(
+    numbers: NDArray[np.int64], lists: Lists
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return each edge of neighbour lists once.
+
+    Parameters
+    ----------
+    numbers
+        Shape (n,): whose lists they are.
+    lists
+        Their neighbour lists.
+
+    Returns
+    -------
+    edges : NDArray[np.int64]
+        Shape (n_edges, 2), the smaller number first.
+    similarities : NDArray[np.float32]
+        Shape (n_edges,).
+    """
+    row, column = np.nonzero(lists.slots >= 0)
+    pairs = np.sort(np.stack([numbers[row], lists.slots[row, column]], axis=1), axis=1)
+    edges, first = np.unique(pairs, axis=0, return_index=True)
+    return edges, lists.similarities[row, column][first]
+
+
+def edge_threshold(similarities: NDArray[np.float32], alpha: float = ALPHA) -> tuple[float, bool]:
+    """Return the similarity above which an edge stays, and whether that is the paper's.
+
+    Parameters
+    ----------
+    similarities
+        Of all edges, shape (n_edges,); each pair once.
+    alpha
+        Standard deviations above the mean.
+
+    Returns
+    -------
+    threshold : float
+        mean + alpha * std; where no similarity could exceed that, the
+        :data:`FALLBACK_QUANTILE` of the similarities instead.
+    reachable : bool
+        False where the fallback is in force.
+    """
+    values = similarities.astype(np.float64)
+    threshold = float(values.mean() + alpha * values.std())
+    if threshold < 1.0 - SAME:
+        return threshold, True
+    # Strictly below the maximum, so that exact clones stay connected.
+    fallback = min(float(np.quantile(values, FALLBACK_QUANTILE)), float(values.max()) - SAME)
+    return fallback, False
+
+
+def clique_members(n: int, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which entries are in a maximal clique of three or more.
+
+    An entry is in one exactly if it is in a triangle, so no clique is enumerated: the cost is
+    bounded by n_edges ** 1.5 also where thousands of clones are all connected.
+
+    Parameters
+    ----------
+    n
+        Number of entries.
+    edges
+        Shape (n_edges, 2), each pair once.
+
+    Returns
+    -------
+    NDArray[np.bool_]
+        Shape (n,).
+
+    Examples
+    --------
+    >>> clique_members(5, np.array([[0, 1], [1, 2], [0, 2], [2, 3]])).tolist()
+    [True, True, True, False, False]
+    """
+    from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    members = np.zeros(n, dtype=np.bool_)
+    if len(edges) == 0:
+        return members
+    # From the entry of fewer edges to that of more: then none has more than sqrt(2 n_edges) out.
+    degree = np.bincount(edges.ravel(), minlength=n)
+    rank = np.lexsort((np.arange(n), degree)).argsort()
+    swap = rank[edges[:, 0]] > rank[edges[:, 1]]
+    low, high = np.where(swap, edges[:, 1], edges[:, 0]), np.where(swap, edges[:, 0], edges[:, 1])
+    out = csr_array((np.ones(len(edges), dtype=np.int32), (low, high)), shape=(n, n))
+    # Triangle i -> j -> k and i -> k: i and k are the ends of closing edges, j their middle.
+    closing = (out @ out).multiply(out).tocoo()
+    members[closing.row] = members[closing.col] = True
+    middle = (out.T @ out).multiply(out).tocoo()
+    members[middle.row] = True
+    return members

@@ -1,0 +1,186 @@
+"""Passages of a retrieved set that agree with each other as nothing else in it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.detectors.groups.evidence import nearness
+from ragshield_core.text.copies import containment
+
+# Group sizes looked for; a larger group contains groups of five.
+SIZES = (2, 3, 4, 5)
+# What a group must leave over to stand apart from, and how many passages are looked at: more are
+# hardly ever put into a prompt, and the work grows with the cube.
+LEAST_SET, MAX_SET = 4, 64
+# Per size, what the evidence of ordinary passages comes to, and how much more it is for one in a
+# hundred: measured on the ten best of 20,000 Wikipedia passages for 1,200 questions, with
+# all-MiniLM-L6-v2. They only make the sizes comparable; a calibration sets the threshold.
+USUAL = 0.3
+SPREAD = {2: 2.4, 3: 2.0, 4: 1.8, 5: 1.7}
+# Weights of the evidence: the contrast in tightness twice (to the rest's own groups, and to the
+# link between group and rest), the contrast in nearness to the query, and both in themselves.
+QUERY_WEIGHT = 2.0
+
+
+class Group(NamedTuple):
+    """The groups of one size, one per passage; shape (n,) each, but for the members."""
+
+    members: NDArray[np.intp]  # (n, size), the passage itself first
+    score: NDArray[np.float64]
+    tight: NDArray[np.float32]
+    rest: NDArray[np.float32]
+
+
+class ConsensusDetector(RetrievalDetector):
+    """Find a tight group among the retrieved passages that stands apart from the others.
+
+    Texts crafted for one question say the same in other words, and are closer to the question than
+    most. For each passage and group size, the group is the passage and its nearest; nearness is the
+    negative logarithm of the cosine distance, faded out as copied words explain it (words of the
+    query explain nothing: everything that answers it holds them). The evidence is the sum of
+
+    - how much tighter the group is than the tightest group of the same size in the rest, and than
+      the closest link between the group and the rest,
+    - twice how much nearer it is to the query than the rest is (median),
+    - how near its members and the query are to each other.
+
+    A passage counts only as far as another member of its group does. The score is the largest over
+    the sizes, in units in which 1 in 100 ordinary passages reaches about 1 at each size.
+
+    Notes
+    -----
+    There is no group of one, and nothing stands apart from a rest that is poisoned too: retrieve at
+    least twice as many passages as an attacker is likely to place (ten, for five). Exact copies are
+    explained by copying and not found here; :class:`~ragshield_core.detectors.CliqueDetector` finds
+    those at ingestion. Only the first 64 passages are judged.
+
+    References
+    ----------
+    The idea without a language model: Kim et al., "Rescuing the Unpoisoned: Efficient Defense
+    against Knowledge Corruption Attacks on RAG Systems" (RAGDefender), ACSAC 2025; Zhou et al.,
+    "TrustRAG", arXiv 2501.00879, first stage.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch
+    >>> rng = np.random.default_rng(0)
+    >>> vectors = rng.normal(size=(10, 64)) + 0.5
+    >>> vectors[:3] = rng.normal(size=64) + 0.5 + 0.2 * rng.normal(size=(3, 64))
+    >>> batch = Batch.of(ids=list("abcdefghij"), texts=[f"text {i}" for i in range(10)],
+    ...                  embeddings=vectors)
+    >>> retrieved = RetrievedSet.of("?", batch, vectors[:3].mean(axis=0))
+    >>> ConsensusDetector().score(retrieved).round(1)[:5] > 1.8
+    array([ True,  True,  True, False, False])
+    """
+
+    kind: ClassVar[str] = "consensus"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT, Need.EMBEDDING})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
+
+    # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
+    default_threshold: ClassVar[float] = 1.8
+    floor: ClassVar[float] = 1.2
+
+    def skip_reason(self, retrieved: RetrievedSet) -> str | None:
+        """Return why this detector cannot judge this set, if so."""
+        if len(retrieved) < LEAST_SET:
+            return f"needs {LEAST_SET} passages to tell a group from the rest, not {len(retrieved)}"
+        return super().skip_reason(retrieved)
+
+    def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        """Return how far a group with the passage in it stands apart, shape (n_passages,)."""
+        scores = np.full(len(retrieved), np.nan)
+        best = np.max([group.score for group in _groups(retrieved)], axis=0)
+        scores[: len(best)] = best
+        return scores
+
+    def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
+        """Return the group, how alike it is, and how alike the rest is."""
+        groups = _groups(retrieved)
+        vectors, ids = retrieved.passages.embeddings, retrieved.passages.ids
+        assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
+        evidence = []
+        for row in rows:
+            best = groups[int(np.argmax([group.score[row] for group in groups]))]
+            members = best.members[row]
+            size, n = len(members), len(best.members)
+            rest = np.setdiff1d(np.arange(n), members)
+            inside = (vectors[members] @ vectors[members].T)[np.triu_indices(size, 1)].mean()
+            across = (vectors[members] @ vectors[rest].T).max()
+            evidence.append(
+                Evidence(
+                    sentence=(
+                        f"forms a group of {size} among {n} retrieved passages (mean cosine "
+                        f"{inside:.3f}) that stands apart from the rest (closest link "
+                        f"{across:.3f}) and is close to the query (mean cosine "
+                        f"{(vectors[members] @ retrieved.vector).mean():.3f}, the rest "
+                        f"{np.median(vectors[rest] @ retrieved.vector):.3f})"
+                    ),
+                    related_ids=tuple(ids[member] for member in members[1:].tolist()),
+                )
+            )
+        return evidence
+
+
+def _groups(retrieved: RetrievedSet) -> list[Group]:
+    """Return the groups of each size that leaves a rest as large as itself."""
+    n = min(len(retrieved), MAX_SET)
+    assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
+    near = _nearness(retrieved, n)
+    to_query = nearness(retrieved.passages.embeddings[:n] @ retrieved.vector)
+    itself = near.copy()
+    np.fill_diagonal(itself, -np.inf)
+    order = np.argsort(-itself, axis=1, kind="stable")
+    sizes = [size for size in SIZES if size <= n // 2]
+    return [_groups_of(size, near, itself, order, to_query) for size in sizes]
+
+
+def _groups_of(
+    size: int,
+    near: NDArray[np.float32],
+    itself: NDArray[np.float32],  # near, with -inf on the diagonal
+    order: NDArray[np.intp],
+    to_query: NDArray[np.float32],
+) -> Group:
+    n = len(near)
+    others = order[:, : size - 1]
+    members = np.concatenate([np.arange(n)[:, None], others], axis=1)
+    inside = np.zeros((n, n), dtype=np.bool_)
+    inside[np.arange(n)[:, None], members] = True
+    pairs = near[members[:, :, None], members[:, None, :]].sum(axis=(1, 2)) / (size * (size - 1))
+    # An outsider must not borrow the tightness of a group it is only next to.
+    tight = np.minimum(pairs, np.take_along_axis(near, others, 1).mean(axis=1))
+    # The tightest star of the same size in the rest: a passage and its nearest that are left.
+    left = np.where(inside[:, :, None] | inside[:, None, :], -np.inf, itself[None])
+    stars = np.maximum(np.partition(left, n - size + 1, axis=2)[:, :, n - size + 1 :], 0.0)
+    rest = stars.mean(axis=2).max(axis=1)
+    link = np.where(inside[:, :, None] & ~inside[:, None, :], near[None], 0.0).max(axis=(1, 2))
+    own = np.minimum(to_query, to_query[members].mean(axis=1))
+    outside = np.sort(np.where(inside, np.inf, to_query[None]), axis=1)  # inf last
+    ordinary = outside[:, [(n - size - 1) // 2, (n - size) // 2]].mean(axis=1)  # median of the rest
+    together = ((size - 1) * tight + 2.0 * own) / (size + 1)
+    score = np.zeros(n)
+    weighted = ((tight - rest, 1.0), (tight - link, 1.0), (own - ordinary, QUERY_WEIGHT))
+    for part, weight in (*weighted, (together, 1.0)):
+        # Only as far as another member of the group has it too.
+        score += weight * np.minimum(part, part[others].max(axis=1))
+    return Group(members, (score - USUAL) / SPREAD[size], tight, rest)
+
+
+def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:
+    """Return the unexplained nearness of the first n passages to each other, 0 on the diagonal."""
+    vectors = retrieved.passages.embeddings[:n]
+    first, second = np.triu_indices(n, 1)
+    asked = np.unique(retrieved.query_words)[:, None]
+    words = [part[~(part == asked).any(axis=0)] for part in retrieved.words[:n]]
+    copied = np.zeros((n, n), dtype=np.float32)
+    copied[first, second] = containment(words, first, second)
+    near = nearness(vectors @ vectors.T, copied + copied.T)
+    np.fill_diagonal(near, 0.0)
+    return near

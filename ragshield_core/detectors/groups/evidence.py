@@ -1,0 +1,570 @@
+"""How far an entry belongs to a small group that is tighter than the groups around it.
+
+Texts crafted for one question are close to each other in meaning and far in wording, and they stand
+out against their own surroundings rather than against the whole corpus. For an entry and a group
+size g, the group is the entry and its g - 1 nearest, and
+
+- its *tightness* is the mean nearness over all pairs of the group, where nearness is the negative
+  logarithm of the cosine distance, faded out as copied words explain it;
+- its *contrast* is what the tightness exceeds that of the groups around its surroundings, the ten
+  next nearest entries, by;
+- an entry counts only as far as another member of its group does: a group is never of one.
+
+Entries of one lineage are alike for an honest reason, so that groups are looked for between
+lineages, within one, and, since a lineage is a claim, in both at once, where kin count
+as strangers do that are as rarely so alike (:class:`Kin`).
+
+How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a
+corpus in which resemblance is normal raises its own threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.groups.agreement import Agreed, Newcomers
+from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay, Rows
+from ragshield_core.detectors.groups.rounded import FIGURES
+from ragshield_core.neighbors.threads import in_threads
+
+Channel = Literal["cross", "same", "any"]
+
+
+# Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is
+# split over two would show half of its edges in each.
+CHANNELS: tuple[Channel, ...] = ("cross", "same", "any")
+
+
+# Group sizes looked for: larger groups contain groups of five.
+SIZES = (2, 3, 4, 5)
+
+
+# Entries beyond the group that it is held against: enough for a maximum that one outlier of a
+# crowded place does not set alone.
+SURROUNDINGS = 10
+
+
+# Neighbours per entry: four of the group, ten of its surroundings, two to spare for copies.
+K = 16
+
+
+# Floor of 1 - cosine: vectors that went through float16 or bfloat16 differ by about this much.
+FLOOR = 0.005
+
+
+# From half of the shorter text on, copied words explain a resemblance; from nine tenths, all of it.
+COPIED_FROM, COPIED_ALL = 0.5, 0.9
+
+
+# The surroundings' tightness counts at most as far as they are near to the entry themselves.
+REACH = 1.0
+
+
+# Weights of the surprisals. Contrast within reach is the evidence proper; far and tight keep it
+# honest where all is crowded or all is sparse. Agreement is another kind of evidence: in a group of
+# five it counts as much as these three, which are much alike; the fewer agree, the less it says.
+WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
+
+
+PARTS = tuple(WEIGHTS)
+
+
+# Those that count only as far as another member of the group has them.
+SHARED_PARTS = tuple(name for name in PARTS if name != "agreed")
+
+
+# Groups across lineages get most of the error budget, those within one a quarter of that, mixed
+# ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
+DISCOUNTS: dict[Channel, float] = {
+    "cross": 0.0,
+    "same": float(np.log(4.0)),
+    "any": float(np.log(16.0)),
+}
+
+
+# Points of the distributions by which a resemblance within a lineage is told as one of strangers.
+KIN_POINTS = 1_001
+
+
+# A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
+# for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
+CROWD = 10
+
+
+CROWD_DISCOUNT = float(np.log(4.0))
+
+
+# Rows worked on at once, to bound the memory of large corpora.
+CHUNK = 4_000
+
+
+# An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
+# by cosine distance, as that one's own group: what is farther off lies beside it, on its topic,
+# and is judged as if the group were not there.
+BESIDE = float(np.log(2.0))
+
+
+# Of a suspicious entry, its group is known by the two nearest suspicious ones: a twin alone would
+# make a group of the two, with the others beside it.
+NEAREST_SUSPECTS = 2
+
+
+# An entry is no copy of what the others of its group are made of, if they share at least half as
+# much beyond it as they would if none of them were the model of the others.
+OWN_BOND = 0.5
+
+
+class Raw(NamedTuple):
+    """Evidence before an entry is tied to its group; shape (n, len(SIZES)) each."""
+
+    near: NDArray[np.float32]
+    far: NDArray[np.float32]
+    tight: NDArray[np.float32]
+    agreed: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, n: int) -> Raw:
+        """Return room for n entries."""
+        return cls(*(np.zeros((n, len(SIZES)), dtype=np.float32) for _ in PARTS))
+
+    def take(self, rows: Any) -> Raw:
+        """Return some rows."""
+        return Raw(*(part[rows] for part in self))
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here: all are."""
+        return name in self._fields
+
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        return np.asarray(getattr(self, name)[index])
+
+
+class Standing:
+    """Evidence of the entries of a graph by slot, as far as others are held against it.
+
+    A graph keeps how tight groups are; their contrast is told from that and its lists whenever it
+    is asked for. Where there are no lists, it is here too.
+
+    Parameters
+    ----------
+    n
+        For how many entries there is room.
+    rounded
+        Whether figures are rounded, as lists of the graph are; see
+        :mod:`ragshield_core.detectors.groups.rounded`.
+    parts
+        What is kept of their evidence.
+    """
+
+    def __init__(self, n: int, *, rounded: bool, parts: Sequence[str] = ("tight",)) -> None:
+        self.rounded = rounded
+        dtype = FIGURES.dtype if rounded else np.float32
+        self._parts: dict[str, NDArray[Any]] = {
+            name: np.zeros((n, len(SIZES)), dtype=dtype) for name in parts
+        }
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here."""
+        return name in self._parts
+
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        found = self._parts[name][index]
+        return FIGURES.values(found) if self.rounded else found
+
+    def put(self, name: str, rows: Any, values: NDArray[np.float32] | float) -> None:
+        """Replace one part of the evidence of some entries."""
+        self._parts[name][rows] = FIGURES.codes(values) if self.rounded else values
+
+    def part(self, rows: Any, room: int = 0) -> Standing:
+        """Return that of some entries, and room for more."""
+        found = Standing(0, rounded=self.rounded)
+        for name, values in self._parts.items():
+            some = values[rows]
+            found._parts[name] = np.zeros((len(some) + room, len(SIZES)), dtype=values.dtype)
+            found._parts[name][: len(some)] = some
+        return found
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return dict(self._parts)
+
+    @classmethod
+    def restored(cls, n: int, arrays: Mapping[str, NDArray[Any]], *, rounded: bool) -> Standing:
+        """Return that of n entries which :meth:`state` described, or of none."""
+        standing = cls(n, rounded=rounded)
+        for name, values in standing._parts.items():
+            # Else there is room in name only, which takes no memory.
+            if (saved := arrays[name]).any():
+                values[:] = saved
+        return standing
+
+
+def nearness(
+    similarities: NDArray[np.float32], copied: NDArray[np.float32] | float = 0.0
+) -> NDArray[np.float32]:
+    """Return the negative logarithm of the cosine distance, faded out where text is copied.
+
+    A tenth of the distance is 2.3 more. Shape as ``similarities``, which may be -inf.
+    """
+    distance = 1.0 + FLOOR - np.clip(similarities, 0.0, 1.0)
+    unexplained = np.clip((COPIED_ALL - copied) / (COPIED_ALL - COPIED_FROM), 0.0, 1.0)
+    return np.asarray(-np.log(distance) * unexplained, dtype=np.float32)
+
+
+def cosine_of(value: float) -> float:
+    """Return the cosine whose unexplained :func:`nearness` is ``value``."""
+    return float(1.0 + FLOOR - np.exp(-value))
+
+
+class Held(NamedTuple):
+    """What counts against members of its group only, by entry number.
+
+    Attributes
+    ----------
+    weights
+        How much an entry counts for members of its group, (0, 1]; 0 for those that count as others
+        do.
+    bonds
+        How near its own group is to it; see :func:`nearness`.
+    """
+
+    weights: NDArray[np.float32]
+    bonds: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Standing) -> Held:
+        """Return what is held, given its weight and its evidence by slot."""
+        n = overlay.graph.n_slots + len(overlay.batch)
+        held = np.flatnonzero(weights)
+        bonds = np.zeros(n, dtype=np.float32)
+        bonds[held] = standing.of("tight", (held, 0))
+        later = np.zeros(n - len(weights), dtype=np.float32)
+        return cls(np.concatenate([weights, later]), bonds)
+
+    def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
+        """Return the same with rows of an overlay that turned out to be suspicious."""
+        numbers = evidence.numbers[rows]
+        suspected = np.zeros(len(self.weights), dtype=np.bool_)
+        suspected[numbers] = True
+        weights, bonds = self.weights.copy(), self.bonds.copy()
+        weights[numbers] = 1.0
+        group = evidence.members[rows, : SIZES[-1] - 1]
+        mates = (group >= 0) & suspected[group]
+        mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
+        mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
+        near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
+        bonds[numbers] = near.min(axis=1)
+        return Held(weights, bonds)
+
+    def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
+        """Take away edges to those of whose group the other is no member; ``near`` in place."""
+        weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
+        edges = np.nonzero(weight > 0.0)
+        beside = near[edges] < self.bonds[slots[edges]] - BESIDE
+        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
+
+
+class Kin:
+    """What a resemblance within a lineage is worth between strangers: the one that is as rare.
+
+    Parameters
+    ----------
+    same, cross
+        Nearness of each entry's nearest of its own lineage, and of any other, shape (n,) each; 0
+        where there is none.
+    """
+
+    def __init__(self, same: NDArray[np.float32], cross: NDArray[np.float32]) -> None:
+        shares = np.linspace(0.0, 1.0, KIN_POINTS)
+        self._same, self._cross = np.quantile(same, shares), np.quantile(cross, shares)
+
+    def __call__(self, near: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the nearness of strangers that is as rare, at most the given one."""
+        beyond = np.maximum(near - self._same[-1], 0.0)
+        worth = np.interp(near, self._same, self._cross) + beyond
+        return np.asarray(np.minimum(worth, near), dtype=np.float32)
+
+    def state(self) -> NDArray[np.float64]:
+        """Return everything in one array."""
+        return np.stack([self._same, self._cross])
+
+    @classmethod
+    def restored(cls, array: NDArray[np.float64]) -> Kin:
+        """Return what :meth:`state` described."""
+        kin = cls(*np.zeros((2, 1), dtype=np.float32))
+        kin._same, kin._cross = array
+        return kin
+
+
+class GroupEvidence:
+    """Evidence of one channel about the entries of an overlay.
+
+    Parameters
+    ----------
+    overlay
+        The entries, with their neighbour lists.
+    channel
+        ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
+        both, those within one as ``kin`` has them.
+    standing
+        Evidence of the graph's entries, by slot, for those that are not in the overlay; ``None``
+        where all are.
+    exempt
+        Lineage codes whose inner edges are not looked at.
+    families
+        Whether the knowledge base tells how alike entries of one lineage are. If not, they are
+        judged as strangers are: every edge is of the channel ``"cross"``.
+    held
+        What counts only against members of its group; ``None`` for nothing.
+    kin
+        What resemblance within a lineage is worth in the channel ``"any"``, which looks at nothing
+        without it.
+    newcomers
+        Who came with whom, to tell on what they agree; ``None`` for no such evidence.
+    before
+        Evidence of the same channel and overlay with less that is held; groups that are still the
+        same are not measured again.
+    tightness
+        Of each row and size, where it was measured already; shape (n, len(SIZES)). Vectors and
+        words of the entries are not looked at then.
+    """
+
+    def __init__(  # noqa: PLR0913 - of one overlay
+        self,
+        overlay: Overlay,
+        channel: Channel,
+        standing: Standing | Raw | None,
+        exempt: NDArray[np.int64],
+        *,
+        families: bool = True,
+        held: Held | None = None,
+        kin: Kin | None = None,
+        newcomers: Newcomers | None = None,
+        before: GroupEvidence | None = None,
+        tightness: NDArray[np.float32] | None = None,
+    ) -> None:
+        self._overlay, self._channel, self._exempt = overlay, channel, exempt
+        self._standing, self._families, self._kin = standing, families, kin
+        self._held = held if held is not None and held.weights.any() else None
+        self.newcomers, self._known_tightness = newcomers, tightness
+        self._beyond: GroupEvidence | None = None
+        n_numbers = overlay.graph.n_slots + len(overlay.batch)
+        # There are fewer than 2^31 entries, and of a whole knowledge base these are large.
+        self._position = np.full(n_numbers, -1, dtype=np.int32)
+        self._position[overlay.numbers] = np.arange(len(overlay.numbers))
+        n = len(overlay.numbers)
+        self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
+        self.nearness = np.zeros((n, K), dtype=np.float32)
+        self.raw = Raw.empty(n)
+        if (channel != "cross" and not families) or (channel == "any" and kin is None):
+            return  # nothing to look at
+        parts = overlay.parts(CHUNK)
+        in_threads(lambda rows: self._tightness(rows, before), parts, least=2)
+        for rows in parts:
+            self._contrast(rows)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of the entries, by row."""
+        return self._overlay.numbers
+
+    def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
+        """Return the evidence of rows as far as another member of the group shares it."""
+        tied = self.raw.take(rows)
+        self._beyond = self._evidence_beyond(self.members[rows, : SIZES[-1] - 1])
+        columns = []
+        for mine, name in zip(tied, Raw._fields, strict=True):
+            if name == "agreed":  # with others, by itself
+                columns.append(mine)
+                continue
+            shared = np.empty_like(mine)
+            for column, size in enumerate(SIZES):
+                theirs = self.of(name, column, self.members[rows, : size - 1])
+                shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
+            columns.append(shared)
+        return Raw(*columns)
+
+    def _evidence_beyond(self, members: NDArray[np.integer[Any]]) -> GroupEvidence | None:
+        """Return the evidence of members that are not in the overlay, if it is not kept."""
+        if self._standing is None or self._standing.keeps("near"):
+            return None
+        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
+        if not beyond.size:
+            return None
+        return GroupEvidence(
+            self._overlay.graph.part(beyond),
+            self._channel,
+            self._standing,
+            self._exempt,
+            families=self._families,
+            held=self._held,
+            kin=self._kin,
+            tightness=self._standing.of("tight", beyond),
+        )
+
+    def agreed(self, row: int, size: int) -> Agreed | None:
+        """Return on what an entry agrees with the new ones of its group, if on anything."""
+        if self.newcomers is None:
+            return None
+        rows = np.s_[row : row + 1]
+        copied = self._overlay.lists.copied[rows]
+        others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
+        return self.newcomers.agreed(row, others, size - 1)
+
+    def _tightness(self, rows: Rows, before: GroupEvidence | None) -> None:
+        overlay = self._overlay
+        lists, own = overlay.lists.take(rows), overlay.numbers[rows]
+        near = self._near(rows)
+        if self.newcomers is not None:
+            others = np.where(lists.copied < COPIED_FROM, near, np.float32(0.0))
+            self.raw.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
+        order = np.argsort(-near, axis=1, kind="stable")
+        near = np.take_along_axis(near, order, 1)
+        members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
+        self.members[rows], self.nearness[rows] = members, near
+        if self._known_tightness is not None:
+            self.raw.tight[rows] = self._known_tightness[rows]
+            return
+        group = members[:, : max(SIZES) - 1]
+        tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
+        if before is not None:
+            same = (before.members[rows, : group.shape[1]] == group).all(axis=1)
+            same &= (before.nearness[rows, : group.shape[1]] == near[:, : group.shape[1]]).all(
+                axis=1
+            )
+            tight[same] = before.raw.tight[rows][same]
+        elif self._standing is not None and len(overlay.batch):
+            # Where no new entry is among the nearest, the tightness is what it was.
+            start = overlay.graph.n_slots
+            same = (own < start) & (group < start).all(axis=1)
+            tight[same] = self._standing.of("tight", own[same])
+        else:
+            same = np.zeros(len(own), dtype=np.bool_)
+        tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
+        self.raw.tight[rows] = tight
+
+    def _near(self, rows: Rows) -> NDArray[np.float32]:
+        """Return how near the entries in the lists of rows are, as far as it counts here."""
+        lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
+        near = nearness(lists.similarities, lists.copied)
+        near = self._seen(near, own[:, None], lists.slots)
+        if self._held is not None:
+            self._held.step_aside(lists.slots, near)
+        return near
+
+    def _tightness_of(
+        self, group: NDArray[np.int64], near: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the tightness per group size, given the other members and how near they are."""
+        between = self._between(group)
+        tight = np.empty((len(group), len(SIZES)), dtype=np.float32)
+        for column, size in enumerate(SIZES):
+            others = size - 1
+            total = near[:, :others].sum(axis=1) + between[:, :others, :others].sum(axis=(1, 2))
+            # An outsider must not borrow the tightness of a group it is only next to.
+            reach = near[:, :others].mean(axis=1)
+            tight[:, column] = np.minimum(total / (size * others / 2), reach)
+        return tight
+
+    def _between(self, group: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the nearness of the other members to each other, 0 where one is missing.
+
+        Shape (n, n_others, n_others); above the diagonal only, so that each pair counts once.
+        """
+        n, others = group.shape
+        similar = np.zeros((n, others, others), dtype=np.float32)
+        found = self._overlay.vectors(group.ravel())
+        vectors = found.reshape(n, others, found.shape[1])
+        np.matmul(vectors, vectors.transpose(0, 2, 1), out=similar)
+        first = np.broadcast_to(group[:, :, None], similar.shape)
+        second = np.broadcast_to(group[:, None, :], similar.shape)
+        there = (first >= 0) & (second >= 0) & np.triu(np.ones((others, others), np.bool_), 1)
+        copied = np.zeros(similar.shape, dtype=np.float32)
+        compare = there & (similar > COMPARE_ABOVE)
+        copied[compare] = self._overlay.copied(first[compare], second[compare])
+        near = np.where(there, nearness(similar, copied), np.float32(0.0))
+        near[there] = self._seen(near[there], first[there], second[there])
+        return near
+
+    def _contrast(self, rows: Rows) -> None:
+        tight = self.raw.tight[rows]
+        for column, size in enumerate(SIZES):
+            around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
+            theirs = self.of("tight", column, self.members[rows, around])
+            reached = np.minimum(theirs, REACH * self.nearness[rows, around])
+            self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
+            self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))
+
+    def _seen(
+        self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return what counts in this channel of how near pairs are; shape as ``near``."""
+        mine = self._overlay.lineage_of(np.maximum(first, 0))
+        theirs = self._overlay.lineage_of(np.maximum(second, 0))
+        same = (mine == theirs) & (mine != NO_LINEAGE)
+        trusted = same & np.isin(mine, self._exempt)
+        if not self._families:
+            same &= False
+        wanted = same if self._channel == "same" else ~same
+        seen = np.where(wanted, near, np.float32(0.0))
+        if self._channel == "any" and self._kin is not None:
+            seen[same] = self._kin(near[same])
+        seen[trusted | (second < 0)] = 0.0
+        return seen
+
+    def of(self, part: str, column: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        """Return evidence by entry number, shape as ``numbers``; 0 for none."""
+        position = self._position[numbers]
+        here = getattr(self.raw, part)[position, column]
+        outside = (position < 0) & (numbers >= 0)
+        if self._standing is not None and outside.any():
+            if self._standing.keeps(part):
+                here[outside] = self._standing.of(part, (numbers[outside], column))
+            elif self._beyond is not None:
+                here[outside] = self._beyond.of(part, column, numbers[outside])
+        here[numbers < 0] = 0.0
+        return np.asarray(here)
+
+    def _kept(self, figures: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return figures as the graph has them."""
+        return FIGURES.rounded(figures) if self._overlay.graph.rounded else figures
+
+
+def own_bond(vectors: NDArray[np.float32]) -> float:
+    """Return how much the others of a group share beyond what each shares with its first entry.
+
+    Texts that were made from one model resemble each other by what they took from it: given the
+    model, little is left that binds them. Texts that were crafted for one question are bound by the
+    question, whichever of them is left out.
+
+    Parameters
+    ----------
+    vectors
+        Unit vectors, shape (n_group, dim), the entry in question first; at least three.
+
+    Returns
+    -------
+    float
+        Mean partial correlation of the others given the first, as a share of what it would be if
+        all entries of the group were alike: about 0 for imitations of the first, 1 for a group in
+        which it is one of many.
+
+    Notes
+    -----
+    Of entries whose cosines are all c, the partial correlation of two given a third is
+    (c - c^2) / (1 - c^2) = c / (1 + c).
+    """
+    first, others = vectors[0].astype(np.float64), vectors[1:].astype(np.float64)
+    shared = others @ first
+    rest = others - shared[:, None] * first
+    length = np.linalg.norm(rest, axis=1, keepdims=True)
+    rest /= np.maximum(length, np.sqrt(2.0 * FLOOR))  # a copy has nothing of its own
+    partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
+    mean = float(np.clip(shared.mean(), FLOOR, 1.0))
+    return partial * (1.0 + mean) / mean

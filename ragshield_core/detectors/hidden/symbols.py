@@ -1,0 +1,309 @@
+"""Messages in characters that nobody sees: tags, variation selectors, zero-width symbols."""
+
+# ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from math import ceil, log, log2
+
+from ragshield_core.detectors.hidden.payload import (
+    SPLIT_WORDS,
+    TAGS,
+    VARIATION,
+    ZERO_WIDTH,
+    Payload,
+    smuggled,
+)
+
+# Tag characters
+
+_TAG_RUN = re.compile("[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+")
+
+
+# England, Scotland, Wales: a black flag, their tags, a cancel tag.
+_FLAGS = frozenset({"gbeng", "gbsct", "gbwls"})
+
+
+_SCATTERED = 4  # more runs than this are read as one message
+
+
+_CANCEL_TAG = "\U000e007f"
+
+
+def tag_characters(text: str) -> Iterator[Payload]:
+    """Yield messages in tag characters."""
+    found = []
+    for match in _TAG_RUN.finditer(text):
+        run, start = match[0], match.start()
+        decoded = "".join(chr(ord(c) - 0xE0000) for c in run if 0x20 <= ord(c) - 0xE0000 < 0x7F)
+        on_flag = start > 0 and text[start - 1] == "\U0001f3f4"
+        if not (on_flag and decoded in _FLAGS and run.endswith(_CANCEL_TAG)):
+            found.append((decoded, match.span()))
+    if len(found) > _SCATTERED:  # one by one between the letters that are seen
+        decoded = "".join(part for part, _ in found)
+        n = sum(end - start for _, (start, end) in found)
+        yield smuggled(TAGS, decoded, (found[0][1][0], found[-1][1][1]), n)
+    else:
+        for decoded, (start, end) in found:
+            yield smuggled(TAGS, decoded, (start, end), end - start)
+
+
+# Variation selectors: the 256 of them carry a byte each
+
+_SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]+")
+
+
+def _byte_of(selector: str) -> int:
+    code = ord(selector)
+    return code - 0xFE00 if code < 0xE0100 else code - 0xE0100 + 16
+
+
+def _selects(base: str, selector: str) -> bool:
+    """Return whether a variation selector has a use behind a character."""
+    code, number = ord(base), _byte_of(selector)
+    ideograph = 0x3400 <= code <= 0x9FFF or 0xF900 <= code <= 0xFAFF or 0x20000 <= code <= 0x3FFFF
+    if number >= 16:
+        return ideograph
+    if number >= 14:  # text or emoji style
+        return base in "#*0123456789©®" or code >= 0x2000
+    # Variants of ideographs, full-width punctuation, mathematical operators and some scripts.
+    return code >= 0x1000 and unicodedata.category(base) != "So" and number <= 3
+
+
+def variation_selectors(text: str) -> Iterator[Payload]:
+    """Yield messages in variation selectors."""
+    singles: list[int] = []
+    for match in _SELECTORS.finditer(text):
+        run, start = match[0], match.start()
+        if len(run) > 1:
+            yield smuggled(VARIATION, _decode_bytes(run), match.span(), len(run))
+        elif start == 0 or not _selects(text[start - 1], run):
+            singles.append(start)
+    if singles:
+        run = "".join(text[i] for i in singles)
+        span = singles[0], singles[-1] + 1
+        decoded = _decode_bytes(run) if len(run) > 3 else ""
+        yield smuggled(VARIATION, decoded, span, len(run))
+
+
+def _decode_bytes(run: str) -> str:
+    values = [_byte_of(c) for c in run]
+    readings = [_text_of(values)]
+    if max(values) < 16:
+        readings.append(_text_of([16 * a + b for a, b in _chunks(values, 2)]))
+        readings.append(_decode_symbols(run))
+    return max(readings, key=_legibility)
+
+
+# Zero-width characters
+
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a\u202c\u202d"
+    "\u2060-\u2064\u206a-\u206f\u3164\ufeff\uffa0"
+)
+
+
+_INVISIBLE_RUN = re.compile(f"[{INVISIBLE}]+")
+
+
+_SPLIT = re.compile(
+    # invisible between two Latin letters; soft hyphens only where they stand one letter apart
+    "(?<=[A-Za-z])(?:[\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0]{1,7}"
+    "(?=[A-Za-z])|\u00ad(?=[A-Za-z]\u00ad))"
+)
+
+
+_MARKS = frozenset("\u200e\u200f\u061c\u00ad")
+
+
+_LONG = 8  # symbols in a row: a byte, and more than typography ever puts there
+
+
+_GAP = 80  # characters between two disguised words that still belong together
+
+
+def _innocent(text: str, start: int, end: int) -> bool:
+    """Return whether a short run of invisible characters stands where typography puts them."""
+    if start == 0 or set(text[start:end]) <= _MARKS:
+        return True
+    before, after = text[start - 1], text[end : end + 1]
+    # Joiners and fillers serve scripts beyond Latin, and emoji; a zero-width space separates
+    # words of scripts that have no spaces.
+    return ord(before) > 0x02FF or after > "\u02ff"
+
+
+def zero_width_symbols(text: str) -> Iterator[Payload]:
+    """Yield messages in zero-width symbols, and words that they split."""
+    loose: list[tuple[int, int]] = []
+    long: list[tuple[int, int]] = []
+    runs = [match.span() for match in _INVISIBLE_RUN.finditer(text)]
+    for start, end in runs:
+        if end - start < _LONG:
+            if not _innocent(text, start, end):
+                loose.append((start, end))
+            continue
+        if len(set(text[start:end])) > 1:
+            long.append((start, end))
+        else:  # padding carries next to nothing
+            n = end - start
+            yield Payload(kind=ZERO_WIDTH, decoded="", span=(start, end), n_hidden=n, weight=0.2)
+    together = [_message(text, spans) for spans in (long, loose) if len(spans) > 1]
+    legible = [m for m in together if m.decoded and m.n_hidden >= 2 * _LONG]
+    yield from legible
+    if not (long and legible):
+        yield from (_message(text, [span]) for span in long)
+    if legible:
+        return
+    # With a letter before it, each is the first of a run.
+    places = [match.span() for start, _ in runs if (match := _SPLIT.match(text, start))]
+    # Breaking opportunities in long words come one or two to a text.
+    weight = 0.25 * log2(1 + len(places)) / max(1, len(places))
+    for group in grouped(places):
+        start, end = _whole_words(text, group[0][0], group[-1][1])
+        n = len(group)
+        decoded = _INVISIBLE_RUN.sub("", text[start:end])
+        yield Payload(
+            kind=SPLIT_WORDS, decoded=decoded, span=(start, end), n_hidden=n, weight=n * weight
+        )
+
+
+def _message(text: str, spans: Sequence[tuple[int, int]]) -> Payload:
+    """Return what the invisible characters at some places spell together."""
+    run = "".join(text[start:end] for start, end in spans)
+    decoded = _decode_symbols(run)
+    return Payload(
+        kind=ZERO_WIDTH,
+        decoded=decoded,
+        span=(spans[0][0], spans[-1][1]),
+        n_hidden=len(run),
+        # Two symbols weigh as one smuggled character; less sure where no text comes out.
+        weight=(0.3 if decoded else 0.2) * log2(1 + len(run) / 2),
+    )
+
+
+def _whole_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span extended to word borders, at most 40 characters on either side."""
+    left = text[max(0, start - 40) : start]
+    right = text[end : end + 40]
+    kept_left = re.split(r"\s", left)[-1]
+    kept_right = re.split(r"\s", right, maxsplit=1)[0]
+    return start - len(kept_left), end + len(kept_right)
+
+
+def grouped(spans: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield lists of spans that stand less than ``_GAP`` characters apart."""
+    group: list[tuple[int, int]] = []
+    for span in spans:
+        if group and span[0] - group[-1][1] > _GAP:
+            yield group
+            group = []
+        group.append(span)
+    if group:
+        yield group
+
+
+# Symbols to text. Which symbol means what is tried out; the most legible reading wins.
+
+_SAMPLE = 512  # symbols on which the reading is chosen
+
+
+_LEGIBLE = 0.6
+
+
+def _chunks(values: Sequence[int], width: int) -> Iterator[Sequence[int]]:
+    for i in range(0, len(values) - width + 1, width):
+        yield values[i : i + width]
+
+
+def _text_of(values: Sequence[int]) -> str:
+    """Return code units as text: UTF-8 where it is, else code points."""
+    if not values or max(values) > 0x10FFFF:
+        return ""
+    if max(values) < 256:
+        try:
+            return bytes(values).decode()
+        except UnicodeDecodeError:
+            pass
+    return "".join(map(chr, values))
+
+
+def _legibility(text: str) -> float:
+    """Return about 1 for words, below :data:`_LEGIBLE` for noise."""
+    if len(text) < 2:
+        return 0.0
+    value = 0.0
+    for c in text[:_SAMPLE]:
+        if "a" <= c <= "z" or c == " ":
+            value += 1.0
+        elif c.isascii() and c.isprintable():
+            value += 0.8 if c.isalnum() or c in ".,'-:!?" else 0.4
+        elif not c.isascii() and c.isalpha():
+            value += 0.75 if ord(c) > 0x36F else 0.2
+        elif c not in "\n\t":
+            value -= 0.5 if c.isprintable() else 2.0
+    return value / min(len(text), _SAMPLE)
+
+
+def _decode_symbols(run: str) -> str:
+    """Return the text that a run of few different symbols spells, or an empty string."""
+    counts = {c: run.count(c) for c in dict.fromkeys(run)}
+    # A symbol that frames the message says nothing.
+    kept = [c for c in counts if counts[c] > 2 or len(run) < 2 * _LONG]
+    if 2 <= len(kept) < len(counts):
+        run = "".join(c for c in run if c in kept)
+    best, best_legibility = None, _LEGIBLE
+    for reading in _readings(run):
+        legibility = _legibility(reading(run[:_SAMPLE]))
+        if legibility > best_legibility:
+            best, best_legibility = reading, legibility
+    return best(run) if best else ""
+
+
+class _Reading:
+    """One way to read symbols: digits of a base, in groups of a width or parted by a symbol."""
+
+    def __init__(
+        self, digits: Sequence[str], width: int, separator: str = "", *, turned: bool = False
+    ) -> None:
+        self.values = {ord(c): value for value, c in enumerate(digits)}
+        self.base, self.width, self.separator = len(digits), width, separator
+        self.turned = turned  # the lowest digit comes first
+
+    def __call__(self, run: str) -> str:
+        groups = run.split(self.separator) if self.separator else [run]
+        units: list[int] = []
+        for group in groups:
+            digits = [self.values[ord(c)] for c in group if ord(c) in self.values]
+            width = self.width or min(max(1, len(digits)), 21)
+            for chunk in _chunks(digits, width):
+                unit = 0
+                for digit in reversed(chunk) if self.turned else chunk:
+                    unit = unit * self.base + digit
+                units.append(unit)
+        return _text_of(units)
+
+
+def _readings(run: str) -> Iterator[_Reading]:
+    alphabet = sorted(set(run))
+    k = len(alphabet)
+    if k > 16 or k < 2:
+        return
+    # Beyond four symbols there are too many orders to try them all.
+    orders = (
+        list(permutations(alphabet))
+        if k <= 4
+        else [tuple(alphabet), tuple(reversed(alphabet)), tuple(dict.fromkeys(run))]
+    )
+    for order in orders:
+        widths = (8, 7, 16) if k == 2 else {ceil(8 * log(2, k)), ceil(16 * log(2, k))}
+        for width in sorted(widths):
+            yield _Reading(order, width)
+            yield _Reading(order, width, turned=True)
+        if k == 3:  # two digits and a separator, of characters or of words
+            parted = len(run) / (1 + run.count(order[2]))
+            for width in (0,) if parted < 2 * _LONG else (8, 7):
+                yield _Reading(order[:2], width, order[2])

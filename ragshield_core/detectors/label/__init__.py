@@ -1,0 +1,7 @@
+"""Labels that do not fit what the labels of other entries say."""
+
+from ragshield_core.detectors.label.centroid import LabelCentroidDetector
+from ragshield_core.detectors.label.model import LabelModelDetector
+from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
+
+__all__ = ["LabelCentroidDetector", "LabelModelDetector", "LabelNeighborDetector"]

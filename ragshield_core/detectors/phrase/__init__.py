@@ -1,0 +1,5 @@
+"""Phrases planted in many entries."""
+
+from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
+
+__all__ = ["TriggerPhraseDetector"]

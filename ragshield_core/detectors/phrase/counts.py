@@ -1,0 +1,507 @@
+"""How many entries hold a phrase: of a knowledge base for good, of recent entries for a while.
+
+Texts become sets of word n-grams, as 32-bit hashes: single words, pairs of words with at most one
+other word between them, three and four words in a row. A phrase of which one word was replaced,
+dropped or added keeps some of its pairs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+from ragshield_core.text.normalized import encoded_words, readable
+
+# By order: how far behind the first word the further words of an n-gram stand.
+PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
+    (0, (0,)),
+    (1, (0, 1)),
+    (1, (0, 2)),  # the same hash as without a word between them
+    (2, (0, 1, 2)),
+    (3, (0, 1, 2, 3)),
+)
+N_ORDERS = 4
+ORDER_BITS = 2  # the highest ones of a hash
+PAIRS, TRIPLES = 1, 2
+
+# An entry is a chunk of a document. Of one with more n-grams (about 3,000 words) those with the
+# lowest hashes stand for it: what two entries share, they mostly share then as well.
+MAX_GRAMS = 16_384
+
+# Columns of a sketch, which estimates the share of three-word phrases that two texts have in
+# common to within about an eighth.
+SKETCH = 16
+EMPTY = np.uint32(0xFFFFFFFF)
+
+# Cells of the counts of a knowledge base, by order: as many as characters / 4, which is about the
+# number of words, within these bounds. 2^23 cells of each order take 64 MiB and are half full with
+# 100,000 passages of 100 words.
+MIN_CELLS, MAX_CELLS = 1 << 16, 1 << 23
+SATURATED = 65_535  # counts stop here, and what is so frequent is never suspicious
+TAIL = 256  # numbers of n-grams that at least so many entries hold are known up to this
+
+_ODD = tuple(
+    np.uint64(number)
+    for number in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+
+
+class Grams(NamedTuple):
+    """The distinct n-grams of some texts."""
+
+    rows: NDArray[np.int64]  # (n_grams,): which text, ascending
+    hashes: NDArray[np.uint32]  # (n_grams,), ascending within a text
+    n_rows: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Grams:
+        """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
+        words, owners = _words_of(readable(text).text for text in texts)
+        upper = owners.astype(np.uint64) << np.uint64(32)
+        keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
+        # So many at the most, those counted several times that stand there several times.
+        most = len(PATTERNS) * np.bincount(owners, minlength=len(texts))
+        for row in np.flatnonzero(most > MAX_GRAMS).tolist():
+            mine = (keys >> np.uint64(32)) == row
+            lowest = _lowest(keys[mine].astype(np.uint32), MAX_GRAMS)
+            keys = np.concatenate([keys[~mine], np.uint64(row << 32) | lowest])
+        keys = _distinct(keys)
+        return cls((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32), len(texts))
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of n-grams of each text, shape (n_rows,)."""
+        return np.bincount(self.rows, minlength=self.n_rows)
+
+    def sketches(self) -> NDArray[np.uint32]:
+        """Return a sketch of each text, shape (n_rows, SKETCH).
+
+        Notes
+        -----
+        One-permutation hashing: each three-word phrase falls into one of the columns, and the
+        lowest hash in a column stands for it (Li et al., NeurIPS 2012). Empty columns hold
+        :data:`EMPTY`.
+        """
+        mine = order_of(self.hashes) == TRIPLES
+        mixed = self.hashes[mine] * np.uint32(0x9E3779B1)
+        columns = (mixed & np.uint32(SKETCH - 1)).astype(np.int64)
+        sketches = np.full(self.n_rows * SKETCH, EMPTY)
+        np.minimum.at(sketches, self.rows[mine] * SKETCH + columns, mixed)
+        return sketches.reshape(self.n_rows, SKETCH)
+
+
+def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the order of n-grams: 0 for words, 1 for pairs, 2 for triples, 3 for quadruples."""
+    return (hashes >> np.uint32(32 - ORDER_BITS)).astype(np.int64)
+
+
+def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:
+    """Mark the words of one text that belong to one of the n-grams, shape (n_words,)."""
+    words = np.fromiter((zlib.crc32(word.encode()) for word in listed), np.uint32, len(listed))
+    marked = np.zeros(len(listed), dtype=np.bool_)
+    for offsets, at, hashes in _grams_of(words, np.zeros(len(words), dtype=np.int64)):
+        found = np.flatnonzero(np.isin(hashes, np.array(wanted, dtype=np.uint32)))
+        for offset in offsets:
+            marked[np.flatnonzero(at)[found] + offset] = True
+    return marked
+
+
+def _words_of(texts: Iterable[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the hash of each word of readable texts, and of which text it is."""
+    listed = [encoded_words(text) for text in texts]
+    lengths = np.fromiter(map(len, listed), np.int64, len(listed))
+    hashes = np.fromiter(map(zlib.crc32, chain.from_iterable(listed)), np.uint32, lengths.sum())
+    return hashes, np.repeat(np.arange(len(listed)), lengths)
+
+
+def _grams_of(
+    words: NDArray[np.uint32], owners: NDArray[np.int64]
+) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]]:
+    """Yield, by pattern, which of all words begin an n-gram, and its hash.
+
+    Yields
+    ------
+    tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]
+        The offsets of its words, a mark for each word, shape (n_words,), and hashes, in order.
+    """
+    n = len(words)
+    numbers = words + np.uint64(1)  # no word is nothing
+    parts = [numbers * odd for odd in _ODD]
+    for order, offsets in PATTERNS:
+        reach = offsets[-1]
+        # An n-gram starts at every word that has the others of its own text behind it.
+        at = np.zeros(n, dtype=np.bool_)
+        size = max(0, n - reach)
+        np.equal(owners[:size], owners[reach:], out=at[:size])
+        mixed = parts[0][:size].copy()
+        for offset, part in zip(offsets[1:], parts[1:], strict=False):
+            mixed += part[offset : size + offset]
+        mixed = mixed[at[:size]]
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= _MIX
+        mixed >>= np.uint64(32 + ORDER_BITS)
+        yield offsets, at, mixed.astype(np.uint32) | np.uint32(order << (32 - ORDER_BITS))
+
+
+def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
+    """Return keys in order, each once."""
+    keys = np.sort(keys)
+    distinct = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
+    return keys[distinct]
+
+
+def _lowest(hashes: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
+    """Return the n distinct hashes that are lowest when mixed, whatever their order."""
+    mixed = hashes * np.uint32(0x85EBCA6B)
+    share = 2 * n / max(1, len(mixed))
+    # Of those below some limit there are enough, or the limit was too low.
+    while share < 1.0:
+        few = _distinct(mixed[mixed < np.uint32(share * (1 << 32))])
+        if len(few) >= n:
+            break
+        share *= 4
+    else:
+        few = _distinct(mixed)
+    return few[:n] * np.uint32(pow(0x85EBCA6B, -1, 1 << 32))
+
+
+def n_cells_for(n_characters: int) -> int:
+    """Return how many cells the phrases of texts of so many characters take: one a word or more."""
+    wanted = max(1, n_characters // 4)
+    return min(MAX_CELLS, max(MIN_CELLS, 1 << (wanted - 1).bit_length()))
+
+
+class Background:
+    """How many entries of the knowledge base hold an n-gram, about.
+
+    A table of counts by hash: two n-grams may share a cell, which makes either seem more usual
+    than it is, and never less.
+    """
+
+    def __init__(self, n_cells: int = MIN_CELLS) -> None:
+        self.counts = np.zeros(N_ORDERS * n_cells, dtype=np.uint16)
+        self.n_grams = np.zeros(N_ORDERS, dtype=np.int64)
+        self.n_entries = 0
+        self.tail = np.ones((N_ORDERS, TAIL))
+        self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
+
+    @classmethod
+    def sized_for(cls, texts: Sequence[str]) -> Background:
+        """Return an empty one with a cell or more for each word of the texts."""
+        return cls(n_cells_for(sum(map(len, texts))))
+
+    def folded(self, n_cells: int) -> Background:
+        """Return what would have been counted in so many cells, at most as many as there are.
+
+        Exactly: a cell of the smaller table counts what several of the larger one do.
+        """
+        if self.counts.size == N_ORDERS * n_cells:
+            return self
+        again = Background(n_cells)
+        again.n_grams, again.n_entries = self.n_grams.copy(), self.n_entries
+        # Of uint32: there are at most 128 of them, of 65,535 each.
+        apart = self.counts.reshape(N_ORDERS, -1, n_cells).sum(axis=1, dtype=np.uint32)
+        again.counts = np.minimum(apart, SATURATED).astype(np.uint16).ravel()
+        return again
+
+    def add(self, grams: Grams, sign: int = 1) -> None:
+        """Count n-grams of entries, or take entries out again with ``sign`` -1."""
+        self.add_hashes(grams.hashes, grams.n_rows, sign)
+
+    def add_hashes(self, hashes: NDArray[np.uint32], n_entries: int, sign: int = 1) -> None:
+        """Count the n-grams of ``n_entries`` entries, each once per entry that holds it."""
+        cells, occurrences = np.unique(self._cells(hashes), return_counts=True)
+        before = self.counts[cells]
+        after = np.clip(before.astype(np.int64) + sign * occurrences, 0, SATURATED)
+        after[before == SATURATED] = SATURATED  # how many there really are is not known any more
+        self.counts[cells] = after
+        self.n_entries = max(0, self.n_entries + sign * n_entries)
+        by_order = np.bincount(order_of(hashes), minlength=N_ORDERS)
+        self.n_grams = np.maximum(0, self.n_grams + sign * by_order)
+
+    def of(self, hashes: NDArray[np.uint32]) -> NDArray[np.float64]:
+        """Return how many entries hold each n-gram, infinite where that is beyond counting."""
+        found = self.counts[self._cells(hashes)].astype(np.float64)
+        found[found == SATURATED] = np.inf
+        return found
+
+    def measure(self, copies: Iterable[Grams] = ()) -> None:
+        """Count, by order, the n-grams that at least 0, 1, 2, ... entries hold but for copies."""
+        originals = self
+        for grams in copies:
+            if originals is self:
+                originals = self.copy()
+            originals.add(grams, -1)
+        self.tail = originals._tail()  # noqa: SLF001 - of the same class
+        self.originals = self.tail / self._tail()
+
+    def measure_again(self) -> None:
+        """Count the same after more was learned, with as large a share of copies as before."""
+        self.tail = np.maximum(self._tail() * self.originals, 1.0)
+
+    def _tail(self) -> NDArray[np.float64]:
+        counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
+        sizes = np.stack([np.bincount(each, minlength=TAIL) for each in counts])
+        return np.maximum(np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1], 1).astype(np.float64)
+
+    def copy(self) -> Background:
+        """Return one that changes independently."""
+        again = Background.__new__(Background)
+        again.counts, again.n_grams = self.counts.copy(), self.n_grams.copy()
+        again.n_entries, again.tail = self.n_entries, self.tail.copy()
+        again.originals = self.originals.copy()
+        return again
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return {
+            "counts": self.counts,
+            "n_grams": np.append(self.n_grams, self.n_entries),
+            "tail": self.tail,
+            "originals": self.originals,
+        }
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Background:
+        """Return the one that :meth:`state` described."""
+        again = cls.__new__(cls)
+        again.counts = np.array(arrays["counts"], dtype=np.uint16)
+        again.n_grams = np.array(arrays["n_grams"][:-1], dtype=np.int64)
+        again.n_entries = int(arrays["n_grams"][-1])
+        again.tail = np.array(arrays["tail"], dtype=np.float64)
+        again.originals = np.array(arrays["originals"], dtype=np.float64)
+        return again
+
+    def _cells(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        n_cells = len(self.counts) // N_ORDERS
+        return order_of(hashes) * n_cells + (hashes & np.uint32(n_cells - 1))
+
+
+class Place(NamedTuple):
+    """Where entries lie in the knowledge base, see :mod:`.carriers`."""
+
+    near: NDArray[np.float32]  # (n,): similarity to the nearest entry of a sample; NaN if unknown
+    pairs: NDArray[np.int64]  # (n,): different pairs of words of the text
+    unknown: NDArray[np.int64]  # (n,): those that no entry of the knowledge base holds
+    proxies: NDArray[np.float16]  # (n, dim): the vector of the nearest entry of the sample
+    mean: NDArray[np.float32]  # (n,): of the similarities of that entry to the sample
+    spread: NDArray[np.float32]  # (n,): their standard deviation
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Place:
+        """Return the places of some entries."""
+        return Place(*(column[rows] for column in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def together(cls, places: Sequence[Place]) -> Place:
+        """Return the places of several groups of entries as one; at least one group."""
+        return cls(*(np.concatenate(columns) for columns in zip(*places, strict=True)))
+
+
+class Arrival(NamedTuple):
+    """What is kept of a recent entry."""
+
+    id: str
+    lineage: str | None
+    source: str | None
+    update: bool  # whether it took the place of a known entry of its document
+    held: bool
+    hashes: NDArray[np.uint32]  # (n_grams,), ascending
+    sketch: NDArray[np.uint32]  # (SKETCH,)
+    vector: NDArray[np.float16]  # (dim,), of unit length; or none
+    place: Place  # of one entry
+
+
+class Recent:
+    """Recent entries in the order of arrival, oldest first, with an index of their n-grams."""
+
+    def __init__(self, arrivals: Sequence[Arrival] = ()) -> None:
+        self.arrivals: list[Arrival] = []
+        self.n_grams = 0
+        self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
+        self.append(arrivals)
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def append(self, arrivals: Sequence[Arrival]) -> None:
+        """Add entries."""
+        self.arrivals += arrivals
+        self._count(arrivals, 1)
+
+    def remove(self, gone: NDArray[np.bool_]) -> list[Arrival]:
+        """Take out the entries that are marked, shape (n_recent,), and return them."""
+        if not gone.any():
+            return []
+        left = [self.arrivals[row] for row in np.flatnonzero(gone).tolist()]
+        self.arrivals = [self.arrivals[row] for row in np.flatnonzero(~gone).tolist()]
+        self._count(left, -1)
+        return left
+
+    def surplus(self, max_entries: int, max_grams: int) -> NDArray[np.bool_]:
+        """Mark the oldest entries beyond a number of entries or of n-grams.
+
+        Held entries and admitted ones have a limit each: none drives the others out.
+        """
+        gone = np.zeros(len(self), dtype=np.bool_)
+        held = np.array([arrival.held for arrival in self.arrivals], dtype=np.bool_)
+        for rows in (np.flatnonzero(held), np.flatnonzero(~held)):
+            sizes = [len(self.arrivals[row].hashes) for row in rows[::-1].tolist()]
+            fits = int(np.searchsorted(np.cumsum(sizes), max_grams, side="right"))
+            gone[rows[: max(0, len(rows) - min(fits, max_entries))]] = True
+        return gone
+
+    def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return how many entries hold each n-gram at the most, quickly."""
+        if not self.arrivals:
+            return np.zeros(len(hashes), dtype=np.int64)
+        return self._index[_index_cells(hashes)].astype(np.int64)
+
+    def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which entries hold which of the n-grams, as pairs of rows.
+
+        Parameters
+        ----------
+        wanted
+            Shape (n_wanted,), ascending and distinct.
+        """
+        if not self.arrivals or not wanted.size:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        hashes = np.concatenate([arrival.hashes for arrival in self.arrivals])
+        places, which = found_in(wanted, hashes)
+        ends = np.cumsum([len(arrival.hashes) for arrival in self.arrivals])
+        return np.searchsorted(ends, places, side="right"), which
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values = {
+            "ids": [arrival.id for arrival in self.arrivals],
+            "lineages": [arrival.lineage for arrival in self.arrivals],
+            "sources": [arrival.source for arrival in self.arrivals],
+        }
+        nothing = np.empty(0, dtype=np.uint32)
+        arrays = {
+            "hashes": np.concatenate([nothing, *(a.hashes for a in self.arrivals)]),
+            "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
+            "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
+            "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
+            "updates": np.array([a.update for a in self.arrivals], dtype=np.bool_),
+        }
+        for name in ("vectors", *Place._fields):
+            rows = [
+                a.vector if name == "vectors" else getattr(a.place, name).ravel()
+                for a in self.arrivals
+            ]
+            arrays[name] = np.concatenate([np.empty(0, np.float16), *rows]) if rows else nothing
+            arrays[f"{name}_sizes"] = np.array(list(map(len, rows)), dtype=np.int64)
+        return values, arrays
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Recent:
+        """Return the one that :meth:`state` described."""
+        if not values["ids"]:
+            return cls()
+
+        def parts(name: str, sizes: str) -> list[NDArray[Any]]:
+            return [part.copy() for part in np.split(arrays[name], np.cumsum(arrays[sizes])[:-1])]
+
+        kinds = (np.float32, np.int64, np.int64, np.float16, np.float32, np.float32)
+        columns = [
+            [part.astype(kind) for part in parts(name, f"{name}_sizes")]
+            for name, kind in zip(Place._fields, kinds, strict=True)
+        ]
+        proxies = Place._fields.index("proxies")
+        columns[proxies] = [proxy[None] for proxy in columns[proxies]]
+        rows = zip(
+            values["ids"],
+            values["lineages"],
+            values["sources"],
+            arrays["updates"].tolist(),
+            arrays["held"].tolist(),
+            parts("hashes", "sizes"),
+            arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
+            [part.astype(np.float16) for part in parts("vectors", "vectors_sizes")],
+            (Place(*row) for row in zip(*columns, strict=True)),
+            strict=True,
+        )
+        return cls([Arrival(*row) for row in rows])
+
+    def _count(self, arrivals: Sequence[Arrival], sign: int) -> None:
+        if not arrivals:
+            return
+        hashes = np.concatenate([arrival.hashes for arrival in arrivals])
+        cells, occurrences = np.unique(_index_cells(hashes), return_counts=True)
+        # Wraps around rather than saturates, so that what is added can be taken out again.
+        self._index[cells] += (sign * occurrences).astype(np.uint16)
+        self.n_grams += sign * len(hashes)
+
+
+# Enough that a few million n-grams of recent entries seldom share a cell.
+INDEX_CELLS = 1 << 22
+# Many times as many as are looked for at once.
+FOUND_CELLS = 1 << 18
+
+
+def found_in(
+    wanted: NDArray[np.uint32], hashes: NDArray[np.uint32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which of some hashes are wanted, and the place of each of these among the wanted.
+
+    Parameters
+    ----------
+    wanted
+        Shape (n_wanted,), ascending and distinct, at least one.
+    hashes
+        Shape (n_hashes,).
+    """
+    places = np.arange(len(hashes))
+    if len(hashes) > FOUND_CELLS // 8:
+        # Most are not: a small table tells it of nearly all of them.
+        marked = np.zeros(FOUND_CELLS, dtype=np.bool_)
+        marked[wanted & np.uint32(FOUND_CELLS - 1)] = True
+        places = np.flatnonzero(marked[hashes & np.uint32(FOUND_CELLS - 1)])
+    which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
+    same = wanted[which] == hashes[places]
+    return places[same], which[same]
+
+
+def sources_of(entries: Batch) -> tuple[str | None, ...]:
+    """Return where entries come from; None for all of them if nobody says so."""
+    sources: tuple[str | None, ...] = getattr(entries, "sources", (None,) * len(entries))
+    return sources
+
+
+def arrivals_of(
+    entries: Batch,
+    grams: Grams,
+    places: Place,
+    *,
+    held: bool = False,
+    updates: Sequence[bool] | None = None,
+) -> list[Arrival]:
+    """Return what is to be kept of entries with the given n-grams, at the given places."""
+    if not len(entries):
+        return []
+    parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
+    columns = (
+        entries.ids,
+        entries.lineages,
+        sources_of(entries),
+        [False] * len(entries) if updates is None else updates,
+        (held,) * len(entries),
+        [hashes.copy() for hashes in parts],
+        grams.sketches(),
+        entries.embeddings.astype(np.float16),
+        [places.take(slice(row, row + 1)) for row in range(len(entries))],
+    )
+    return [Arrival(*row) for row in zip(*columns, strict=True)]
+
+
+def _index_cells(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return (hashes * np.uint32(0x9E3779B1)) >> np.uint32(10)

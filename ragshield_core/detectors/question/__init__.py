@@ -1,0 +1,7 @@
+"""Texts that were written to be found by a question."""
+
+from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
+from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
+
+__all__ = ["CanaryDisplacementDetector", "LeadingQuestionDetector", "QueryEchoDetector"]

@@ -1,0 +1,425 @@
+"""Entries that would take over what known queries retrieve."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base.retrieved import RetrievedSet
+from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
+from ragshield_core.entries import Batch
+from ragshield_core.errors import NotFittedError
+from ragshield_core.findings import printable
+
+# Each rank weighs so much of the one before.
+PERSISTENCE = 0.8
+# Entries closer to each other than this take a head over together, as do those that stand before
+# all that is known.
+SAME = 0.7
+# Entries kept per query below the k that count, so that some can leave.
+RESERVE = 64
+# From this share on, repeating a query counts; from the rule's .8 on it is enough by itself.
+ECHO_FROM, ECHO_FULL = 0.6, 0.8
+# float32 products differ by so much with the batch's shape.
+TIE = 1e-6
+# A vector embedded again, on another day, is so close to itself.
+CLOSE = 1e-4
+# Entries compared with all queries at a time.
+BLOCK = 4_096
+# Entries without a lineage are taken for parts of one document if no more than so many lie between.
+NEXT_TO = 5
+
+
+class _Displacement(NamedTuple):
+    """What a batch would do to the queries: one row per place among the top k that it takes."""
+
+    queries: NDArray[np.intp]
+    entries: NDArray[np.intp]  # rows of the batch
+    ranks: NDArray[np.intp]  # from 0, among known entries and those of the group
+    shares: NDArray[np.float64]  # of the head, taken by the entry's group
+
+
+class CanaryDisplacementDetector(Detector):
+    """Find entries that take over the head of canary queries, or of logged ones.
+
+    The score is the sum, over the queries among whose top k the entry would be, of the share of the
+    head (ranks weigh .8 of the one before) that it takes, together with those entries of its batch
+    that are like it (cosine .7 or more) or stand, as it does, before all that is known. To this
+    comes how closely its text repeats one of these queries. 0 where nothing is displaced.
+
+    Parameters
+    ----------
+    queries
+        Their texts.
+    vectors
+        Shape (n_queries, dim), of any length; or what :meth:`config` returned.
+    k
+        Places that a query's answer is made from.
+
+    Notes
+    -----
+    The rule's threshold .6: three entries at the head of one of six places hold .66 of it, one at
+    the head of three queries scores .81; a text that repeats a query nearly word for word and is
+    retrieved for it has more than 1 by that alone. An entry that is the best answer to three
+    canaries is a takeover too, and of fewer places each weighs more, the only one of k = 1 all:
+    calibrate, and let the knowledge base say what is usual.
+
+    One matrix product per batch. Not part of the default guard: it needs queries.
+
+    References
+    ----------
+    MITRE ATLAS AML.T0066, Retrieval Content Crafting.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch
+    >>> detector = CanaryDisplacementDetector(["opening hours?"], [[1.0, 0.0]], k=1)
+    >>> _ = detector.fit(Batch.of(ids=["a"], texts=["open at 9"], embeddings=[[0.8, 0.6]]))
+    >>> new = Batch.of(ids=["b", "c"], texts=["closed", "tea"], embeddings=[[1, 0], [0, 1]])
+    >>> detector.score(new)
+    array([1., 0.])
+    """
+
+    kind: ClassVar[str] = "canary_displacement"
+    on_request: ClassVar[bool] = True  # it has to be told the queries
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
+    in_pieces = True
+
+    default_threshold: float = 0.6
+    floor: float = 0.3  # one entry at the first rank of one query, of six places
+    scope: Scope = Scope.BATCH
+
+    def __init__(self, queries: Sequence[str], vectors: ArrayLike | str, *, k: int = 6) -> None:
+        self.queries = tuple(queries)
+        if not self.queries:
+            msg = "queries is empty, expected canary queries or logged ones."
+            raise ValueError(msg)
+        if k < 1:
+            msg = f"k is {k}, expected at least 1."
+            raise ValueError(msg)
+        if isinstance(vectors, str):
+            given = np.frombuffer(base64.b64decode(vectors), "<f4").reshape(len(queries), -1)
+        else:
+            given = np.asarray(vectors, dtype=np.float32)
+        if given.ndim != 2 or len(given) != len(self.queries):  # noqa: PLR2004 - a matrix
+            msg = f"vectors has shape {given.shape}, expected ({len(self.queries)}, dim)."
+            raise ValueError(msg)
+        norms = np.linalg.norm(given.astype(np.float64), axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or not norms.all():
+            msg = "vectors has a row that is zero or not finite; check the embedder of the queries."
+            raise ValueError(msg)
+        unit = np.abs(norms - 1.0) < TIE  # kept as they are, so that a copy is equal
+        self.vectors = np.where(unit, given, given / norms).astype(np.float32)
+        self.k = k
+        # Who holds the only place holds it whole, whatever comes with it.
+        self.scope = Scope.BATCH if k > 1 else Scope.ENTRY
+        self._weights = PERSISTENCE ** np.arange(k)
+        self._weights /= self._weights.sum()
+        self._query_words = _QueryWords.of(self.queries)
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again; vectors as base64."""
+        data = base64.b64encode(self.vectors.astype("<f4").tobytes()).decode("ascii")
+        return {"queries": list(self.queries), "vectors": data, "k": self.k}
+
+    def reset(self) -> None:
+        """Forget every entry."""
+        self._heads: list[dict[str, float]] | None = None
+        # Per query, the similarity below which entries may have been left out of its head.
+        self._floors = np.full(len(self.queries), -np.inf)
+        self._thresholds: NDArray[np.float64] | None = (
+            None  # similarities of each top k, when asked for
+        )
+        self._overlooked: frozenset[str] = frozenset()
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Leave the places of entries that the batch replaces to their new revisions."""
+        self._overlooked = frozenset(ids)
+
+    def learn(self, entries: Batch) -> None:
+        """Note the entries that are among the nearest of a query."""
+        if self._heads is None:
+            self._heads = [{} for _ in self.queries]
+        self._thresholds = None
+        depth = self.k + RESERVE
+        for start in range(0, len(entries), BLOCK):
+            similarity = self.vectors @ entries.embeddings[start : start + BLOCK].T
+            thresholds = np.array([_last(head, depth) for head in self._heads])
+            if similarity.shape[1] > depth:  # of one block, no more than these can stay
+                thresholds = np.maximum(
+                    thresholds, np.partition(similarity, -depth, axis=1)[:, -depth]
+                )
+            # What is left out stays unknown, so nothing below may be taken for complete.
+            self._floors = np.maximum(self._floors, thresholds)
+            hits = np.nonzero(similarity >= self._floors[:, None].astype(np.float32))
+            for query, row in zip(*(axis.tolist() for axis in hits), strict=True):
+                self._heads[query][entries.ids[start + row]] = float(similarity[query, row])
+            for query in np.unique(hits[0]).tolist():
+                if len(self._heads[query]) > depth:
+                    ranked = sorted(self._heads[query].items(), key=lambda item: -item[1])[:depth]
+                    self._heads[query] = dict(ranked)
+                    self._floors[query] = max(self._floors[query], ranked[-1][1])
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries out of the heads; what comes up from below is known, as a rule."""
+        self._thresholds = None
+        gone = set(entries.ids)
+        for head in self._heads or ():
+            for entry_id in head.keys() & gone:
+                del head[entry_id]
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row as long as there is no knowledge base to displace anything of."""
+        if self._heads is None or not any(self._heads):
+            return dict.fromkeys(range(len(batch)), "the knowledge base is empty")
+        return {}
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return how much of the heads each entry takes over, shape (n_entries,)."""
+        return self._scores(batch, self._displaced(batch))
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of fitted entries, each as if its document had come after all the others.
+
+        Held out by fifths, as other detectors do, a whole fifth would take over heads together.
+        """
+        del seed
+        rows = {entry_id: row for row, entry_id in enumerate(fitted.ids)}
+        none = np.empty(0, dtype=np.intp)
+        found = [_Displacement(none, none, none, np.empty(0))]
+        for query, head in enumerate(self._known()):
+            top = _ranked(head)[: self.k]
+            ranks = np.array([r for r, entry_id in enumerate(top) if entry_id in rows], np.intp)
+            mine = np.array([rows[top[rank]] for rank in ranks.tolist()], dtype=np.intp)
+            # Without the document, those behind it move up: its ranks are those that it has.
+            shares = _come_together(fitted, mine, ranks) @ self._weights[ranks]
+            found.append(_Displacement(np.full(len(mine), query), mine, ranks, shares))
+        columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return self._scores(fitted, _Displacement(*columns))
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and score what each entry holds of the heads."""
+        self.fit(entries)
+        return self.held_out_scores(entries, seed)
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return how many queries each entry is retrieved for."""
+        tops = [set(_ranked(head)[: self.k]) for head in self._known()]
+        sentences = []
+        for row in rows:
+            names = [
+                q for q, top in zip(self.queries, tops, strict=True) if entries.ids[row] in top
+            ]
+            shown = printable(names[0], 60) if names else ""
+            sentences.append(
+                Evidence(sentence=f"is among the top {self.k} of {len(names)} queries: {shown!r}")
+            )
+        return sentences
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return which queries each entry would take over, at which rank, with whom."""
+        found = self._displaced(batch)
+        explained = []
+        for row in rows:
+            mine = np.flatnonzero(found.entries == row)
+            if not mine.size:
+                explained.append(Evidence(sentence="displaces nothing (0 queries)"))
+                continue
+            first = mine[np.argmax(found.shares[mine])]
+            query = int(found.queries[first])
+            echo = float(self._echo(batch, row, found.queries[mine]))
+            others = found.entries[found.queries == query]
+            related = [batch.ids[i] for i in others.tolist() if i != row]
+            company = f", {len(related)} more of its batch with it" if related else ""
+            explained.append(
+                Evidence(
+                    sentence=(
+                        f"would be among the top {self.k} of {mine.size} known queries; takes "
+                        f"{found.shares[first]:.0%} of the head of "
+                        f"{printable(self.queries[query], 60)!r} at rank "
+                        f"{found.ranks[first] + 1}{company}; repeats {echo:.0%} of a query"
+                    ),
+                    related_ids=tuple(related),
+                )
+            )
+        return explained
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the heads: ids as JSON, similarities as an array."""
+        heads = self._heads
+        if heads is None:
+            return {"ids": None}, {}
+        values = [value for head in heads for value in head.values()]
+        return (
+            {"ids": [list(head) for head in heads]},
+            {"similarities": np.array(values, dtype=np.float64), "floors": self._floors.copy()},
+        )
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        if values["ids"] is None:
+            return
+        similarities = iter(arrays["similarities"].tolist())
+        self._heads = [
+            {str(entry_id): float(next(similarities)) for entry_id in ids} for ids in values["ids"]
+        ]
+        self._floors = np.array(arrays["floors"], dtype=np.float64)
+
+    def _known(self) -> list[dict[str, float]]:
+        if self._heads is None:
+            msg = "CanaryDisplacementDetector has learned no knowledge base; call fit first."
+            raise NotFittedError(msg)
+        return self._heads
+
+    def _best(self) -> NDArray[np.float64]:
+        """Return the similarities of each query's top k, shape (n_queries, k)."""
+        heads = self._known()
+        if self._thresholds is None:
+            # Where so many have left that the rest is not known, the best of the unknown counts.
+            self._thresholds = np.repeat(self._floors[:, None], self.k, axis=1)
+            for thresholds, head in zip(self._thresholds, heads, strict=True):
+                values = sorted(head.values(), reverse=True)[: self.k]
+                np.maximum(thresholds[: len(values)], values, out=thresholds[: len(values)])
+        return self._thresholds
+
+    def _displaced(self, batch: Batch) -> _Displacement:
+        """Return the places among the top k that entries would take, each with its group only."""
+        known = self._best()
+        queries, entries, values = [], [], []
+        for start in range(0, len(batch), BLOCK):
+            similarity = self.vectors @ batch.embeddings[start : start + BLOCK].T
+            hits = np.nonzero(similarity > known[:, -1:].astype(np.float32) + TIE)
+            queries.append(hits[0])
+            entries.append(hits[1] + start)
+            values.append(similarity[hits].astype(np.float64))
+        if not queries:
+            none = np.empty(0, dtype=np.intp)
+            return _Displacement(none, none, none, np.empty(0))
+        q, e, v = np.concatenate(queries), np.concatenate(entries), np.concatenate(values)
+        # What is there already, unchanged, displaces nothing.
+        heads = self._known()
+        there = [
+            heads[query].get(batch.ids[row], -np.inf)
+            for query, row in zip(q.tolist(), e.tolist(), strict=True)
+        ]
+        moved = np.abs(np.array(there) - v) > CLOSE
+        q, e, v = q[moved], e[moved], v[moved]
+        ranks, shares = np.zeros(len(q), dtype=np.intp), np.zeros(len(q))
+        order = np.argsort(q, kind="stable")
+        q, e, v = q[order], e[order], v[order]
+        borders = np.flatnonzero(np.diff(q)) + 1
+        for at in np.split(np.arange(len(q)), borders):
+            if not at.size:
+                continue
+            best, vectors = known[q[at[0]]], batch.embeddings[e[at]]
+            first = v[at] > best[0] + TIE
+            alike = (vectors @ vectors.T >= SAME) | (first[:, None] & first[None, :])
+            np.fill_diagonal(alike, val=True)
+            given_up = self._given_up(heads[q[at[0]]])
+            for mine, group in zip(at.tolist(), alike, strict=True):
+                both = np.concatenate([best, v[at[group]]])
+                top = np.argsort(-both, kind="stable")[: self.k]
+                shares[mine] = max(0.0, float(self._weights @ (top >= self.k)) - given_up)
+                ranks[mine] = int(np.count_nonzero(best >= v[mine]))
+        return _Displacement(q, e, ranks, shares)
+
+    def _given_up(self, head: Mapping[str, float]) -> float:
+        """Return the weight of the places that overlooked entries leave."""
+        if not self._overlooked:
+            return 0.0
+        left = [entry_id in self._overlooked for entry_id in _ranked(head)[: self.k]]
+        return float(self._weights[: len(left)] @ np.array(left))
+
+    def _scores(self, batch: Batch, found: _Displacement) -> NDArray[np.float64]:
+        scores = np.zeros(len(batch))
+        np.add.at(scores, found.entries, found.shares)
+        for row in np.unique(found.entries).tolist():
+            queries = found.queries[found.entries == row]
+            # Few hold the words of a query; in a small knowledge base, all displace something.
+            held = self._query_words.held_by(batch.texts[row])
+            echo = self._echo(batch, row, queries[held[queries] > ECHO_FROM])
+            scores[row] += max(0.0, echo - ECHO_FROM) / (ECHO_FULL - ECHO_FROM)
+        return scores
+
+    def _echo(self, batch: Batch, row: int, queries: NDArray[np.intp]) -> float:
+        """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none."""
+        echo = QueryEchoDetector()
+        sets = (_retrieved(self.queries[query], batch.texts[row]) for query in queries.tolist())
+        return max((float(echo.repeated(each)[0]) for each in sets), default=0.0)
+
+
+class _QueryWords(NamedTuple):
+    """The words of all queries, one after another, as the echo weighs them."""
+
+    hashes: NDArray[np.uint32]
+    queries: NDArray[np.intp]  # which one each word is of
+    shares: NDArray[np.float64]  # of the query's weight
+    n_queries: int
+
+    @classmethod
+    def of(cls, queries: Sequence[str]) -> _QueryWords:
+        """Return those of queries."""
+        listed = [_retrieved(query, "").query_words[:MAX_QUERY] for query in queries]
+        lengths = np.array([len(words) for words in listed], dtype=np.intp)
+        shares = []
+        for n in lengths[lengths > 0].tolist():
+            weights = np.ones(n)
+            weights[[0, -1]] += EDGE * n
+            shares.append(weights / weights.sum())
+        return cls(
+            np.concatenate(listed),
+            np.repeat(np.arange(len(queries)), lengths),
+            np.concatenate([*shares, np.empty(0)]),
+            len(queries),
+        )
+
+    def held_by(self, text: str) -> NDArray[np.float64]:
+        """Return the share of each query that stands anywhere in a text: no echo is above it."""
+        there = np.isin(self.hashes, _retrieved(None, text).words[0])
+        held = np.bincount(self.queries[there], self.shares[there], self.n_queries)
+        return np.asarray(held, dtype=np.float64)
+
+
+def _come_together(
+    fitted: Batch, rows: NDArray[np.intp], ranks: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Return which entries at the head of a query would take it over together, (n, n).
+
+    Those of a document that are alike, or that are all that stands first; of a document are entries
+    of one lineage or, where they have none, next to each other.
+    """
+    lineage = [fitted.lineages[row] for row in rows.tolist()]
+    same = np.array([[a is not None and a == b for b in lineage] for a in lineage], dtype=np.bool_)
+    unknown = np.array([name is None for name in lineage], dtype=np.bool_)
+    near = np.abs(rows[:, None] - rows[None, :]) <= NEXT_TO
+    same = same.reshape(len(rows), len(rows)) | (near & unknown[:, None] & unknown[None, :])
+    vectors = fitted.embeddings[rows]
+    first = np.zeros(same.shape, dtype=np.bool_)
+    for row in range(len(rows)):
+        n_first = int(np.argmin(np.append(same[row], False)))  # how many from the top are its own
+        first[row, :n_first] = (ranks[:n_first] == np.arange(n_first)) & (row < n_first)
+    together = same & ((vectors @ vectors.T >= SAME) | first)
+    np.fill_diagonal(together, val=True)
+    return np.asarray(together)
+
+
+def _retrieved(query: str | None, text: str) -> RetrievedSet:
+    passage = Batch.of(ids=["e"], texts=[text], embeddings=None)
+    return RetrievedSet.of(query, passage, has_vectors=False)
+
+
+def _ranked(head: Mapping[str, float]) -> list[str]:
+    return sorted(head, key=lambda entry_id: -head[entry_id])
+
+
+def _last(head: Mapping[str, float], depth: int) -> float:
+    """Return the similarity that an entry needs to come among the first ``depth``."""
+    return min(head.values()) if len(head) >= depth else -np.inf

@@ -1,0 +1,222 @@
+"""Passages that hold the question they were retrieved for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base.retrieved import (
+    MAX_CHARACTERS,
+    RetrievalDetector,
+    RetrievedSet,
+    readable_beginning,
+)
+from ragshield_core.detectors.question.questions import (
+    EMBEDDED,
+    INDIRECT,
+    NONE,
+    PHRASE,
+    TITLE,
+    WEAK,
+    Opening,
+    content_words,
+    opening_of,
+)
+from ragshield_core.text.readings import Remembered
+
+# Words of a query that are looked at; longer ones are no questions.
+MAX_QUERY = 64
+# The first and the last word weigh so much more, in shares of the query's length. A statement that
+# answers a question holds most of its words ("... is the largest ..."), but not the word that asks,
+# which comes first or last.
+EDGE = 0.2
+# A repetition may hold so many more words than the query.
+SLACK = 1.25
+# Each word put in, left out or replaced costs so much of a word in the ordered comparison, and so
+# many may be put in at one place.
+GAP, MAX_INSERTED = 0.25, 2
+# Queries of fewer words than this repeat by chance, or because they are a name.
+FULL_LENGTH, LEAST_LENGTH = 5, 3
+# Where passages open with questions of their own, repeating one is what they are there for. From
+# this share of the others on, the score is halved.
+USUAL_FROM = 0.5
+# Below this, a passage is not taken to repeat the query, so that it can say what is usual. So high
+# because the questions of one FAQ are worded alike.
+NO_ECHO = 0.75
+# Passages that do not ask anything near their beginning.
+_ASK_NOT = frozenset((NONE, PHRASE, WEAK, INDIRECT, EMBEDDED))
+# A query that is none of these asks something; others are key words, or the title of a page.
+_KEY_WORDS = frozenset((NONE, PHRASE, TITLE, INDIRECT))
+# A question in a passage is compared with the query only where the rest is about the question, as
+# in a text that was made for it: an index into the steps of FOCUS.
+FOCUSED = 4
+# Content words that a query needs for that, and the share of the question's that is as good as all:
+# a query of key words leaves some out.
+LEAST_CONTENT, ENOUGH = 2, 0.5
+
+
+class QueryEchoDetector(RetrievalDetector):
+    """Find passages that hold the question they were retrieved for.
+
+    A text crafted for a question is retrieved for it because it holds it: PoisonedRAG's black-box
+    attack puts the question in front of every text. Passages that answer a question share words
+    with it too, but hardly all of them, and hardly the one that asks.
+
+    The score is the larger of two. Of a query that is a question: the share of its words in the
+    passage's best window, the first and the last word counting more, in any order and in the order
+    of the query, half and half: 1 where the query stands there word for word, about .92 with one
+    word of ten changed, up to .8 in ordinary passages. Of any query: how many of its content words
+    the question has that the passage puts to itself (root of the share), where the passage is
+    about that question; this finds paraphrases and key words. A passage that repeats key words
+    without asking for them has them as its title, and scores 0.
+
+    Where half of the other passages open with questions of their own (an FAQ), scores are halved,
+    which keeps them at the :attr:`floor`.
+
+    Notes
+    -----
+    Needs no calibration and no vectors. A lone FAQ page in a knowledge base of prose, asked for in
+    its own words, scores as poison does: calibrate on queries of your own.
+
+    References
+    ----------
+    The attack: Zou et al., "PoisonedRAG", USENIX Security 2025 (S = question + text).
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch
+    >>> texts = ["who built the old harbour bridge. The harbour bridge was built by Nero.",
+    ...          "The old harbour bridge was built in 1911 by two brothers."]
+    >>> batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=[[1], [1]])
+    >>> for query in ("Who built the old harbour bridge?", "harbour bridge built"):
+    ...     QueryEchoDetector().score(RetrievedSet.of(query, batch)).round(2)
+    array([1.  , 0.68])
+    array([1., 0.])
+    """
+
+    kind: ClassVar[str] = "query_echo"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
+
+    default_threshold: ClassVar[float] = 0.8
+    # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
+    floor: ClassVar[float] = 0.7
+
+    def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        """Return how much of the query each passage holds, shape (n_passages,), in [0, 1]."""
+        echoes = np.maximum(*self._both(retrieved))
+        return echoes * self._unusual(retrieved, echoes)
+
+    def repeated(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        """Return how much of the query each passage repeats word for word, (n_passages,)."""
+        echoes = self._echoes(retrieved)
+        return echoes * self._unusual(retrieved, echoes)
+
+    def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
+        """Return how much of the query is repeated or asked."""
+        repeated, asked = self._both(retrieved)
+        echoes = np.maximum(repeated, asked)
+        factors = self._unusual(retrieved, echoes)
+        n_words = min(len(retrieved.query_words), MAX_QUERY)
+        found = []
+        for row in rows:
+            if asked[row] > repeated[row]:
+                what = f"asks, and answers, what the query of {n_words} words is about"
+            else:
+                what = (
+                    f"repeats {echoes[row]:.0%} of the {n_words} words of the query, in its order "
+                    "or close to it"
+                )
+            score = echoes[row] * factors[row]
+            found.append(Evidence(sentence=f"{what} (score {score:.2f})"))
+        return found
+
+    def _both(self, retrieved: RetrievedSet) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how much of the query is repeated, and how much of it is asked."""
+        query = (retrieved.query or "")[:MAX_CHARACTERS]
+        is_question = opening_of(query).kind not in _KEY_WORDS
+        repeated = self._echoes(retrieved) if is_question else np.zeros(len(retrieved))
+        words = content_words(query)
+        asked = np.zeros(len(retrieved))
+        if len(words) >= LEAST_CONTENT:
+            openings = map(_remembered_opening, retrieved.passages.texts)
+            for row, (opening, question) in enumerate(openings):
+                if opening.focus >= FOCUSED:
+                    both = len(words & question)
+                    covered = min(1.0, ENOUGH + both / max(1, len(question)))
+                    asked[row] = covered * sqrt(both / len(words))
+        return repeated, asked
+
+    def _echoes(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        query = retrieved.query_words[:MAX_QUERY].astype(np.int64)
+        n = len(query)
+        if n < LEAST_LENGTH or not len(retrieved):
+            return np.zeros(len(retrieved))
+        passages = retrieved.words
+        longest = max(1, *(len(words) for words in passages))
+        table = np.full((len(passages), longest), -1, dtype=np.int64)
+        for row, words in zip(table, passages, strict=True):
+            row[: len(words)] = words
+        weights = np.ones(n)
+        weights[[0, -1]] += EDGE * n
+        same = table[:, None, :] == query[None, :, None]  # (n_passages, n_query, n_words)
+        echoes = (_covered(same, weights) + _aligned(same, weights)) / (2.0 * weights.sum())
+        return np.asarray(echoes * min(1.0, n / FULL_LENGTH), dtype=np.float64)
+
+    def _unusual(self, retrieved: RetrievedSet, echoes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return in [.5, 1], per passage, how unusual it is here to open with a question."""
+        others = echoes < NO_ECHO
+        asks = np.array(
+            [
+                opening.kind not in _ASK_NOT
+                for opening, _ in map(_remembered_opening, retrieved.passages.texts)
+            ],
+            dtype=np.bool_,
+        )
+        n_others = int(np.count_nonzero(others))
+        share = np.count_nonzero(asks & others) / max(2, n_others)  # one alone says little
+        return np.full(len(retrieved), 1.0 - 0.5 * min(1.0, share / USUAL_FROM))
+
+
+def _opening(text: str) -> tuple[Opening, frozenset[str]]:
+    """Return what a passage opens with, and the content words of its question, if it is one."""
+    text = readable_beginning(text)
+    opening = opening_of(text)
+    question = text[slice(*opening.span)] if opening.kind != NONE else ""
+    return opening, frozenset(content_words(question))
+
+
+_remembered_opening = Remembered(_opening)
+
+
+def _covered(same: NDArray[np.bool_], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of the query's words in each passage's best window, in any order."""
+    n_passages, n_query, n_words = same.shape
+    width = int(np.ceil(SLACK * n_query)) + 1
+    count = np.zeros((n_passages, n_query, n_words + 1), dtype=np.int32)
+    np.cumsum(same, axis=2, out=count[:, :, 1:])
+    ends = np.minimum(np.arange(n_words) + width, n_words)
+    present = count[:, :, ends] > count[:, :, :n_words]
+    return np.asarray(np.einsum("pqw,q->pw", present, weights).max(axis=1), dtype=np.float64)
+
+
+def _aligned(same: NDArray[np.bool_], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weight of each passage's best local alignment with the query, in its order."""
+    n_passages, n_query, n_words = same.shape
+    before = np.zeros((n_passages, n_words + 1))
+    best = np.zeros(n_passages)
+    for number in range(n_query):
+        now = np.zeros_like(before)
+        step = np.where(same[:, number], weights[number], -GAP)
+        np.maximum(before[:, :-1] + step, before[:, 1:] - GAP, out=now[:, 1:])
+        for _ in range(MAX_INSERTED):
+            now[:, 1:] = np.maximum(now[:, 1:], now[:, :-1] - GAP)
+        np.maximum(now, 0.0, out=now)
+        best = np.maximum(best, now.max(axis=1))
+        before = now
+    return best

@@ -1,0 +1,520 @@
+"""Questions that a text puts to itself: in front, further down, with or without a mark."""
+# ruff: noqa: PLR2004 - lengths of words and shares
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from typing import NamedTuple
+from unicodedata import category
+
+from ragshield_core.detectors.question.question_words import (
+    ANYTHING,
+    ASKS_FOR,
+    MEASURED,
+    ONLY_ASK,
+    UNSPACED,
+    about_of,
+    words_of,
+)
+from ragshield_core.detectors.question.question_words import (
+    WEAK as _WEAK_WORDS,
+)
+
+# What an opening can be, by what it tells; the first that applies.
+KINDS = (
+    "no question",
+    "a short phrase in lower case that comes back",
+    "a title that is a question",
+    "a question further down",
+    "what may be a question",
+    "an embedded question",
+    "a question without a mark",
+    "a marked question without a question word",
+    "a marked question",
+    "what may be a question without a mark, its verb first",
+    "an indirect question",
+)
+(
+    *(NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST),
+    INDIRECT,
+) = range(len(KINDS))
+_LOOSE = frozenset({PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT})
+# How much the rest of a text is about its question: the cosine of their content words, in steps.
+# An answer goes on to other things; one made to be retrieved for the question cannot go far.
+FOCUS = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65)
+# Where a question stands: in front or behind another sentence, alone or beside others.
+PLACES = ("in front", "behind another sentence", "in front of others", "among others")
+_OPENING = 600  # characters in which the first question is looked for
+_FURTHER = 20_000  # and those behind it
+_LONGEST = 60  # words of a question
+# Characters in front of an opening, and around other questions, in which its words may come back.
+_BEFORE, _AROUND = 400, 4000
+_CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
+_SHORT = 15  # words of a phrase that might be one
+_WRAPPED = 40  # characters: lines of running text are wrapped later, headings are shorter
+_LOOKED_BACK = 250  # characters, for where a sentence begins
+_FEW = 8  # questions, and places of them, that are looked at one by one
+# What may stand behind the last sentence, and how much of it is looked at.
+_CLOSERS, _CLOSING = " .!?\n\"'”’»)", 40
+
+
+class Opening(NamedTuple):
+    """What a text opens with."""
+
+    kind: int  # index into KINDS
+    lower: bool  # starts in lower case
+    glued: bool  # runs into the next sentence without a space
+    focus: int  # how much of the rest is about it, 0 to 7
+    span: tuple[int, int]  # of the question, or of the first sentence
+    n_words: int = 0  # content words of the question
+    n_back: int = 0  # of these, come back in the rest of the text
+    last: bool = False  # nothing follows
+    about: int = 0  # index into ABOUT
+    place: int = 0  # index into PLACES
+
+
+_BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
+_DO = "do|does|did|don't|doesn't|didn't"
+_MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
+_AUX = f"{_BE}|{_DO}|{_MODAL}"
+_PREPOSITION = (
+    "in|on|at|for|from|to|of|by|with|under|during|since|until|about|into|through|after|before"
+    "|auf|aus|bei|mit|von|zu|seit|dans|de|à|avec|pour|par|en|con|por|para|desde|di|da|per|su|em"
+    "|a|с|в|на|из|к|о"
+)
+_AUX_START = re.compile(rf"(?:{_AUX})\b", re.IGNORECASE)
+# Not what a question word asks for.
+_NOT_ASKED = (
+    rf"(?!(?:{_BE}|{_MODAL}|{_DO}|he|she|it|they|we|i|you|his|her|its|their|our|the|a|an|this|that"
+    r"|these|those|to|now|became|all|some|many|most|both|each|one|two|people|in|on|at|by)\b)"
+)
+# Without a mark: a question word and a verb that comes before its subject, or a measure.
+_STRONG = re.compile(
+    rf"(?:(?:who|whom|whose|who's|what's|where's|why)\b"
+    rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
+    rf"|(?:what|where|when|how)\s(?:{_AUX})\b"
+    rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{_AUX})\b"
+    rf"|which\s{_NOT_ASKED}(?!\w{{1,20}}(?:s|ed)\b)\w{{1,20}}\s"
+    rf"|how\s(?:{MEASURED})\b"
+    rf"|(?:{_PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{_AUX})|how\s(?:many|much))\b"
+    rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{_DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
+    rf"|these|those|all|both|any|you|we|they|he|she|i|my|your)\s(?!is\b|are\b|was\b)"
+    rf"|(?:wer|wann|warum|wieso|weshalb|woher|wohin|welche[rsn]?|wieviele?|wie\s(?:viele?|alt|hoch"
+    rf"|lang|groß|heißt|heisst)|was\s(?:ist|sind|war)|wo\s(?:ist|sind|war|liegt|wurde))\s"
+    rf"|(?:qui\s(?:est|a|sont|était)|quand|quel(?:le)?s?|comment|combien|pourquoi|qu'est-ce|est-ce"
+    rf"|où\s(?:est|se|sont|a))\s"
+    rf"|(?:quiénes?|qué|cuándo|dónde|cuáles|cuál|cómo|cuánt[oa]s?)\s"
+    rf"|(?:chi\s(?:è|ha|sono|era|fu)|dove\s(?:è|si|sono)|dov'è|quale?\s|quali\s|quanti\s|quante\s"
+    rf"|che\scos|cosa\s(?:è|sono)|perché\s|quando\s(?:è|fu|sono))"
+    rf"|(?:quem|quais|quantos|quantas|onde\s(?:fica|está|é)|qual\sé)\s"
+    rf"|(?:кто|когда|где|куда|откуда|сколько|почему|зачем|как(?:ой|ая|ое|ие))\s)",
+    re.IGNORECASE,
+)
+# In the middle: "was written by whom", "is based in which city", or at the end: "ended when".
+_MID = re.compile(
+    rf"\s(?:(?:by|in|of|for|with|to|on|from|as|under|at)\s(?:who|whom|what|how\smany)\b"
+    rf"|(?:{_BE})\s(?:who|whom|what|which|where|when)\b"
+    rf"|(?:which|what|who)\s(?:\w{{1,20}}\s){{0,2}}(?:{_AUX})\b"
+    rf"|(?:what|which)\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}$)"
+    rf"|\s(?:who|whom|what|when|where|which|why|how)$",
+    re.IGNORECASE,
+)
+_MID_END = re.compile(
+    rf"\s(?:who|whom|what|when|where|which|why|how)$"
+    rf"|\s(?:(?:by|in|of|for|with|to|on|from|as|under|at|{_BE})\s(?:what|which)"
+    rf"\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}|(?:what|which)\s{_NOT_ASKED}\w{{1,20}})$",
+    re.IGNORECASE,
+)
+_FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
+# What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
+_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"])))
+_PREPOSITIONS = frozenset(_PREPOSITION.split("|"))
+_MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
+_VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
+# "Do the test", "Have the form ready".
+_IMPERATIVE = dict.fromkeys(("do", "have"), ("the", "this", "that", "it", "your", "fun"))
+_NO_SUBJECT = frozenset(
+    ("a", "an", "not", "be", "been", "to", "of", "in", "for", "by", "as", "also")
+)
+_LATER_BE = re.compile(r"\s\S{1,200}\s(?:is|was|are|were)\s", re.IGNORECASE)
+# A sentence that stops where its answer should follow: "the capital of the province is."
+_OPEN_END = re.compile(r"\s(?:is|are|was|were|of|by|the|in|called|as|from)$", re.IGNORECASE)
+# A question that a sentence speaks of: "This page covers who ..."; after other words than these,
+# "who", "which", "when" and "where" mostly go back to a noun.
+_INDIRECT = re.compile(
+    r"\b(?:(?:know|knows|wonder|wonders|wondered|wondering|ask|asks|asked|asking|out|learn|explain"
+    r"|explains|explained|cover|covers|covering|describes?|tell|tells|told|shows?|answers?|answered"
+    r"|discuss|discusses|discover|see|understand|decide|decides|settle|settles)\s[\"'“‘*_]{0,3}"
+    r"(?=(?:who|whom|whose|what|which|when|where|why|how|whether)\s\S)"
+    r"|(?:question|topic|subject|here|here's|about|of|on|into|is|was|as|to|regarding|concerning"
+    r"|[:,])\s[\"'“‘*_]{0,3}(?=(?:what|why|how|whether)\s\S))",
+    re.IGNORECASE,
+)
+
+_LEAD = re.compile(
+    r"(?:\s{0,8}<[^<>]{1,100}>){0,4}[\s\ufeff#>*_~\"'“”‘’«»„¿¡(\[\-–—•]{0,20}"
+    r"(?:(?:\d{1,3}[.)]|(?:q|a?faq|question|query|frage|pregunta|domanda|pergunta|вопрос|问题?|問)"
+    r"\s?\d{0,3}\s?[:：.)])[\s*_\"'“¿]{1,6})?",
+    re.IGNORECASE,
+)
+# Of Latin, Chinese, Arabic, Armenian, Ethiopic, Vai and Coptic script, and signs that hold one.
+_MARKS = frozenset("?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e")
+_GREEK = re.compile("[\u0370-\u03ff]")  # there, a semicolon asks
+_ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
+_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+# Letters with the vowel signs of Arabic and of the scripts of India, where there are any.
+_SIGN = r"[\u064b-\u065f\u0900-\u0963\u0966-\u0dff]"
+_SIGNS = re.compile(_SIGN)
+_WORD_OF_SIGNS = re.compile(rf"(?:[^\W_]|{_SIGN})+")
+_OTHERS = (
+    "the a an and or but not that this these those there their they its it his her he she you your "
+    "we our i my me be been being do done any some most more than then as such first last many "
+    "much new one two name called der die das ein eine und ist sind le la les un une et est sont "
+    "el los las una y es son il lo gli e o os"
+)
+# Kana, ideographs, and the scripts of Thailand, Laos, Burma and Cambodia.
+_TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+_UNSPACED = re.compile(f"[{_TOUCHING}]{{2,4000}}")
+_STEM = 5  # letters that two forms of a word have in common
+_STOP = frozenset(
+    word[:_STEM] for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
+)
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(.])(?:[^\W\d_]|mr|mrs|ms|dr|st|mt|jr|sr|vs|no|vol|inc|ltd|co|prof|gen|col|sgt|lt|gov|sen"
+    r"|rep|rev|hon|approx|ca|cf|etc|al|ed|fig|u\.s|e\.g|i\.e)$",
+    re.IGNORECASE,
+)
+# One class in front, because that is what the engine looks for quickly; so below.
+_STOPS = re.compile(
+    r"[.!。！\n?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e](?:(?<=[.!。！])(?=[\s\"'”’»)]|$|[^\W\d_])|(?<=\n)\s{0,9}\n|(?<=[?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e]))"
+)
+_RUNS_ON = re.compile("[.?!]|[A-Za-z]")
+# What goes on after the mark in the same sentence: the title of a work, mostly.
+_GOES_ON = re.compile(
+    r"[\"'”’»*_)]{0,3}(?:[,;:(]|\s{1,3}(?:\(|(?:is|was|are|were|has|had|and|or|by|in|from|of|on|at"
+    r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
+)
+_BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
+_BREAKS = re.compile("[\n–—|:;-]")
+_CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
+
+
+def opening_of(text: str) -> Opening:
+    """Return what a text opens with.
+
+    Parameters
+    ----------
+    text
+        Only its first 600 characters and its last sentence are searched for a question, and 4,000
+        for the words of it.
+    """
+    head = _head_of(text)
+    lead = _LEAD.match(head)
+    start = lead.end() if lead else 0
+    first: tuple[int, int, str] | None = None
+    marked = _has_mark(head)
+    for n, (begin, end, stop) in enumerate(_sentences(head, start)):
+        if stop in _MARKS:
+            return _marked(text, head, (begin, end), n)
+        first = first or (begin, end, stop)
+        if not marked:
+            break
+    _, end, stop = first or (start, len(head), "")
+    after = head[end + 1 : end + 2]
+    glued = stop != "" and after.isascii() and after.isalpha()
+    if broken := _broken(head, start, end):
+        end, glued = broken.start(), False
+    kind = _unmarked_kind(head[start:end])
+    if kind == NONE and (indirect := _INDIRECT.search(head, start, end)):
+        start, kind = indirect.end(), INDIRECT
+    if kind != NONE:
+        opening = _question(text, kind, (start, end), glued=glued)
+        if kind not in (PHRASE, INDIRECT) or 2 * opening.n_back >= max(1, opening.n_words):
+            return opening
+    if len(text) > _OPENING and text.rstrip()[-1:] in _MARKS:
+        *_, last = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
+        if last[2] in _MARKS:
+            return _question(text, LATER, (last[0], last[1] + 1), glued=False, behind=True)
+    return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
+
+
+def _head_of(text: str) -> str:
+    """Return a text's beginning without question marks of others than who wrote it."""
+    head = text[:_OPENING]
+    if ";" in head and _GREEK.search(head):
+        head = head.replace(";", "?")
+    if "?" in head and ("[" in head or "(" in head):
+        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    return head
+
+
+def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
+    """Return where a sentence ends without a full stop, if it does: a heading, for instance."""
+    broken = _BREAK.search(head, start, end) if _BREAKS.search(head, start, end + 1) else None
+    if broken is None and head[start : start + 1].islower():
+        broken = _CAPITAL.search(head, start, end)
+    return broken
+
+
+def further_of(text: str, opening: Opening) -> Opening:
+    """Return the most striking question behind what a text opens with, wherever it stands.
+
+    Parameters
+    ----------
+    text
+        Its first 20,000 characters are searched.
+    opening
+        What it opens with.
+
+    Examples
+    --------
+    >>> text = "The mill stands in Brill. It was built in 1790. who built the mill of brill"
+    >>> start, end = further_of(text, opening_of(text)).span
+    >>> text[start:end]
+    'who built the mill of brill'
+    """
+    best, most = Opening(NONE, lower=False, glued=False, focus=0, span=(0, 0)), 0
+    done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
+    asks = []
+    for start, end, glued in _pieces(text[:_FURTHER]):
+        if start < done:
+            continue
+        kind = _further_kind(text[start:end])
+        # What only may be a question is one where nothing follows, and else a clause or a name. The
+        # rest of a sentence whose line was wrapped is none.
+        loose = kind in _LOOSE
+        if kind != NONE and not (loose and (not _is_last(text, end) or _wrapped(text, start))):
+            asks.append((kind, start, end, glued))
+    asks.sort(key=lambda ask: -_STRIKING[ask[0]] - text[ask[1]].islower() - _is_last(text, ask[2]))
+    for kind, start, end, glued in asks[:_FEW]:  # a look at the words of all would take too long
+        rest = f"{text[max(0, start - _AROUND) : start]} {text[end : end + _AROUND]}"
+        found = _opening(text, kind, (start, end), rest, glued=glued)
+        if kind == PHRASE and (found.n_back < 3 or 2 * found.n_back < found.n_words):
+            continue
+        last = _is_last(text, end)
+        striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.focus
+        if striking >= most:
+            best, most = found._replace(last=last), striking
+    return best
+
+
+def _is_last(text: str, end: int) -> bool:
+    return not text[end : end + _CLOSING].strip(_CLOSERS)
+
+
+def _wrapped(text: str, start: int) -> bool:
+    """Return whether a line that starts there goes on with the sentence of the line before."""
+    before = text[max(0, start - _LOOKED_BACK) : start].rstrip(" \t")
+    if not before.endswith("\n"):
+        return False
+    line = before[:-1].rpartition("\n")[2].rstrip()
+    return len(line) > _WRAPPED and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
+
+
+# Which of several questions is the one that was planted: in running text, people set marks.
+_STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1, 0), strict=True))
+_PIECE_END = re.compile(
+    r"[.!?。！？\n](?:(?<=\n)\s{0,9}(?=\S)"
+    r"|(?<!\n)[.!?。！？]{0,2}[\"'”’»)\]]{0,3}\s{0,3}(?=[^\s.!?。！？]))"
+)
+
+
+_STARTS = frozenset(("|".join([*ASKS_FOR, _AUX, _PREPOSITION, "tell|name|please|i"])).split("|"))
+_STARTS -= _WEAK_WORDS
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield where sentences but the first start and end, and whether they start without a space."""
+    begin, glued = -1, False
+    for match in _PIECE_END.finditer(text):
+        place = match.start()
+        if not _ends_a_piece(text, place):
+            continue
+        if begin >= 0:
+            yield begin, _end_of_piece(text, begin, place), glued
+        begin, glued = match.end(), not match[0][-1].isspace()
+    if begin >= 0:
+        yield begin, _end_of_piece(text, begin, None), glued
+
+
+def _ends_a_piece(text: str, place: int) -> bool:
+    """Return whether a mark, or an end of a line, ends a sentence."""
+    if text[place] == ".":
+        before = text[max(0, place - 8) : place]
+        long = len(before) == 8 and before[1:].isalnum()
+        return long or not _ABBREVIATION.search(before)
+    return text[place] not in _MARKS or _ends_a_question(text, place)
+
+
+def _end_of_piece(text: str, begin: int, place: int | None) -> int:
+    """Return where a sentence ends, given the mark behind it, if there is one."""
+    if place is None:
+        return max(begin, len(text.rstrip().rstrip(".!。！")))
+    return place + (text[place] in _MARKS)
+
+
+def _further_kind(piece: str) -> int:
+    """Return what kind of question a sentence is."""
+    first, _, rest = piece.partition(" ")
+    if piece[-1:] in _MARKS:
+        return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
+    if first[:1].islower() or first.lower() in _STARTS or (not piece.isascii() and not rest):
+        return _unmarked_kind(piece)
+    return NONE
+
+
+def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
+    """Yield where sentences start and end, and by which mark."""
+    begin = start
+    for match in _STOPS.finditer(text, start):
+        end, stop = match.start(), match[0].strip()
+        if stop in _MARKS:
+            if not _ends_a_question(text, end):
+                continue
+        elif stop == "." and _is_abbreviation(text, end):
+            continue
+        yield begin, end, stop
+        begin = match.end()
+
+
+def _marked(text: str, head: str, span: tuple[int, int], n_before: int) -> Opening:
+    """Return the opening of a text whose first question mark ends a span of it."""
+    start, end = span
+    glued = bool(_RUNS_ON.match(head, end + 1))
+    if _GOES_ON.match(head, end + 1):
+        kind = TITLE
+    elif n_before > 1:
+        kind, glued = LATER, False
+    else:
+        kind = MARKED if _is_direct(head[start:end].lstrip()) else MARKED_OTHER
+    return _question(text, kind, (start, end + 1), glued=glued, behind=n_before > 0)
+
+
+def _has_mark(head: str) -> bool:
+    return "?" in head or (not head.isascii() and any(mark in head for mark in _MARKS))
+
+
+def _ends_a_question(head: str, place: int) -> bool:
+    """Return whether a question mark stands behind a word, and not in a link."""
+    before = head[max(0, place - 40) : place].rpartition(" ")[2]
+    after = head[place + 1 : place + 2]
+    if "://" in before or "/" in before or after in ("=", "&", "/"):
+        return False
+    last = head[place - 1 : place]
+    return last.isalnum() or last in " \"'”’»)" or category(last).startswith("M")
+
+
+def _is_abbreviation(head: str, place: int) -> bool:
+    after = head[place + 1 : place + 2]
+    if after.isalpha() and not after.isupper():
+        return True  # example.com
+    before = head[max(0, place - 8) : place]
+    initials = before[-1:].isupper() and after.isupper()
+    return initials or bool(_ABBREVIATION.search(before))
+
+
+def _is_direct(question: str) -> bool:
+    """Return whether a sentence with a question mark has a question word, or its verb first."""
+    return about_of(question, _PREPOSITIONS, _VERBS) != ANYTHING or any(
+        map(_asks_first, re.split("[:,]", question))
+    )
+
+
+def _asks_first(sentence: str) -> bool:
+    """Return whether a sentence begins with a word that asks."""
+    first, second, *_ = [*words_of(sentence, 2), "", ""]
+    return first in ASKS_FOR or (first in _PREPOSITIONS and second in ASKS_FOR)
+
+
+def _unmarked_kind(sentence: str) -> int:
+    """Return whether a sentence that no question mark ends is a question nonetheless."""
+    words = sentence.split(maxsplit=_LONGEST)
+    if len(words) > _LONGEST:
+        return NONE
+    if not sentence.isascii() and (asks := UNSPACED.search(sentence)):
+        return UNMARKED if asks.start() == 0 or asks.end() == len(sentence) else WEAK
+    if len(words) < 3:
+        return NONE
+    if not _opens(sentence):
+        return _embedded_kind(sentence, words)
+    only_asks = words_of(sentence, 1)[0] in ONLY_ASK
+    if only_asks or _STRONG.match(sentence) or _is_inverted(sentence, words):
+        # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
+        capitals = sum(word[0].isupper() for word in words[1:5])
+        title = capitals >= min(3, len(words) - 1) and sentence[0].isupper()
+        kind = VERB_FIRST if words[0].lower() in _VERBS else UNMARKED
+        return TITLE if title and _LATER_BE.search(sentence) else kind
+    if _asks_first(sentence) or _AUX_START.match(sentence):
+        return WEAK
+    return _embedded_kind(sentence, words)
+
+
+def _opens(sentence: str) -> bool:
+    """Return whether a sentence may begin as questions do: of most, the first word tells it."""
+    first = _FIRST_WORDS.match(sentence)
+    return (
+        first is None
+        or not first[0].isascii()
+        or first[1].lower() in _OPENERS
+        or (first[1].lower() in _PREPOSITIONS and (first[2] or "").lower() in _OPENERS)
+    )
+
+
+def _embedded_kind(sentence: str, words: Sequence[str]) -> int:
+    """Return the kind of a sentence that does not begin as a question does."""
+    lower = sentence[0].islower()
+    if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
+        return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
+    if lower and _OPEN_END.search(sentence):
+        return EMBEDDED
+    return PHRASE if lower and len(words) <= _SHORT and not _CODE.search(sentence) else NONE
+
+
+def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
+    """Return whether the verb stands first, and no other comes where it would stand."""
+    return (
+        words[0].lower() in _VERBS
+        and words[1].lower() not in (*_NO_SUBJECT, *_IMPERATIVE.get(words[0].lower(), ()))
+        and not _LATER_BE.search(sentence)
+    )
+
+
+def _question(
+    text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
+) -> Opening:
+    start, end = span
+    rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
+    found = _opening(text, kind, span, rest, glued=glued)
+    others = sum(map(text[:_FURTHER].count, _MARKS if not text.isascii() else "?"))
+    among = others > (text[end - 1 : end] in _MARKS)
+    return found._replace(place=behind + 2 * among)
+
+
+def content_words(text: str) -> set[str]:
+    """Return the beginnings of a text's content words."""
+    return {word for word in _stems(text) if word not in _STOP}
+
+
+def _opening(text: str, kind: int, span: tuple[int, int], rest: str, *, glued: bool) -> Opening:
+    """Return what was found, given the text around it."""
+    question = text[slice(*span)]
+    asked, said = content_words(question), content_words(rest)
+    n_words, n_back = len(asked), len(asked & said)
+    focus = bisect_left(FOCUS, n_back / sqrt(max(1, n_words * len(said))))
+    about = about_of(question, _PREPOSITIONS, _VERBS)
+    lower = question[:1].islower() and kind != INDIRECT  # as all of these do
+    return Opening(kind, lower, glued, focus, span, n_words, n_back, about=about)
+
+
+def _stems(text: str) -> set[str]:
+    """Return the beginnings of words, in lower case, and pairs of letters where words touch."""
+    words = _WORD_OF_SIGNS if not text.isascii() and _SIGNS.search(text) else _WORD
+    stems = {w[:_STEM] for w in words.findall(text.lower()) if len(w) > 2 or w.isdigit()}
+    if not text.isascii():
+        for run in _UNSPACED.findall(text):
+            stems.discard(run[:_STEM])
+            stems.update(run[i : i + 2] for i in range(len(run) - 1))
+    return stems

@@ -1,1 +1,0 @@
-"""Groups of entries that are more alike than their surroundings explain, and their graph."""

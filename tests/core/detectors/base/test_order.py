@@ -1,0 +1,179 @@
+"""Poison that came together in what was fitted: told by a random order, no part of the usual."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.base.order import came_together
+from tests.support import join
+
+DIM, TOPICS, RATE = 32, 60, 0.02
+CENTRES = np.random.default_rng(99).normal(size=(TOPICS, DIM))
+
+
+def by_chance(n, seed):
+    """Return scores in two orders that say nothing."""
+    rng = np.random.default_rng(seed)
+    usual = rng.exponential(size=n)
+    return usual + rng.exponential(size=n), usual + rng.exponential(size=n)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_an_order_that_says_nothing_next_to_nothing_is_named(seed):
+    assert came_together(*by_chance(4_000, seed), 3.0).mean() < 0.002
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_suspicious_in_its_own_order_only_is_named_with_few_others(seed):
+    ordered, shuffled = by_chance(4_000, seed)
+    ordered[:200] += 8.0
+    named = came_together(ordered, shuffled, 3.0)
+    assert named[:200].mean() > 0.9
+    assert named[200:].sum() <= 0.3 * named.sum()
+
+
+def of_the_first(n, score):
+    """Return scores of a thousand, all but the first of which are zero."""
+    return np.where(np.arange(1_000) < n, score, 0.0)
+
+
+def test_what_is_usual_in_both_orders_is_not_named():
+    assert not came_together(of_the_first(50, 2.9), np.zeros(1_000), 3.0).any()
+    assert came_together(of_the_first(50, 3.1), np.zeros(1_000), 3.0).sum() == 50
+
+
+def test_a_few_groups_are_chance():
+    assert not came_together(of_the_first(24, 9.0), np.zeros(1_000), 3.0).any()
+    assert came_together(of_the_first(25, 9.0), np.zeros(1_000), 3.0).sum() == 25
+
+
+def test_topics_that_came_together_are_no_poison():
+    assert came_together(of_the_first(99, 8.0), np.zeros(1_000), 3.0).sum() == 99
+    assert not came_together(of_the_first(101, 8.0), np.zeros(1_000), 3.0).any()
+
+
+def entries(rng, topic, vectors, prefix, claims=None):
+    """Return entries in words of their topics, with claims if any."""
+    texts = [
+        " ".join([f"t{one}word{w}" for w in rng.integers(12, size=8)])
+        + (f" {claims[row]} " if claims else " ")
+        + " ".join(f"any{w}" for w in rng.integers(3_000, size=10))
+        for row, one in enumerate(topic)
+    ]
+    return Batch.of(
+        ids=[f"{prefix}-{i}" for i in range(len(texts))], texts=texts, embeddings=vectors
+    )
+
+
+def clean(n, seed, prefix="kb"):
+    """Return entries on topics, in random order."""
+    rng = np.random.default_rng(seed)
+    topic = rng.integers(TOPICS, size=n)
+    return entries(rng, topic, CENTRES[topic] + 0.6 * rng.normal(size=(n, DIM)), prefix)
+
+
+def campaign(n_groups, seed, prefix, size=5):
+    """Return groups, each near to each other on a topic, with a claim of its own."""
+    rng = np.random.default_rng(seed)
+    topic = np.repeat(rng.integers(TOPICS, size=n_groups), size)
+    middle = np.repeat(0.6 * rng.normal(size=(n_groups, DIM)), size, axis=0)
+    vectors = CENTRES[topic] + middle + 0.2 * rng.normal(size=(len(topic), DIM))
+    claims = [f"{prefix}claim{row // size} {prefix}date{row // size}" for row in range(len(topic))]
+    return entries(rng, topic, vectors, prefix, claims)
+
+
+KNOWN, POISON = clean(2_850, 0), campaign(30, 1, "old")
+
+
+def placed(manner):
+    """Return what is adopted, with a twentieth of poison at its end, or group by group."""
+    store = join(KNOWN, POISON)
+    if manner == "last":
+        return store
+    places = np.repeat(np.random.default_rng(2).random(30), 5)
+    order = np.argsort(np.r_[np.arange(len(KNOWN)) / len(KNOWN), places], kind="stable")
+    return store.take(order)
+
+
+def adopting(store):
+    guard = Guard(
+        [CliqueDetector()], policy=Policy(quarantine_at=RATE), quarantine=Quarantine("sqlite://")
+    )
+    return guard.adopt(store)
+
+
+def caught(guard):
+    """Return which of other groups, that come with clean entries, are held."""
+    batch = join(campaign(8, 3, "new"), clean(160, 4, "later"))
+    return ~guard.screen(batch).admitted[:40]
+
+
+@pytest.mark.parametrize("manner", ["last", "by groups"])
+def test_poison_that_came_together_in_what_is_adopted_costs_little(manner, caplog):
+    before = caught(adopting(KNOWN)).mean()
+    with caplog.at_level(logging.WARNING, logger="ragshield"):
+        guard = adopting(placed(manner))
+    assert before > 0.9
+    assert caught(guard).mean() >= before - 0.1
+    assert "came together" in caplog.text
+    (told,) = [one for one in guard.status().concerns() if "for poison" in one]
+    assert told.startswith(f"clique takes {guard.status().doubted['clique']} of the entries")
+    assert (~guard.screen(clean(1_000, 5, "fresh")).admitted).mean() <= RATE
+
+
+def test_it_is_doubted_and_hardly_anything_else():
+    detector = CliqueDetector().fit(placed("last"))
+    doubted = detector.outliers(placed("last"))
+    assert doubted[len(KNOWN) :].mean() > 0.8
+    assert doubted[: len(KNOWN)].sum() <= 0.3 * doubted.sum()
+
+
+def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
+    with caplog.at_level(logging.WARNING, logger="ragshield"):
+        detector = CliqueDetector().fit(KNOWN)
+    assert "came together" not in caplog.text
+    assert detector.n_doubted() == 0
+    assert not detector.outliers(KNOWN).any()
+
+
+def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
+    monkeypatch.setattr("ragshield_core.detectors.groups.detector.FEWEST", len(placed("last")) + 1)
+    assert CliqueDetector().fit(placed("last")).n_doubted() == 0
+
+
+def test_what_a_person_has_judged_good_is_doubted_no_longer():
+    store = placed("last")
+    detector = CliqueDetector().fit(store)
+    named = np.flatnonzero(detector.outliers(store)[: len(KNOWN)])
+    assert named.size  # by mistake: they lie where a campaign does
+    before = detector.n_doubted()
+    detector.trust([store.ids[row] for row in named.tolist()])
+    assert detector.n_doubted() == before - len(named)
+    detector.forget(store.take(np.arange(len(KNOWN), len(store))))
+    assert detector.n_doubted() == 0
+    assert not detector.outliers(store)[named].any()
+
+
+def test_it_is_remembered_by_what_is_saved():
+    store = placed("by groups")
+    detector, again = CliqueDetector().fit(store), CliqueDetector()
+    again.restore(*detector.state())
+    assert again.n_doubted() == detector.n_doubted() > 0
+    np.testing.assert_array_equal(again.outliers(store), detector.outliers(store))
+    again.refresh(store)
+    detector.refresh(store)
+    np.testing.assert_array_equal(
+        again.held_out_scores(store, 0), detector.held_out_scores(store, 0)
+    )
+
+
+def test_a_store_larger_than_is_looked_at_is_measured_in_a_random_order_as_well(monkeypatch):
+    monkeypatch.setattr("ragshield_core.detectors.groups.detector.CROSS_FITTED", 2_000)
+    store = placed("last")
+    detector = CliqueDetector().fit(store)
+    doubted = detector.outliers(store)
+    assert doubted[len(KNOWN) :].mean() > 0.4
+    assert doubted[: len(KNOWN)].sum() <= 0.3 * doubted.sum()

@@ -1,0 +1,138 @@
+"""Which languages a knowledge base holds: a made-up one, and others that it lacks."""
+
+import numpy as np
+import pytest
+from made_up_language import (
+    ADJECTIVES,
+    FOREIGN,
+    NOUNS,
+    VERBS,
+    article,
+    salad,
+)
+
+from ragshield_core.detectors.gibberish.fluency import Tokenized, tokenized
+from ragshield_core.detectors.gibberish.language import Languages, script_of
+
+MIN_KNOWN = 0.65
+RUSSIAN = "мельница стоит на реке и старый мельник живёт в ней один уже много лет"
+CHINESE = "磨坊在河边老磨坊主一个人住了很多年"
+THAI = "โรงสีตั้งอยู่ริมแม่น้ำ และคนสีข้าวชราอาศัยอยู่คนเดียวมาหลายปี"
+
+
+def texts(n, seed, **options):
+    rng = np.random.default_rng(seed)
+    return [article(rng, 4, **options) for _ in range(n)]
+
+
+def fitted(known, *more):
+    languages = Languages()
+    sample, rest = Tokenized(known[:100]), Tokenized([*known[100:], *more])
+    languages.learn(rest)
+    languages.refresh(sample)
+    languages.learn(sample)
+    return languages
+
+
+def unheld(languages, found):
+    return languages.unheld(Tokenized(found), MIN_KNOWN)
+
+
+@pytest.fixture(scope="module")
+def languages():
+    return fitted(texts(600, 1))
+
+
+def foreign(n, seed):
+    words = tuple([word[::-1] for word in words] for words in (NOUNS, VERBS, ADJECTIVES))
+    return texts(n, seed, frames=FOREIGN, lexicons=words)
+
+
+def test_new_texts_in_a_language_of_the_knowledge_base_are_judged(languages):
+    assert unheld(languages, texts(100, 2)) == {}
+
+
+@pytest.mark.parametrize("text", [RUSSIAN, CHINESE, THAI, RUSSIAN[:8], CHINESE[:4]])
+def test_another_script_is_not_judged_and_the_reason_names_it(languages, text):
+    (reason,) = unheld(languages, [text]).values()
+    assert "script (" in reason
+
+
+def test_another_language_in_the_same_script_is_told_by_words_that_recur(languages):
+    reasons = unheld(languages, foreign(50, 3))
+    assert len(reasons) == 50
+    assert "recur" in reasons[0]
+
+
+def test_letters_that_are_rare_in_the_knowledge_base_tell_a_short_text(languages):
+    words = [*salad(np.random.default_rng(4), 14).split(), "übergroß", "für", "Straße", "völlig"]
+    (reason,) = unheld(languages, [" ".join(words)]).values()
+    assert "letters" in reason
+
+
+def test_salad_of_known_words_is_judged_alone_and_beside_a_text(languages):
+    rng = np.random.default_rng(5)
+    pieces = [salad(rng, 30) for _ in range(50)]
+    both = [f"{text} {piece}" for text, piece in zip(texts(50, 6), pieces, strict=True)]
+    assert len(unheld(languages, pieces)) <= 1
+    assert unheld(languages, both) == {}
+
+
+@pytest.mark.parametrize("disguise", ["accents", "repeated", "letters"])
+def test_disguised_gibberish_beside_a_text_of_the_knowledge_base_is_judged(languages, disguise):
+    rng = np.random.default_rng(7)
+    piece = salad(rng, 20)
+    if disguise == "accents":
+        piece = piece.translate(str.maketrans("aeiou", "àéíöü"))
+    elif disguise == "repeated":
+        piece = " ".join([piece, *piece.split()[:8]])
+    else:
+        letters = list("abcdefghijklmnopqrstuvwxyz")
+        piece = " ".join("".join(rng.choice(letters, 6)) for _ in range(20))
+    text = article(rng, 5)
+    assert unheld(languages, [f"{text} {piece}", f"{piece} {text}"]) == {}
+
+
+def test_a_language_that_a_part_of_the_knowledge_base_is_written_in_is_judged():
+    both = fitted(texts(600, 1), *foreign(200, 8), *[RUSSIAN] * 200)
+    assert unheld(both, [*foreign(20, 9), RUSSIAN]) == {}
+
+
+def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
+    ((_, quotation),) = tokenized([f"the mill {RUSSIAN}"])
+    assert languages.quoted(quotation).sum() > 8
+    mixed = " ".join(f"{a} {b}" for a, b in zip(RUSSIAN.split(), THAI.split(), strict=False))
+    ((_, mixture),) = tokenized([mixed])
+    assert not languages.quoted(mixture).any()
+
+
+def test_forgetting_is_exact_and_what_is_saved_is_restored(languages):
+    other = fitted(texts(600, 1))
+    more = Tokenized([*foreign(30, 10), RUSSIAN])
+    other.learn(more)
+    other.forget(more)
+    restored = Languages()
+    restored.restore(*other.state())
+    for one in (other, restored):
+        values, arrays = one.state()
+        assert values == languages.state()[0]
+        for name, expected in languages.state()[1].items():
+            np.testing.assert_array_equal(arrays[name], expected)
+    found = [*foreign(5, 11), RUSSIAN, *texts(5, 12)]
+    assert unheld(restored, found) == unheld(languages, found)
+
+
+def test_reasons_do_not_depend_on_the_texts_around(languages):
+    found = [*foreign(5, 11), RUSSIAN, "", "?!", *texts(5, 12), CHINESE]
+    together = unheld(languages, found)
+    alone = {row: unheld(languages, [text]).get(0) for row, text in enumerate(found)}
+    assert together == {row: reason for row, reason in alone.items() if reason is not None}
+
+
+def test_texts_without_words_are_judged(languages):
+    assert unheld(languages, ["", "1234 ?!", "\x00"]) == {}
+
+
+def test_scripts_that_one_language_mixes_are_one():
+    ((_, tokens),) = tokenized(["東 かな カタ"])
+    assert len(set(script_of(tokens).tolist())) == 1

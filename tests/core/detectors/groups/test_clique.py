@@ -1,0 +1,689 @@
+"""Groups that are alike in meaning: found, explained, and followed as they arrive."""
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import UNIT, clones_of, group, join, passages, prose, saved, snapshot
+
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.groups import evidence as group_evidence
+from ragshield_core.detectors.groups.detector import MIN_ENTRIES
+from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.growth import arrivals
+from ragshield_core.neighbors import corpus, slots
+from ragshield_core.neighbors.lists import InvertedLists
+from ragshield_core.neighbors.slots import SPARSE_AT
+
+FPR = 0.01
+KNOWN = passages(900, 1)
+SEEDS = range(20)
+
+
+def calibrated(detector=None, known=KNOWN, clean=None, **policy):
+    guard = Guard(
+        [detector or CliqueDetector()],
+        policy=Policy(quarantine_at=FPR, **policy),
+        quarantine=Quarantine("sqlite://"),
+    )
+    return guard.fit(known).calibrate(clean)
+
+
+GUARD = calibrated()  # for tests that only screen
+
+
+def condemned(report):
+    return {decision.entry_id for decision in report.quarantined}
+
+
+def caught(batch, guard=GUARD):
+    """Return the share of a batch that is quarantined."""
+    return len(condemned(guard.screen(batch))) / len(batch)
+
+
+def the_finding(report, row=0):
+    (finding,) = report.decisions[row].findings
+    return finding
+
+
+def reworded(batch, texts):
+    return replace(batch, texts=tuple(texts))
+
+
+# What is found
+
+
+@pytest.mark.parametrize(("size", "least"), [(5, 1.0), (3, 1.0), (2, 0.95)])
+def test_planted_groups_are_found_at_the_calibrated_threshold(size, least):
+    assert np.mean([caught(group(size, seed)) for seed in SEEDS]) >= least
+
+
+def test_one_alone_is_no_group():
+    assert np.mean([caught(group(1, seed)) for seed in SEEDS]) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held_out", [True, False], ids=["fitted entries", "clean sample"])
+def test_clean_entries_are_condemned_at_about_the_accepted_rate(held_out):
+    kept = []
+    for seed in range(3):
+        clean = None if held_out else passages(600, 30 + seed, "cal")
+        guard = calibrated(known=passages(900, 20 + seed), clean=clean)
+        kept += [guard.screen(passages(30, 600 + i, "new")).admitted for i in range(20)]
+    assert FPR / 10 <= 1 - np.concatenate(kept).mean() <= 1.5 * FPR
+
+
+def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_clean_entries():
+    rates = []
+    for seed in range(4):
+        detector = CliqueDetector().fit(passages(MIN_ENTRIES, seed))
+        scores = [detector.score(passages(9, 800 + i, "new")) for i in range(20)]
+        rates.append((np.concatenate(scores) > detector.default_threshold).mean())
+    assert np.mean(rates) <= 0.02  # the rule says one in a thousand
+
+
+def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
+    one_file = group(5, 3, lineage="evil.pdf")
+    assert caught(one_file) == 1.0
+    assert "of one lineage" in the_finding(GUARD.screen(one_file)).evidence
+    chunks_of_clean = np.mean([caught(passages(3, 70 + s, f"c{s}")) for s in range(30)])
+    assert chunks_of_clean <= 0.03
+    assert caught(one_file, calibrated(CliqueDetector(trusted_lineages=["other.pdf"]))) == 1.0
+    trusting = calibrated(CliqueDetector(trusted_lineages=["evil.pdf"]))
+    assert caught(group(5, 3), trusting) == 1.0
+    assert caught(one_file, trusting) == 0.0
+
+
+def test_a_group_that_is_split_over_two_lineages_is_found():
+    # Each half alone is loose enough to pass: without a look at both at once, .93 are found.
+    evidence, shares = [], []
+    for seed in range(20):
+        loose = group(5, seed, spread=0.45)
+        split = replace(loose, lineages=tuple(f"evil {row % 2}" for row in range(5)))
+        report = GUARD.screen(split)
+        shares.append(len(condemned(report)) / len(split))
+        evidence += [d.findings[0].evidence for d in report.quarantined]
+    assert np.mean(shares) >= 0.98
+    assert any("within and across lineages" in sentence for sentence in evidence)
+
+
+def test_a_trusted_lineage_that_is_known_already_is_exempt():
+    known = join(KNOWN, group(1, 3, "first", lineage="manual.pdf"))
+    chunks = group(5, 3, lineage="manual.pdf")
+    assert caught(chunks, calibrated(known=known)) == 1.0
+    trusting = CliqueDetector(trusted_lineages=["manual.pdf"])
+    assert caught(chunks, calibrated(trusting, known)) == 0.0
+
+
+@pytest.mark.parametrize("lineage", [None, "one.pdf"], ids=["across lineages", "in one"])
+def test_a_group_of_fifty_is_found(lineage):
+    assert caught(group(50, 4, lineage=lineage)) == 1.0
+
+
+def test_evidence_names_the_group_its_size_and_how_alike_it_is():
+    batch = group(5, 3)
+    finding = the_finding(GUARD.screen(batch), row=2)
+    size = int(re.search(r"group of (?:at least )?(\d)", finding.evidence)[1])
+    assert set(finding.related_ids) <= set(batch.ids) - {batch.ids[2]}
+    assert len(finding.related_ids) == size - 1
+    rows = [2, *(batch.ids.index(i) for i in finding.related_ids)]
+    similar = batch.embeddings[rows] @ batch.embeddings[rows].T
+    mean = similar[np.triu_indices(size, 1)].mean()
+    assert f"mean cosine {mean:.3f}" in finding.evidence
+    usual = float(re.search(r"stay below (\d\.\d+)", finding.evidence)[1])
+    assert 0.3 < usual < mean
+    assert finding.p_value <= FPR
+    assert finding.score > finding.threshold
+
+
+# Copies
+
+
+def variants(text, n, changed):
+    """Return n texts that share all but some words with a text."""
+    words = text.split()
+    return [
+        " ".join(f"other{i}" if at in changed else word for at, word in enumerate(words))
+        for i in range(n)
+    ]
+
+
+def test_copied_words_explain_a_resemblance_as_far_as_they_go():
+    rng = np.random.default_rng(1)
+    pair = group(2, 5)
+    text = prose(rng, 40)
+    # Each changed word takes three of 38 grams away.
+    copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
+    scores = [GUARD.screen(reworded(pair, t)).scores["clique"].min() for t in copied]
+    assert scores[0] < scores[1] < scores[2]
+    assert scores[0] < GUARD._calibrator.thresholds["clique"].quarantine < scores[2]
+    assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
+
+
+def test_what_has_next_to_no_words_is_neither_a_group_nor_a_copy():
+    alike = group(12, 3)
+    for text in ("", "- {}", "title: module {}"):
+        assert caught(reworded(alike, [text.format(i) for i in range(len(alike))])) == 0.0
+    assert caught(alike) > 0.5
+
+
+def test_a_sample_with_few_kin_does_not_make_lineages_unusual():
+    lineages = [line if row < 150 else f"{row}" for row, line in enumerate(KNOWN.lineages)]
+    known = replace(KNOWN, lineages=tuple(lineages))
+    detector = CliqueDetector().fit(known)
+    detector.refresh(known.take([*range(MIN_FAMILY_ENTRIES - 10), *range(150, 900)]))
+    assert detector.state()[0]["families"]
+
+
+def test_mirrors_of_an_old_text_are_no_group():
+    old = KNOWN[30]
+    rng = np.random.default_rng(2)
+    jitter = rng.normal(scale=0.03 * UNIT, size=(5, KNOWN.dim))
+    mirrors = replace(
+        clones_of(old, 5, "mirror"),
+        embeddings=(moved := Batch.of(ids=list("abcde"), texts=[""] * 5,
+                                      embeddings=old.embedding + jitter)).embeddings,
+        vectors=moved.embeddings,
+        texts=tuple(variants(old.text, 5, {1})),
+    )  # fmt: skip
+    assert caught(mirrors) == 0.0
+    assert caught(clones_of(old, 5)) == 0.0
+    assert caught(reworded(mirrors, [prose(rng) for _ in range(5)])) == 1.0
+
+
+@pytest.mark.parametrize("n", [4, 5, 50])
+def test_clones_of_one_new_text_under_several_lineages_are_flooding(n):
+    flood = clones_of(group(1, 6)[0], n)
+    report = GUARD.screen(flood)
+    assert condemned(report) == set(flood.ids)
+    evidence = the_finding(report).evidence
+    assert "flooding" in evidence
+    if n <= 16:
+        assert f"{n - 1} other lineages" in evidence
+        assert set(the_finding(report).related_ids) == set(flood.ids[1:])
+
+
+def test_three_clones_are_more_suspicious_than_two_and_two_are_not_condemned():
+    scores = [
+        GUARD.screen(clones_of(group(1, 6)[0], n)).scores["clique"].min() for n in (1, 2, 3, 4, 5)
+    ]
+    assert (np.diff(scores) > 0).all()
+    assert caught(clones_of(group(1, 6)[0], 2)) == 0.0
+
+
+def test_versions_of_one_document_are_not_flooding():
+    versions = clones_of(group(1, 6)[0], 8, lineage="policy.pdf")
+    assert caught(versions) == 0.0
+
+
+def test_entries_without_a_lineage_each_count_as_one():
+    flood = replace(clones_of(group(1, 6)[0], 5), lineages=(None,) * 5)
+    assert caught(flood) == 1.0
+
+
+def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_flooding_as_well():
+    guard = calibrated()
+    flood = clones_of(group(1, 6)[0], 5)
+    live = stream(guard, [flood.take([row]) for row in range(5)])
+    assert set(flood.ids) & set(live) == {flood.ids[0]}
+    assert guard.quarantine.held_ids(flood.ids) == set(flood.ids[1:])
+
+
+def test_an_audit_holds_copies_against_how_usual_they_are():
+    def scores(n_pages):
+        pages = passages(n_pages, 80, "page")
+        copied = [clones_of(entry, 5, f"copy{n}") for n, entry in enumerate(pages)]
+        entries = join(KNOWN.take(np.arange(600)), *copied)
+        return CliqueDetector().audit(entries)[600:]
+
+    threshold = CliqueDetector().audit_threshold(FPR)
+    assert scores(3).min() > threshold > scores(100).max()
+
+
+# Too little to judge by
+
+
+def test_below_min_entries_nothing_is_judged_and_the_reason_is_given():
+    guard = Guard([CliqueDetector(min_entries=200)], quarantine=Quarantine("sqlite://"))
+    guard.fit(KNOWN.take(np.arange(150)))
+    poison = group(5, 3)
+    report = guard.screen(poison)
+    assert report.admitted.all()
+    assert {item.entry_id for item in report.unjudged} == set(poison.ids)
+    assert all("150 entries" in item.reason and "200" in item.reason for item in report.unjudged)
+    with pytest.raises(InvalidBatchError, match="200 are needed"):
+        guard.detectors[0].score(poison)
+    guard.learn(KNOWN.take(np.arange(150, 230)))
+    assert condemned(guard.screen(poison)) == set(poison.ids)
+
+
+def test_a_knowledge_base_can_grow_from_nothing_to_being_judged():
+    policy = Policy(quarantine_at=0.05)  # 200 entries justify that
+    guard = Guard([CliqueDetector()], policy=policy, quarantine=Quarantine("sqlite://"))
+    poison = group(5, 3)
+    for start in range(0, 210, 30):
+        assert not guard.calibrated
+        assert guard.screen(poison).admitted.all()
+        guard.admit(guard.screen(KNOWN.take(np.arange(start, start + 30))))
+    assert guard.calibrated
+    assert condemned(guard.screen(poison)) == set(poison.ids)
+
+
+@pytest.mark.parametrize("wrong", [{"rule": "astrology"}, {"min_entries": 1}], ids=str)
+def test_wrong_settings_are_refused(wrong):
+    name = next(iter(wrong))
+    with pytest.raises(ValueError, match=f"{name} is .*expected"):
+        CliqueDetector(**wrong)
+
+
+# Audit
+
+
+def test_an_audit_finds_planted_groups_in_a_knowledge_base():
+    planted = [group(size, seed) for seed, size in enumerate((5, 5, 3, 3, 2, 5))]
+    flood = clones_of(group(1, 6)[0], 5)
+    entries = join(KNOWN, *planted, flood)
+    entries = entries.take(np.random.default_rng(0).permutation(len(entries)))
+    detector = CliqueDetector()
+    with pytest.raises(NotFittedError):
+        detector.explain_audit(entries, [0])
+    scores = detector.audit(entries)
+    poisoned = np.array([i.startswith(("bad", "clone")) for i in entries.ids])
+    above = scores > detector.audit_threshold(FPR)
+    assert above[poisoned].all()
+    assert above[~poisoned].mean() <= 3 * FPR
+    row = entries.ids.index("bad1-0")
+    (evidence,) = detector.explain_audit(entries, [row])
+    assert set(evidence.related_ids) <= {f"bad1-{i}" for i in range(1, 5)}
+    (evidence,) = detector.explain_audit(entries, [entries.ids.index("clone-0")])
+    assert "flooding" in evidence.sentence
+
+
+def test_an_audit_of_too_few_says_nothing():
+    assert np.isnan(CliqueDetector().audit(group(5, 1))).all()
+
+
+# Streaming through a guard
+
+
+def apply(guard, live, report):
+    """Do with a report what a store does, a dict being the store."""
+    report = guard.hold(report)
+    if report.retroactive:
+        ids = [d.entry_id for d in report.retroactive]
+        entries = join(*(live[entry_id] for entry_id in ids))
+        guard.recall(entries, report.retroactive, lambda gone: [live.pop(i) for i in gone])
+    guard.admit(report)
+    kept = report.batch.take(report.admitted)
+    live |= {entry_id: kept.take([row]) for row, entry_id in enumerate(kept.ids)}
+    return report
+
+
+def stream(guard, batches):
+    """Write batches, and return what is live in the end, by id."""
+    live = {}
+    for batch in batches:
+        apply(guard, live, guard.screen(batch))
+    return live
+
+
+def trickle(poison, seed=90, size=6):
+    """Return batches of clean entries with one poisoned entry in each."""
+    return [
+        join(passages(size, seed + row, f"clean{seed}.{row}"), poison.take([row]))
+        for row in range(len(poison))
+    ]
+
+
+@pytest.mark.parametrize("lineage", [None, "evil.pdf"], ids=["across lineages", "in one"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_that_trickles_in_ends_like_one_that_comes_at_once(seed, lineage):
+    poison = group(5, seed, lineage=lineage)
+    singly, at_once = calibrated(), calibrated()
+    live = stream(singly, trickle(poison))
+    assert not set(poison.ids) & set(live)
+    assert not set(poison.ids) & set(stream(at_once, [join(*trickle(poison))]))
+    assert singly.quarantine.held_ids(poison.ids) == set(poison.ids)
+    assert at_once.quarantine.held_ids(poison.ids) == set(poison.ids)
+    assert len(live) >= 28  # of 30 clean ones
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_the_order_of_arrival_does_not_matter(order):
+    poison = group(3, 2).take(order)
+    assert stream(calibrated(), [poison.take([row]) for row in range(3)]) == {}
+
+
+def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
+    guard = calibrated()
+    poison = group(5, 3)
+    live = {}
+    reports = [apply(guard, live, guard.screen(batch)) for batch in trickle(poison)]
+    # One other may be an imitation of it; two that are held speak against it.
+    assert [condemned(report) & set(poison.ids) for report in reports[:2]] == [
+        set(),
+        {poison.ids[1]},
+    ]
+    assert [report.retroactive for report in reports[:2]] == [(), ()]
+    (decision,) = reports[2].retroactive
+    assert decision.entry_id == poison.ids[0]
+    assert str(decision.verdict) == "quarantine"
+    assert set(decision.findings[0].related_ids) >= set(poison.ids[1:3])
+    assert decision.findings[0].p_value <= FPR
+    assert "retroactive" in json.loads(reports[2].to_json())
+    assert poison.ids[0] in json.dumps(json.loads(reports[2].to_json())["retroactive"])
+    assert "of earlier ones" in reports[2].summary()
+    entry = guard.quarantine.show(poison.ids[0]).entry
+    assert entry.text == poison.texts[0]
+    assert entry.lineage == poison.lineages[0]
+
+
+def test_fitted_entries_are_never_condemned_afterwards():
+    poison = group(5, 3)
+    guard = calibrated(known=join(KNOWN, poison.take([0, 1])))
+    live = {}
+    singly = [poison.take([row]) for row in (2, 3, 4)]
+    reports = [apply(guard, live, guard.screen(batch)) for batch in singly]
+    assert all(report.retroactive == () for report in reports)
+    assert live == {}
+
+
+def test_held_members_keep_counting():
+    poison = group(3, 5)
+    third = poison.take([2])
+    assert caught(third) == 0.0
+    guard = calibrated()
+    assert stream(guard, [poison.take([0, 1]), third]) == {}
+    guard = calibrated()
+    stream(guard, [poison.take([0, 1])])
+    guard.forget_held(poison.ids[:2])
+    assert caught(third, guard) == 0.0
+
+
+def test_an_entry_that_is_sent_again_is_held_once():
+    guard = calibrated()
+    poison = group(3, 5)
+    for _ in range(4):
+        apply(guard, {}, guard.screen(poison))
+    assert len(guard.detectors[0]._graph) == len(KNOWN) + 3
+    guard.forget_held(poison.ids)
+    assert len(guard.detectors[0]._graph) == len(KNOWN)
+
+
+@pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
+@pytest.mark.parametrize("change", ["wording", "nothing"])
+def test_an_entry_does_not_make_a_group_with_its_own_older_revision(fitted, change):
+    first = replace(passages(1, 95, "page"), lineages=(None,))
+    if fitted:
+        guard = calibrated(known=join(KNOWN, first))
+    else:
+        guard = calibrated()
+        assert set(stream(guard, [first])) == {"page-0"}
+    text = first.texts[0] if change == "nothing" else prose(np.random.default_rng(3))
+    report = guard.screen(reworded(first, [text]))
+    assert report.admitted.all()
+    assert report.retroactive == ()
+
+
+@pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
+def test_documents_that_are_written_again_unchanged_are_admitted(fitted):
+    documents = passages(30, 97, "again")
+    if fitted:
+        guard = calibrated(known=join(KNOWN, documents))
+    else:
+        guard = calibrated()
+        documents = documents.take(guard.screen(documents).admitted)
+        assert set(stream(guard, [documents])) == set(documents.ids)
+    assert guard.screen(documents).admitted.mean() >= 0.95
+
+
+def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
+    guard = calibrated()
+    poison = group(3, 5)
+    live = stream(guard, [poison.take([0])])
+    harmless = passages(1, 96, "x")
+    moved = replace(harmless, ids=(poison.ids[0],), lineages=(poison.lineages[0],))
+    (decision,) = guard.screen(poison.take([1, 2])).retroactive
+    assert decision.entry_id == poison.ids[0]
+    report = guard.screen(join(moved, poison.take([1, 2])))
+    assert report.retroactive == ()
+    assert report.decisions[0].verdict == "admit"
+    guard.forget(live[poison.ids[0]])
+    apply(guard, live, guard.screen(moved))
+    assert caught(poison.take([1]), guard) == 0.0
+
+
+def test_on_detect_raise_changes_nothing_and_its_report_lists_the_earlier_ones(tmp_path):
+    guard = calibrated(on_detect="raise")
+    poison = group(3, 5)
+    live = stream(guard, [poison.take([0])])
+    before = saved(guard, tmp_path / "before")
+    with pytest.raises(PoisonedEntryError) as raised:
+        apply(guard, live, guard.screen(poison.take([1])))
+    assert raised.value.report.retroactive == ()
+    with pytest.raises(PoisonedEntryError) as raised:
+        apply(guard, live, guard.screen(poison.take([1, 2])))
+    assert [d.entry_id for d in raised.value.report.retroactive] == [poison.ids[0]]
+    assert saved(guard, tmp_path / "after") == before
+    assert set(live) == {poison.ids[0]}
+    assert guard.quarantine.count(None) == 0
+
+
+# State
+
+
+def verdicts(report):
+    said = json.loads(report.to_json())
+    return said["decisions"], said["retroactive"], report.scores["clique"].tolist()
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule, monkeypatch):
+    monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
+    poison = trickle(group(5, 3), size=8)
+    guard = Guard([CliqueDetector(rule=rule)], quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    if rule == "groups":
+        guard.calibrate(fpr=FPR)
+    live = stream(guard, poison[:2])
+    guard.forget(live.popitem()[1])
+    guard.save(tmp_path / "middle")
+    again = Guard.load(tmp_path / "middle", quarantine=Quarantine("sqlite://"))
+    assert saved(again, tmp_path / "copy") == saved(guard, tmp_path / "middle")
+    lives = [dict(live), dict(live)]
+    for batch in poison[2:]:
+        reports = [guard.screen(batch), again.screen(batch)]
+        assert verdicts(reports[0]) == verdicts(reports[1])
+        for each, where, report in zip((guard, again), lives, reports, strict=True):
+            apply(each, where, report)
+    assert set(lives[0]) == set(lives[1])
+    assert saved(again, tmp_path / "end") == saved(guard, tmp_path / "own end")
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_restored_state_is_not_shared_whatever_follows(rule):
+    detector, again = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule)
+    detector.learn(passages(5, 2, "later"))
+    again.restore(*detector.state())
+    before = snapshot(detector)
+    again.learn(group(5, 3))
+    again.forget(KNOWN.take(np.arange(50)))
+    again.hold(group(5, 4))
+    assert snapshot(detector) == before
+
+
+def test_screening_changes_no_state():
+    guard = calibrated()
+    poison = group(5, 3)
+    stream(guard, trickle(poison.take([0, 1])))
+    detector = guard.detectors[0]
+    before = snapshot(detector)
+    for batch in (poison.take([2]), passages(40, 7, "n"), clones_of(poison[0], 5)):
+        first, second = guard.screen(batch), guard.screen(batch)
+        assert verdicts(first) == verdicts(second)
+        detector.retroactive(batch, ~first.admitted)
+    assert snapshot(detector) == before
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+@pytest.mark.parametrize("rows", [[0], range(50), range(880, 900)], ids=["first", "more", "last"])
+def test_any_entry_may_be_forgotten(rule, rows):
+    detector = CliqueDetector(rule=rule).fit(KNOWN)
+    detector.forget(KNOWN.take(list(rows)))
+    assert len(detector._graph) == len(KNOWN) - len(rows)
+    poison = group(3, 5)
+    assert detector.score(poison).min() > detector.default_threshold
+    assert len(detector.explain(poison, range(3))) == 3
+    clean = passages(30, 9, "m")
+    rest = KNOWN.take(np.setdiff1d(np.arange(len(KNOWN)), list(rows)))
+    fresh = CliqueDetector(rule=rule).fit(rest)
+    assert (
+        np.corrcoef(detector.score(join(clean, poison)), fresh.score(join(clean, poison)))[0, 1]
+        > 0.95
+    )
+    detector.learn(clean)
+
+
+def test_forgetting_what_was_learned_leaves_scores_as_they_were():
+    detector = CliqueDetector().fit(KNOWN)
+    new = join(group(5, 3), passages(30, 8, "n"))
+    known = detector._scores[: len(KNOWN)].copy()
+    score = detector.score(passages(30, 9, "m"))
+    detector.learn(new)
+    detector.forget(new)
+    assert len(detector._graph) == len(KNOWN)
+    # Lists that were full have lost what the new ones pushed out.
+    again = detector.score(passages(30, 9, "m"))
+    assert np.corrcoef(score, again)[0, 1] > 0.98
+    assert np.corrcoef(known, detector._scores[: len(KNOWN)])[0, 1] > 0.98
+
+
+def replaced(detector, rounds, n=300):
+    """Replace entries again and again by others, with held ones and new revisions among them."""
+    for number in range(rounds):
+        detector.forget(KNOWN.take(range(n)))
+        detector.hold(group(3, number, "held"))
+        detector.learn(passages(n, number, "kb").take(np.arange(n)))
+        detector.forget_held([f"held{number - 2}-{row}" for row in range(3)])
+        detector.refresh(KNOWN.take(range(n, len(KNOWN))))
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
+    detector = CliqueDetector(rule=rule).fit(KNOWN)
+    n_bytes = []
+    for _ in range(3):
+        replaced(detector, 4)
+        values, arrays = detector.state()
+        n_bytes.append(len(json.dumps(values)) + sum(array.nbytes for array in arrays.values()))
+        assert len(arrays["scores"]) <= len(detector._graph) / (1 - SPARSE_AT) + 1
+    assert max(n_bytes) < 1.5 * n_bytes[0]
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_renumbering_changes_no_score(rule, monkeypatch):
+    often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
+    replaced(often, 3)
+    assert often._graph.n_slots < len(KNOWN) + 3 * 300
+    monkeypatch.setattr(slots, "SPARSE_AT", 1.0)
+    replaced(never, 3)
+    assert never._graph.n_slots > len(KNOWN) + 3 * 300
+    new = join(group(4, 50), group(3, 1, "held"), passages(30, 9, "m"), clones_of(KNOWN[5], 4))
+    np.testing.assert_array_equal(often.score(new), never.score(new))
+    standing = KNOWN.take(range(300, 900))
+    scores = [each.held_out_scores(standing, 0) for each in (often, never)]
+    np.testing.assert_array_equal(*scores)
+
+
+def recombined(n, seed=21, *, lineage=None):
+    """Return texts of two sentences each out of six new ones, alike in meaning."""
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=KNOWN.dim)
+    sentences = [prose(rng, 9) for _ in range(6)]
+    texts = [". ".join(sentences[i] for i in rng.choice(6, 2, replace=False)) for _ in range(n)]
+    return Batch.of(
+        ids=[f"mixed-{i}" for i in range(n)],
+        texts=texts,
+        embeddings=centre + 0.7 * rng.normal(size=(n, KNOWN.dim)),
+        lineages=[lineage] * n,
+    )
+
+
+def test_many_new_texts_made_of_the_same_sentences_are_flooding():
+    crowd = recombined(50)
+    report = GUARD.screen(crowd)
+    assert condemned(report) == set(crowd.ids)
+    reasons = [the_finding(report, row).evidence for row in range(50)]
+    assert any("flooding: the same words" in reason for reason in reasons)
+
+
+def test_texts_made_of_sentences_that_the_knowledge_base_holds_are_not_flooding():
+    known, crowd = recombined(12, 22), recombined(24, 22)
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(join(KNOWN, known))
+    again = replace(crowd, ids=tuple(f"again-{i}" for i in range(24)))
+    reasons = [f.evidence for d in guard.screen(again).decisions for f in d.findings]
+    assert not any("flooding" in reason for reason in reasons)
+
+
+def test_work_is_done_in_parts_and_a_part_may_have_nothing_new(monkeypatch):
+    """Where no list of a part changes, there is nothing to compute in it."""
+    whole = GUARD.screen(group(3, 4)).scores["clique"]
+    monkeypatch.setattr(group_evidence, "CHUNK", 2)
+    again = calibrated().screen(group(3, 4))
+    assert not any(decision.unjudged for decision in again.decisions)
+    np.testing.assert_allclose(again.scores["clique"], whole, atol=1e-5)
+
+
+def test_entries_can_be_trusted_before_enough_are_known_to_judge():
+    detector = CliqueDetector().fit(KNOWN.take(range(20)))
+    detector.trust([KNOWN.ids[3], "unknown"])
+    assert "20 entries" in detector.unjudged(KNOWN.take([30]))[0]
+
+
+def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
+    first, rest = KNOWN.take([0]), KNOWN.take(range(1, 200))
+    detector, fresh = CliqueDetector(), CliqueDetector()
+    for _ in range(2):
+        detector.learn(first)
+        detector.forget(first)
+    for one in (detector, fresh):
+        one.learn(rest)
+    bad = group(3, 5)
+    np.testing.assert_allclose(detector.score(bad), fresh.score(bad), rtol=1e-6)
+    restored = CliqueDetector()
+    restored.restore(*detector.state())
+    np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)
+
+
+@pytest.mark.parametrize("exact_up_to", [100, None])
+def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
+    known = passages(2_500, 1)
+    new = group(4, 5)
+
+    def scores():
+        detector = CliqueDetector(exact_up_to=exact_up_to).fit(known)
+        audit = CliqueDetector(exact_up_to=exact_up_to).audit(known)
+        return detector.held_out_scores(known, 0), audit, detector.score(new)
+
+    at_once = scores()
+    monkeypatch.setattr(group_evidence, "CHUNK", 70)
+    for some, all_ in zip(scores(), at_once, strict=True):
+        np.testing.assert_array_equal(some, all_)
+
+
+def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
+    trained, made = InvertedLists.trained, []
+
+    def training(*given):
+        made.append(given[0])
+        return trained(*given)
+
+    monkeypatch.setattr(InvertedLists, "trained", training)
+    monkeypatch.setattr(corpus, "WORTH", 0.0)
+    CliqueDetector(exact_up_to=100).fit(KNOWN)
+    assert made == [len(KNOWN)]

@@ -1,0 +1,303 @@
+"""Tightness, contrast and ties entry by entry, as the module's docstring defines them."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import UNIT, group, join, passages, prose
+
+from ragshield_core import Batch
+from ragshield_core.detectors.groups.evidence import (
+    CHANNELS,
+    COPIED_ALL,
+    COPIED_FROM,
+    FLOOR,
+    SIZES,
+    SURROUNDINGS,
+    GroupEvidence,
+    K,
+    Kin,
+    Raw,
+    cosine_of,
+    nearness,
+)
+from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, SimilarityGraph
+from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
+
+
+def corpus(seed, n=45, dim=6):
+    """Return entries in few dimensions: documents, entries of no lineage, and copied text."""
+    rng = np.random.default_rng(seed)
+    documents = rng.normal(size=(n // 3, dim))
+    row = rng.integers(n // 3, size=n)
+    texts = [prose(rng, 12) for _ in range(n)]
+    vectors = documents[row] + rng.normal(scale=0.3, size=(n, dim))
+    for copy, original in rng.integers(n, size=(n // 4, 2)):
+        words = texts[original].split()
+        words[: rng.integers(6)] = []  # from whole copies to halves
+        texts[copy] = " ".join([*words, *prose(rng, int(rng.integers(1, 9))).split()])
+        vectors[copy] = vectors[original] + rng.normal(scale=0.05, size=dim)
+        row[copy] = row[original] if rng.random() < 0.5 else row[copy]
+    lineages = [None if rng.random() < 0.2 else f"doc{r}" for r in row]
+    return Batch.of(
+        ids=[f"e{seed}-{i}" for i in range(n)], texts=texts, embeddings=vectors, lineages=lineages
+    )
+
+
+# Of kin, half of the nearness counts.
+HALF = 0.5
+KIN = Kin(np.array([0.0, 10.0], np.float32), np.array([0.0, 10.0 * HALF], np.float32))
+
+
+class Naive:
+    """The docstring of the module in Python, one entry at a time."""
+
+    def __init__(self, batch, channel, exempt=()):
+        self.batch, self.channel, self.exempt = batch, channel, exempt
+        self.n = len(batch)
+        self.members = [self.nearest(i) for i in range(self.n)]
+        self.tight = [[self.tightness(i, g) for g in SIZES] for i in range(self.n)]
+        self.near = [[self.contrast(i, g, reach=True) for g in SIZES] for i in range(self.n)]
+        self.far = [[self.contrast(i, g, reach=False) for g in SIZES] for i in range(self.n)]
+
+    def cosine(self, i, j):
+        return float(self.batch.embeddings[i] @ self.batch.embeddings[j])
+
+    def copied(self, i, j):
+        words = [re.findall(r"\w+", self.batch.texts[x].lower()) for x in (i, j)]
+        for n, least in ((3, 6), (1, 1)):
+            a, b = ({tuple(w[s : s + n]) for s in range(len(w) - n + 1)} for w in words)
+            if min(len(a), len(b)) >= least:
+                return len(a & b) / min(len(a), len(b))
+        return 0.0
+
+    def worth(self, i, j):
+        mine, theirs = self.batch.lineages[i], self.batch.lineages[j]
+        if mine is None or mine != theirs:
+            return float(self.channel != "same")
+        return {"cross": 0.0, "same": 1.0, "any": HALF}[self.channel] * (mine not in self.exempt)
+
+    def nearness(self, i, j):
+        cosine = self.cosine(i, j)
+        copied = self.copied(i, j) if cosine > COMPARE_ABOVE else 0.0
+        explained = min(max((copied - COPIED_FROM) / (COPIED_ALL - COPIED_FROM), 0.0), 1.0)
+        near = -math.log(1.0 + FLOOR - min(max(cosine, 0.0), 1.0)) * (1.0 - explained)
+        return near * self.worth(i, j)
+
+    def nearest(self, i):
+        others = sorted((j for j in range(self.n) if j != i), key=lambda j: -self.cosine(i, j))[:K]
+        ranked = sorted(((self.nearness(i, j), j) for j in others), key=lambda pair: -pair[0])
+        return [(j, near) for near, j in ranked if near > 0.0]
+
+    def tightness(self, i, g):
+        members = self.members[i][: g - 1]
+        who = [i, *(j for j, _ in members)]
+        total = sum(self.nearness(a, b) for n, a in enumerate(who) for b in who[:n])
+        # Not tighter than the entry's own ties to the group are on average.
+        return min(total / (g * (g - 1) / 2), sum(near for _, near in members) / (g - 1))
+
+    def contrast(self, i, g, *, reach):
+        around = self.members[i][g - 1 : g - 1 + SURROUNDINGS]
+        theirs = [self.tight[j][SIZES.index(g)] for j, _ in around]
+        if reach:
+            theirs = [min(t, near) for t, (_, near) in zip(theirs, around, strict=True)]
+        # Where there are fewer, the surroundings are as loose as can be.
+        theirs += [0.0] * (len(around) < SURROUNDINGS)
+        return self.tight[i][SIZES.index(g)] - max(theirs)
+
+    def tied(self, part):
+        values = getattr(self, part)
+
+        def shared(i, c):
+            theirs = [values[j][c] for j, _ in self.members[i][: SIZES[c] - 1]]
+            return min(values[i][c], max([*theirs, *[0.0] * (len(theirs) < SIZES[c] - 1)]))
+
+        return [[shared(i, c) for c in range(len(SIZES))] for i in range(self.n)]
+
+
+def graph_of(batch):
+    graph = SimilarityGraph(batch.dim, K)
+    graph.fit(batch.ids, batch)
+    return graph
+
+
+def evidence_of(graph, channel, exempt=()):
+    overlay = graph.part(graph.present)
+    return GroupEvidence(overlay, channel, Raw.empty(0), overlay.lineage_codes(exempt), kin=KIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_evidence_is_what_the_definition_says(channel, seed):
+    batch = corpus(seed)
+    exempt = [lineage for lineage in batch.lineages if lineage][:2]
+    evidence, naive = evidence_of(graph_of(batch), channel, exempt), Naive(batch, channel, exempt)
+    tied = evidence.tied(np.s_[:])
+    for part in ("near", "far", "tight"):
+        # nearness is steep close to 1: 1e-6 of a cosine is 2e-4 of it
+        np.testing.assert_allclose(getattr(evidence.raw, part), getattr(naive, part), atol=1e-3)
+        np.testing.assert_allclose(getattr(tied, part), naive.tied(part), atol=1e-3)
+    for mine, theirs in zip(evidence.members, naive.members, strict=True):
+        assert {m for m in mine.tolist() if m >= 0} == {j for j, _ in theirs}
+    copies = [(i, j) for i in range(len(batch)) for j, _ in naive.members[i] if naive.copied(i, j)]
+    assert copies, "the corpus shows nothing of copies"
+    rows = [2, 5, 3]
+    np.testing.assert_array_equal(evidence.tied(np.array(rows)).near, tied.near[rows])
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
+    batch = corpus(5)
+    for row in range(6):
+        known = batch.take(np.delete(np.arange(len(batch)), row))
+        graph = graph_of(known)
+        standing = evidence_of(graph, channel).raw
+        overlay = graph.overlay(batch.take([row]))
+        new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()), kin=KIN)
+        expected = Naive(batch, channel)
+        for part in ("near", "far", "tight"):
+            np.testing.assert_allclose(
+                getattr(new.raw, part)[0], getattr(expected, part)[row], atol=1e-3
+            )
+
+
+def test_a_channel_looks_at_its_own_edges_only():
+    within, across = group(4, 1, lineage="one"), group(4, 2)
+    graph = graph_of(join(passages(90, 1), within, across))
+    same, cross = (evidence_of(graph, channel).raw.near[:, 2] for channel in ("same", "cross"))
+    assert same[90:94].min() > 1.0 > abs(same[94:]).max()
+    assert cross[94:].min() > 1.0 > cross[90:94].max()
+    exempt = evidence_of(graph, "same", ["one"]).raw
+    assert not exempt.near[90:94].any()
+    assert not exempt.tight[90:94].any()
+
+
+def test_kin_count_as_strangers_that_are_as_rarely_so_alike():
+    rng = np.random.default_rng(0)
+    same, cross = rng.normal(2.0, 0.5, 4_000), rng.normal(1.0, 0.25, 4_000)
+    kin = Kin(same.astype(np.float32), cross.astype(np.float32))
+    at = [0.1, 0.5, 0.9, 0.99]
+    worth = kin(np.quantile(same, at).astype(np.float32))
+    np.testing.assert_allclose(worth, np.quantile(cross, at), atol=1e-3)
+    # Beyond all that is known, it goes on; and a lineage never makes anything worse.
+    highest = np.float32(same.max())
+    assert kin(np.array([highest + 1.0], np.float32)) == pytest.approx(cross.max() + 1.0, abs=1e-3)
+    near = np.linspace(0.0, 1.0, 50, dtype=np.float32)
+    assert (Kin(cross, same)(near) <= near).all()
+    np.testing.assert_array_equal(Kin.restored(kin.state())(near), kin(near))
+
+
+def test_a_group_that_is_split_over_two_lineages_shows_in_both_at_once():
+    split = replace(group(5, 2), lineages=("one", "two", "one", "two", "one"))
+    graph = graph_of(join(passages(90, 1), split))
+    found = {
+        channel: evidence_of(graph, channel).tied(np.s_[:]).near[90:, 3] for channel in CHANNELS
+    }
+    assert found["any"].min() > 1.0 > max(found["same"].max(), found["cross"].min())
+
+
+def test_an_outsider_next_to_a_group_gets_little_of_its_evidence():
+    crowd = group(5, 3, spread=0.05)
+    rng = np.random.default_rng(3)
+    aside = crowd.embeddings[:1] + rng.normal(scale=0.8 * UNIT, size=(1, crowd.dim))
+    outsider = Batch.of(ids=["o"], texts=[prose(rng)], embeddings=aside)
+    evidence = evidence_of(graph_of(join(passages(90, 1), crowd, outsider)), "cross")
+    tied = evidence.tied(np.s_[:]).near
+    assert tied[-1].max() < tied[90:95, -1].min() / 3
+
+
+def test_nearness_and_cosine_of_are_inverse_and_copies_fade_it():
+    cosines = np.linspace(0.1, 1.0, 20).astype(np.float32)
+    back = [cosine_of(value) for value in nearness(cosines).tolist()]
+    np.testing.assert_allclose(back, cosines, atol=1e-6)
+    faded = nearness(np.float32([0.9] * 5), np.float32([0.0, 0.5, 0.7, 0.9, 1.0]))
+    assert faded[:2] == pytest.approx([2 * faded[2]] * 2, rel=1e-5)
+    assert faded[3:] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert nearness(np.float32([-np.inf, -0.5])) == pytest.approx([-math.log(1 + FLOOR)] * 2)
+
+
+# Surprisal
+
+VALUES = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=200)
+
+
+@given(VALUES, st.booleans())
+def test_surprisal_rises_with_the_value(reference, robust):
+    surprisal = Surprisal(np.array(reference), robust=robust)
+    at = np.sort([*reference, *np.linspace(-60, 60, 50), surprisal.tail_from])
+    found = surprisal(at)
+    assert np.isfinite(found).all()
+    assert (found >= 0.0).all()
+    assert (np.diff(found) >= -1e-9).all()
+
+
+def test_surprisal_rises_also_where_the_reference_is_thinned_out():
+    reference = np.random.default_rng(1).exponential(size=70_001)
+    surprisal = Surprisal(reference)
+    assert len(surprisal.points) < len(reference)
+    assert (np.diff(surprisal(np.linspace(-1, 20, 40_000))) >= -1e-3).all()
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "exponential"])
+def test_surprisal_is_calibrated_on_its_own_reference(kind, robust):
+    reference = getattr(np.random.default_rng(2), kind)(size=20_000)
+    found = Surprisal(reference, robust=robust)(reference)
+    for share in (0.5, 0.25, *([] if robust else [0.1, 0.03])):
+        assert (found > -np.log(share)).mean() == pytest.approx(share, rel=0.02)
+    for share in (0.01, 0.003):  # the tail is assumed: exactly that of one of the two
+        low, high = (0.8, 1.25) if kind == "exponential" else (0.05, 1.25)
+        assert low * share < (found > -np.log(share)).mean() < high * share
+
+
+def test_the_robust_variant_is_hardly_moved_by_a_twentieth_of_outliers_however_large():
+    clean = np.random.default_rng(3).exponential(size=4000)
+    outliers = [np.concatenate([clean, np.full(200, size)]) for size in (1e2, 1e9)]
+    pure = Surprisal(clean, robust=True)
+    large, huge = (Surprisal(reference, robust=True) for reference in outliers)
+    fooled = Surprisal(outliers[0])
+    usual = np.linspace(0, 12, 40)
+    np.testing.assert_array_equal(large(usual), huge(usual))
+    assert (large(usual) <= pure(usual) + 0.1).all()  # it never condemns more for it
+    assert (large(usual) >= pure(usual) / 2.5).all()
+    assert large([100.0])[0] > 25.0
+    assert fooled([12.0])[0] < 4.0 < large([12.0])[0]
+
+
+def test_a_constant_reference_gives_a_finite_tail():
+    surprisal = Surprisal(np.zeros(500), least_scale=1.0)
+    np.testing.assert_allclose(
+        surprisal([0.0, 1.0, 4.0]), [0.0, 1 - math.log(0.02), 4 - math.log(0.02)]
+    )
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("n_agreeing", [0, 3, 10])
+def test_agreement_is_never_rarer_than_its_likelihood_ratio_says(n_agreeing, robust):
+    # A sample of a thousand in which next to nothing agrees says nothing about how far it could.
+    tied = Raw.empty(1000)
+    tied.agreed[:n_agreeing] = 4.0
+    reference = Reference.of(tied, robust=robust)
+    of_five = Surprisal.restored(reference.state()["agreed.3"])
+    assert of_five([12.0])[0] <= 12.0 - math.log(of_five.share)
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_references_survive_as_arrays(robust):
+    tied = evidence_of(graph_of(passages(150, 4)), "cross").tied(np.s_[:])
+    reference = Reference.of(tied, robust=robust)
+    arrays = {key: np.array(json.loads(json.dumps(a.tolist()))) for key, a in
+              reference.state().items()}  # fmt: skip
+    again = Reference.restored(arrays)
+    np.testing.assert_array_equal(again.surprisals(tied), reference.surprisals(tied))
+    assert again.usual_tightness == reference.usual_tightness
+    assert again.usual_share == reference.usual_share
+    single = Surprisal(np.arange(90.0), robust=robust)
+    values = np.linspace(-5, 200, 33)
+    np.testing.assert_array_equal(Surprisal.restored(single.state())(values), single(values))

@@ -1,0 +1,203 @@
+"""Groups of a source that joins are judged within it, unless they sit among standing topics."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import CENTRES, PASSAGE_DIM, UNIT, passages, prose, snapshot
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.groups.sources import SourceTable
+from ragshield_core.entries import together
+
+RATE = 0.01
+SITE = "docs.example"
+
+
+def of(batch, source):
+    return replace(batch, sources=(source,) * len(batch))
+
+
+KNOWN = of(passages(600, 1), "wiki")
+
+
+def site(n, seed, spread=0.8, source=SITE):
+    """Return entries of one template, about something that the knowledge base says nothing of."""
+    rng = np.random.default_rng([3, seed])
+    axis = rng.normal(size=PASSAGE_DIM)
+    basis, _ = np.linalg.qr(CENTRES.T)
+    axis -= basis @ (basis.T @ axis)
+    axis /= np.linalg.norm(axis)
+    return Batch.of(
+        ids=[f"site{seed}-{i}" for i in range(n)],
+        texts=[prose(rng) for _ in range(n)],
+        embeddings=axis + rng.normal(scale=spread * UNIT, size=(n, PASSAGE_DIM)),
+        lineages=[f"site/{seed}/{i}.md" for i in range(n)],
+        sources=[source] * n,
+    )
+
+
+def crafted(entry, source, n=5, seed=0):
+    """Return texts that answer what an entry answers, each in its own words."""
+    rng = np.random.default_rng([11, seed])
+    return Batch.of(
+        ids=[f"bad{seed}-{i}" for i in range(n)],
+        texts=[prose(rng) for _ in range(n)],
+        embeddings=entry.embedding + rng.normal(scale=0.2 * UNIT, size=(n, PASSAGE_DIM)),
+        lineages=[f"bad{seed}-{i}" for i in range(n)],
+        sources=[source] * n,
+    )
+
+
+def fitted():
+    guard = Guard(
+        [CliqueDetector()], policy=Policy(quarantine_at=RATE), quarantine=Quarantine("sqlite://")
+    )
+    return guard.fit(KNOWN).calibrate()
+
+
+def write(guard, batch, size):
+    """Write entries in batches; return the ids of what is held or recalled at the end."""
+    out = set()
+    for start in range(0, len(batch), size):
+        report = guard.hold(guard.screen(batch.take(range(start, min(len(batch), start + size)))))
+        guard.admit(report)
+        out.update(d.entry_id for d in (*report.quarantined, *report.retroactive))
+    return out
+
+
+@pytest.mark.parametrize("spread", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("size", [300, 100])
+def test_a_clean_source_of_one_template_is_not_held(spread, size):
+    assert len(write(fitted(), site(300, 1, spread), size)) <= 0.04 * 300
+
+
+def test_as_entries_of_a_known_source_they_would_be():
+    assert len(write(fitted(), site(300, 1, source="wiki"), 300)) > 0.5 * 300
+
+
+def test_it_does_not_matter_in_which_slices_it_comes():
+    batch = site(300, 1, 1.0)
+    shares = [len(write(fitted(), batch, size)) / 300 for size in (300, 20)]
+    # Until there are fifty, a source cannot say what is usual in it.
+    assert abs(shares[0] - shares[1]) <= 0.1
+
+
+def test_nor_where_its_documents_are_nearly_the_same():
+    batch = site(200, 1, 0.3)
+    shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20)]
+    assert abs(shares[0] - shares[1]) <= 0.35
+
+
+@pytest.mark.parametrize("before", ["nothing", "its own documents", "documents like standing ones"])
+@pytest.mark.parametrize("source", [SITE, "wiki", None])
+def test_a_group_among_standing_topics_is_held_under_whatever_name(source, before):
+    guard = fitted()
+    if before != "nothing":
+        batch = site(120, 2) if before == "its own documents" else passages(120, 5, "more")
+        write(guard, of(batch, source), 120)
+    for seed in range(5):
+        bad = crafted(KNOWN[100 * seed], source, seed=seed)
+        report = guard.screen(bad)
+        assert len(report.quarantined) >= 4, (seed, report.scores)
+        # Among clean entries of the same source, too.
+        mixed = together([of(site(60, 3), source), bad])
+        held = {decision.entry_id for decision in guard.screen(mixed).quarantined}
+        assert len(held & set(bad.ids)) >= 4
+
+
+# What is known of sources
+
+
+def test_sources_and_who_is_vouched_for_come_back_from_their_state():
+    guard = fitted()
+    write(guard, site(100, 1), 100)
+    (detector,) = guard.detectors
+    again = CliqueDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+    for batch in (site(60, 2), site(60, 2, source="other"), crafted(KNOWN[7], SITE)):
+        np.testing.assert_array_equal(again.score(batch), detector.score(batch))
+
+
+def test_scores_do_not_depend_on_what_was_screened_before():
+    guard = fitted()
+    (detector,) = guard.detectors
+    write(guard, site(120, 1), 60)
+    for number in range(6):
+        part = replace(site(10, 1), ids=tuple(f"more{number}-{i}" for i in range(10)))
+        again = CliqueDetector()
+        again.restore(*detector.state())
+        np.testing.assert_array_equal(again.score(part), detector.score(part))
+        write(guard, part, 10)
+
+
+def test_screening_notes_no_names():
+    guard = fitted()
+    (detector,) = guard.detectors
+    before = snapshot(detector)
+    for number in range(3):
+        guard.screen(site(60, number, source=f"{number}.example"))
+    assert snapshot(detector) == before
+
+
+def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
+    pieces = CliqueDetector()
+    entries = together([KNOWN, of(passages(300, 2, "other"), "feed")])
+    for start in range(0, len(entries), 250):
+        pieces.learn_piece(entries.take(range(start, min(len(entries), start + 250))))
+    whole = CliqueDetector().fit(entries)
+    tables = [SourceTable.restored(*parts_of(one)) for one in (pieces, whole)]
+    wanted = [table.codes_of(entries.sources).tolist() for table in tables]
+    assert [table.by_slot[: len(entries)].tolist() for table in tables] == wanted
+    assert [table.joining(table.codes_of(["wiki", "feed", "x"])).tolist() for table in tables] == [
+        *([[False, False, True]] * 2),
+    ]
+
+
+def parts_of(detector):
+    return detector._sources.state()
+
+
+def test_what_is_known_of_sources_is_right_after_many_have_left():
+    guard = fitted()
+    write(guard, site(150, 1), 150)
+    write(guard, site(150, 2, source="gone"), 150)
+    (detector,) = guard.detectors
+    detector.forget_held(site(150, 2).ids)
+    guard.forget(site(150, 2))
+    guard.forget(KNOWN.take(range(550)))
+    table, graph = detector._sources, detector._graph
+    slots = graph.present
+    assert graph.n_slots < 650  # renumbered
+    codes = dict(zip(("wiki", SITE), table.codes_of(["wiki", SITE]).tolist(), strict=True))
+    by_id = {
+        entry_id: table.by_slot[slot]
+        for entry_id, slot in zip(graph.index.ids_of(slots), slots.tolist(), strict=True)
+    }
+    for entry_id, code in by_id.items():
+        assert code == codes["wiki" if entry_id.startswith("kb") else SITE], entry_id
+    assert "gone" not in table.state()[0]["names"]
+    assert table.joining(table.codes_of(["wiki", SITE, "gone"])).tolist() == [False, True, True]
+    again = CliqueDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_keeps_names_of_slots_whatever_comes_and_goes(seed):
+    rng, table, names = np.random.default_rng(seed), SourceTable(), []
+    table.vouch(["a", None])
+    for _ in range(30):
+        new = [[None, "a", "b", "c", "d\u202e"][code] for code in rng.integers(5, size=7)]
+        table.put(np.arange(len(names), len(names) + 7), new)
+        names += new
+        if rng.random() < 0.3:
+            stay = np.flatnonzero(rng.random(len(names)) < 0.5)
+            table.keep(stay)
+            names = [names[row] for row in stay.tolist()]
+        table = SourceTable.restored(*table.state())
+        codes = table.codes_of(names)
+        assert table.by_slot[: len(names)].tolist() == codes.tolist()
+        assert table.joining(codes).tolist() == [name not in ("a", None) for name in names]

@@ -1,0 +1,230 @@
+"""Neighbour lists that are kept up to date, against lists made from scratch."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from support import clones_of, group, join, passages
+
+from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, SimilarityGraph
+from ragshield_core.text.copies import containment, word_hashes
+
+K = 6
+KNOWN = passages(60, 1)
+# Neighbours of the known ones, of each other, and copies of one of them.
+NEW = join(passages(12, 2, "new"), group(4, 3), clones_of(KNOWN[0], 3))
+EVERYTHING = join(KNOWN, NEW)
+N = len(EVERYTHING)
+
+
+def brute(batch, k):
+    """Return the k nearest other rows of every row, their similarities and shares of copies."""
+    similar = batch.embeddings.astype(np.float64) @ batch.embeddings.T.astype(np.float64)
+    np.fill_diagonal(similar, -np.inf)
+    order = np.argsort(-similar, axis=1, kind="stable")[:, : min(k, len(batch) - 1)]
+    similar = np.take_along_axis(similar, order, 1)
+    row = np.repeat(np.arange(len(batch)), order.shape[1])
+    words = [word_hashes(text) for text in batch.texts]
+    copied = containment(words, row, order.ravel()).reshape(order.shape)
+    return order, similar, np.where(similar > COMPARE_ABOVE, copied, 0.0)
+
+
+def assert_lists(lists, expected, rows=slice(None)):
+    """Check lists up to the order of equals."""
+    slots, similarities, copied = (part[rows] for part in expected)
+    width = slots.shape[1]
+    np.testing.assert_allclose(lists.similarities[:, :width], similarities, atol=1e-5)
+    assert (lists.slots[:, width:] == -1).all()
+    for mine, theirs, near in zip(lists.slots, slots, similarities, strict=True):
+        # A clone more or less at the end of a list is as good as another.
+        sure = near > near[-1] + 1e-5 if len(near) == K else np.ones(len(near), dtype=bool)
+        assert set(theirs[sure].tolist()) <= set(mine.tolist())
+    rows, columns = np.nonzero(lists.slots >= 0)
+    ends = zip(rows.tolist(), lists.slots[rows, columns].tolist(), strict=True)
+    found = dict(zip(ends, lists.copied[rows, columns].tolist(), strict=True))
+    for r, row in enumerate(slots):
+        for slot, share in zip(row, copied[r], strict=True):
+            assert found.get((r, slot), share) == pytest.approx(share, abs=1e-6)
+
+
+def grown(k, *parts, fitted=KNOWN):
+    graph = SimilarityGraph(KNOWN.dim, k)
+    if len(fitted):
+        graph.fit(fitted.ids, fitted)
+    for part in parts:
+        graph.learn(part.ids, graph.overlay(part))
+    return graph
+
+
+def batches(batch, size):
+    rows = np.arange(len(batch))
+    return [batch.take(rows[start : start + size]) for start in range(0, len(batch), size)]
+
+
+def content(graph):
+    values, arrays = graph.state()
+    return json.dumps(values), {name: array.tobytes() for name, array in arrays.items()}
+
+
+def test_a_fitted_graph_holds_the_nearest_of_every_entry():
+    graph = grown(K, fitted=EVERYTHING)
+    assert_lists(graph.lists, brute(EVERYTHING, K))
+    assert len(graph) == graph.n_slots == N
+
+
+@pytest.mark.parametrize("size", [1, 5, N], ids=["singly", "in batches", "at once"])
+@pytest.mark.parametrize("known", [60, 1, 0], ids=["known", "one known", "from nothing"])
+def test_with_room_for_all_learning_is_fitting(size, known):
+    rest = EVERYTHING.take(np.arange(known, N))
+    graph = grown(N - 1, *batches(rest, size), fitted=EVERYTHING.take(np.arange(known)))
+    assert_lists(graph.lists, brute(EVERYTHING, N - 1))
+
+
+@pytest.mark.parametrize("size", [1, 7, len(NEW)], ids=["singly", "in batches", "at once"])
+def test_new_entries_get_exact_lists_and_those_near_them_are_told(size):
+    graph = grown(K)
+    for part in batches(NEW, size):
+        before, start = graph.lists.slots.copy(), graph.n_slots
+        overlay = graph.overlay(part)
+        graph.learn(part.ids, overlay)
+        so_far = EVERYTHING.take(np.arange(graph.n_slots))
+        full = brute(so_far, K)
+        assert_lists(graph.lists.take(np.s_[start:]), full, np.s_[start:])
+        # A standing list is the best of what it was and of the new ones that reached it.
+        new = graph.lists.slots[start:]
+        similar = so_far.embeddings @ so_far.embeddings.T
+        for slot in range(start):
+            reached = start + np.flatnonzero((new == slot).any(axis=1))
+            pool = np.concatenate([before[slot][before[slot] >= 0], reached])
+            best = np.sort(similar[slot, pool])[::-1][:K]
+            np.testing.assert_allclose(graph.lists.similarities[slot], best, atol=1e-5)
+            if not len(reached):
+                assert (graph.lists.slots[slot] == before[slot]).all()
+
+
+def test_an_overlay_is_what_learning_it_makes_of_the_graph_and_changes_nothing():
+    graph = grown(K)
+    before = content(graph)
+    overlay = graph.overlay(NEW)
+    overlay.vectors(overlay.numbers), overlay.copied(overlay.numbers[:1], overlay.numbers[-1:])
+    assert content(graph) == before
+    graph.learn(NEW.ids, overlay)
+    np.testing.assert_array_equal(graph.lists.take(overlay.numbers).slots, overlay.lists.slots)
+    untouched = np.setdiff1d(np.arange(len(KNOWN)), overlay.numbers)
+    assert len(untouched) > 0
+    np.testing.assert_array_equal(
+        graph.lists.take(untouched).slots, grown(K).lists.take(untouched).slots
+    )
+    np.testing.assert_allclose(
+        overlay.vectors(overlay.numbers), EVERYTHING.embeddings[overlay.numbers], atol=1e-7
+    )
+
+
+def test_lineages_known_and_new_have_codes_of_their_own():
+    graph = grown(K)
+    named = [*KNOWN.lineages, *NEW.lineages]
+    nameless = NEW.take([0])
+    object.__setattr__(nameless, "lineages", (None,))
+    overlay = graph.overlay(NEW)
+    codes = overlay.lineage_of(np.arange(N))
+    assert len(set(zip(named, codes.tolist(), strict=True))) == len(set(named)) == len(set(codes))
+    assert graph.overlay(nameless).lineage_of(np.array([len(KNOWN)])).tolist() == [NO_LINEAGE]
+    graph.learn(NEW.ids, overlay)
+    np.testing.assert_array_equal(graph.lineage_of(np.arange(N)), codes)
+
+
+def test_what_is_removed_is_in_no_list_and_its_slot_stays_empty():
+    graph = grown(N - 1, NEW)
+    gone = np.array([0, 7, 8, 61, N - 1])
+    rows = graph.remove([EVERYTHING.ids[row] for row in gone])
+    stay = np.setdiff1d(np.arange(N), gone)
+    assert set(rows.tolist()) >= set(stay.tolist())
+    np.testing.assert_array_equal(graph.present, stay)
+    slots, similarities, copied = brute(EVERYTHING.take(stay), N - 1)
+    assert_lists(graph.lists.take(stay), (stay[slots], similarities, copied))
+    assert (graph.lists.slots[gone] == -1).all()
+    again = EVERYTHING.take([7])
+    graph.learn(again.ids, graph.overlay(again))
+    assert graph.present[-1] == N
+    assert 7 not in graph.lists.slots
+    np.testing.assert_allclose(
+        graph.lists.similarities[N, : len(stay)],
+        np.sort(EVERYTHING.embeddings[stay] @ EVERYTHING.embeddings[7])[::-1],
+        atol=1e-5,
+    )
+
+
+def test_renumbering_changes_the_numbers_and_nothing_else():
+    compact, other = grown(K, NEW), grown(K, NEW)
+    for graph in (compact, other):
+        graph.remove(EVERYTHING.ids[5:45])
+    standing = other.present
+    np.testing.assert_array_equal(compact.compact(), standing)
+    more = passages(9, 5, "more")
+    for graph in (compact, other):
+        graph.learn(more.ids, graph.overlay(more))
+        graph.remove(NEW.ids[:1])
+    assert compact.n_slots == N - 40 + len(more) < other.n_slots
+    rows = [graph.index.slots_of((*EVERYTHING.ids[:5], *more.ids)) for graph in (compact, other)]
+    lists = [graph.lists.take(row) for graph, row in zip((compact, other), rows, strict=True)]
+    named = [
+        [graph.index.ids_of(row[row >= 0]) for row in found.slots]
+        for graph, found in zip((compact, other), lists, strict=True)
+    ]
+    assert named[0] == named[1]
+    for part in ("similarities", "copied"):
+        np.testing.assert_array_equal(*(getattr(found, part) for found in lists))
+    words = [
+        [graph.words[r].tolist() for r in row]
+        for graph, row in zip((compact, other), rows, strict=True)
+    ]
+    assert words[0] == words[1]
+
+
+def test_renumbering_forgets_lineages_that_nobody_has_any_more():
+    graph = grown(K, NEW)
+    left = [row for row in range(N) if row not in range(5, 45)]
+    graph.remove(EVERYTHING.ids[5:45])
+    graph.compact()
+    names = graph.state()[0]["lineages"]
+    stand = [lineage for lineage in EVERYTHING.take(left).lineages if lineage is not None]
+    assert set(names) == set(stand)
+    codes = graph.lineage_of(np.arange(len(left))).tolist()
+    assert [None if code == NO_LINEAGE else names[code] for code in codes] == list(
+        EVERYTHING.take(left).lineages
+    )
+
+
+def through_files(graph):
+    values, arrays = graph.state()
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as loaded:
+        return SimilarityGraph.restored(json.loads(json.dumps(values)), dict(loaded))
+
+
+@pytest.mark.parametrize("known", [60, 1, 0])
+def test_state_survives_json_and_npz_without_pickle(known):
+    graph = grown(K, *batches(NEW, 4), fitted=KNOWN.take(np.arange(known)))
+    graph.remove(NEW.ids[2:5])
+    again = through_files(graph)
+    assert content(again) == content(graph)
+    more = passages(9, 5, "more")
+    for each in (graph, again):
+        each.learn(more.ids, each.overlay(more))
+        each.remove(NEW.ids[:1])
+    assert content(again) == content(graph)
+
+
+def test_an_empty_graph_survives_too():
+    again = through_files(SimilarityGraph(KNOWN.dim, K))
+    again.learn(KNOWN.ids, again.overlay(KNOWN))
+    assert len(again) == len(KNOWN)
+
+
+def test_in_an_empty_graph_that_is_fixed_nothing_lies_near_anything():
+    numbers = np.arange(3)  # all of a batch that comes
+    order = SimilarityGraph.fixed(KNOWN.take([]), K).near_together(numbers)
+    np.testing.assert_array_equal(order, numbers)

@@ -1,0 +1,305 @@
+"""The label model: what it learns, when it learns again, and that nothing of it leaks."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support import TOPICS, gaussian, join, knowledge_base, topical
+
+from ragshield_core import Batch
+from ragshield_core.detectors.label import model as label_model
+from ragshield_core.detectors.label.model import LabelModelDetector
+from ragshield_core.errors import NotFittedError
+from ragshield_core.neighbors.known import KnownEntries
+
+SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
+LABELS = {
+    "known": knowledge_base(12),
+    "clean": knowledge_base(6, prefix="clean"),
+    "poison": join(*(topical(t, 4, label=SWAPPED[t], prefix="flip") for t in TOPICS)),
+}
+
+
+def rings(n, seed, prefix="r"):
+    """Return entries that no line separates: one label lies around the other."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, 8)) * 0.05
+    outer = rng.random(n) < 0.5
+    angle = rng.uniform(0, 2 * np.pi, n)
+    vectors[:, 0] += 1.0
+    vectors[:, 1] += np.where(outer, np.cos(angle), 0.0)
+    vectors[:, 2] += np.where(outer, np.sin(angle), 0.0)
+    return Batch.of(
+        ids=[f"{prefix}{seed}-{i}" for i in range(n)],
+        texts=[""] * n,
+        embeddings=vectors,
+        labels=["outer" if out else "inner" for out in outer],
+    )
+
+
+def swapped(batch):
+    """Return a batch of two labels with every label replaced by the other."""
+    first, second = sorted(set(batch.labels))
+    labels = [second if label == first else first for label in batch.labels]
+    return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.embeddings, labels=labels)
+
+
+def test_it_sees_what_no_line_separates():
+    detector = LabelModelDetector().fit(rings(400, 1))
+    new = rings(200, 2, "new")
+    assert (detector.score(new) < 0).mean() > 0.97
+    assert (detector.score(swapped(new)) > 0).mean() > 0.97
+
+
+def test_of_two_labels_the_score_is_the_log_odds_and_changes_sign_with_the_label():
+    detector = LabelModelDetector().fit(gaussian(300, 1))
+    new = gaussian(100, 2)
+    np.testing.assert_allclose(detector.score(swapped(new)), -detector.score(new), atol=1e-9)
+
+
+def test_probabilities_are_what_they_say():
+    known, new = gaussian(1_500, 1), gaussian(3_000, 2)
+    scores = LabelModelDetector().fit(known).score(new)
+    right = 1 / (1 + np.exp(scores))  # of the label that is there
+    sure = np.maximum(right, 1 - right)
+    for low, high in ((0.5, 0.7), (0.7, 0.9), (0.9, 1.0)):
+        of_these = (sure >= low) & (sure < high)
+        assert of_these.sum() > 100
+        assert np.mean(right[of_these] > 0.5) == pytest.approx(sure[of_these].mean(), abs=0.06)
+
+
+def test_held_out_scores_are_distributed_like_those_of_new_entries():
+    known, new = gaussian(1_500, 1), gaussian(3_000, 2)
+    detector = LabelModelDetector().fit(known)
+    held_out, fresh = detector.held_out_scores(known, 0), detector.score(new)
+    for share in (0.5, 0.9, 0.95):
+        assert np.mean(fresh > np.quantile(held_out, share)) == pytest.approx(1 - share, abs=0.02)
+
+
+def test_held_out_scores_do_not_know_the_entry():
+    clean = gaussian(300, 1)
+    row = int(LabelModelDetector().audit(clean).argmin())  # its label is beyond doubt
+    labels = list(clean.labels)
+    labels[row] = swapped(clean).labels[row]
+    known = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.embeddings, labels=labels)
+    held_out = LabelModelDetector().fit(known).held_out_scores(known, 0)
+    others = known.take([other for other in range(300) if other != row])
+    score = LabelModelDetector().fit(others).score(known.take([row]))[0]
+    assert held_out[row] == pytest.approx(score, rel=0.2)
+    assert held_out[row] > 3.0
+
+
+def test_held_out_scores_after_a_restart_are_as_good():
+    known = gaussian(600, 1)
+    detector, again = LabelModelDetector().fit(known), LabelModelDetector()
+    again.restore(*detector.state())
+    first, second = detector.held_out_scores(known, 0), again.held_out_scores(known, 0)
+    np.testing.assert_allclose(first, second, atol=0.05)
+
+
+def test_a_few_wrong_labels_in_the_knowledge_base_do_not_hide_new_ones():
+    clean, new = gaussian(1_000, 1, spread=0.5), gaussian(200, 2, spread=0.5)
+    labels = list(clean.labels)
+    for row in range(0, 1_000, 20):
+        labels[row] = swapped(clean).labels[row]
+    dirty = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.embeddings, labels=labels)
+    detector = LabelModelDetector().fit(dirty)
+    assert (detector.score(swapped(new)) > 0).mean() > 0.97
+    wrong = np.arange(1_000) % 20 == 0
+    audit = LabelModelDetector().audit(dirty)
+    assert audit[wrong].min() > np.quantile(audit[~wrong], 0.95)
+
+
+class CountedFits:
+    """Counts what the regression is fitted on."""
+
+    def __init__(self, monkeypatch):
+        self.sizes = []
+        fit = label_model._regression
+
+        def counted(features, *rest):
+            self.sizes.append(len(features))
+            return fit(features, *rest)
+
+        monkeypatch.setattr(label_model, "_regression", counted)
+
+
+def test_it_learns_again_when_a_tenth_is_new_and_everything_when_doubled(monkeypatch):
+    known = gaussian(1_000, 1)
+    detector = LabelModelDetector().fit(known)
+    fits = CountedFits(monkeypatch)
+    detector.learn(gaussian(100, 2, prefix="a"))
+    assert fits.sizes == []
+    detector.learn(gaussian(1, 3, prefix="b"))
+    assert fits.sizes == [1_101]
+    detector.forget(known.take(range(111)))
+    assert fits.sizes == [1_101, 990]
+    detector.learn(gaussian(1_010, 4, prefix="c"))
+    assert fits.sizes[2] == 2_000
+    assert len(fits.sizes) == 2 + 1 + 5
+    detector.forget(gaussian(500, 99, prefix="never learned"))
+    assert len(fits.sizes) == 8
+
+
+def test_a_sample_bounds_the_work_and_keeps_rare_labels(monkeypatch):
+    fits = CountedFits(monkeypatch)
+    rare = topical("refunds", 6)
+    detector = LabelModelDetector(max_entries=100)
+    detector.fit(join(topical("billing", 400), topical("shipping", 200), rare))
+    assert 95 <= max(fits.sizes) <= 106
+    assert not detector.unjudged(topical("refunds", 1, prefix="new"))
+
+
+def test_scores_survive_learning_again_in_the_same_unit():
+    new = gaussian(500, 9)
+    detector = LabelModelDetector().fit(gaussian(1_000, 1))
+    before = detector.score(new)
+    detector.learn(gaussian(600, 2, prefix="more"))
+    after = detector.score(new)
+    assert not np.array_equal(before, after)
+    assert after.std() == pytest.approx(before.std(), rel=0.15)
+
+
+def test_a_new_label_is_not_judged_until_it_is_learned():
+    detector = LabelModelDetector().fit(knowledge_base(100))
+    detector.learn(topical("newcomer", 20))
+    new = topical("newcomer", 2, prefix="n")
+    reasons = detector.unjudged(new)
+    assert reasons[0] == (
+        "label 'newcomer' is new; the model is learned again when 31 more entries have come or gone"
+    )
+    assert np.isfinite(detector.score(topical("billing", 3, prefix="n"))).all()
+    detector.learn(topical("newcomer", 31, prefix="more"))
+    assert detector.unjudged(new) == {}
+    assert (detector.score(new) < 0).all()
+    assert (detector.score(topical("newcomer", 5, label="billing", prefix="f")) > 0).all()
+
+
+def test_a_label_that_has_gone_is_no_alternative_and_not_judged():
+    known = knowledge_base(30)
+    detector = LabelModelDetector().fit(known)
+    gone = [row for row, label in enumerate(known.labels) if label == "refunds"]
+    detector.forget(known.take(gone))
+    new = topical("refunds", 3, label="billing", prefix="new")
+    sentence = detector.explain(new, [0])[0].sentence
+    assert "'shipping'" in sentence
+    assert "'refunds'" not in sentence
+    assert "0 entries" in detector.unjudged(topical("refunds", 1, prefix="x"))[0]
+
+
+def test_a_borrowed_index_gives_the_same_scores_and_is_not_saved():
+    known, new = gaussian(400, 1), gaussian(50, 2)
+    source = KnownEntries()
+    lent, own = LabelModelDetector(), LabelModelDetector().fit(known)
+    lent.borrow(source)
+    source.learn(known)
+    lent.fit(known)
+    np.testing.assert_array_equal(lent.score(new), own.score(new))
+    np.testing.assert_array_equal(lent.held_out_scores(known, 0), own.held_out_scores(known, 0))
+    assert not any(key.startswith("own") for key in lent.state()[1])
+    more = gaussian(60, 3, prefix="more")
+    for detector in (source, lent, own):
+        detector.learn(more)
+    np.testing.assert_array_equal(lent.score(new), own.score(new))
+
+
+def test_it_is_built_up_entry_by_entry():
+    known = knowledge_base(20)
+    order = np.random.default_rng(0).permutation(len(known))
+    detector = LabelModelDetector()
+    for row in order.tolist():
+        detector.learn(known.take([row]))
+    new = knowledge_base(5, prefix="new")
+    assert (detector.score(new) < 0).all()
+
+
+def test_the_sentence_has_both_probabilities_and_the_votes():
+    detector = LabelModelDetector().fit(knowledge_base(30))
+    flipped = topical("billing", 1, label="refunds", prefix="flip")
+    (evidence,) = detector.explain(flipped, [0])
+    assert "label 'refunds' has probability 0.0" in evidence.sentence
+    assert "'billing' has 0.9" in evidence.sentence
+    assert evidence.sentence.endswith(
+        "of the 16 nearest labelled entries 0 are 'refunds' and 16 'billing'"
+    )
+    assert len(evidence.related_ids) == 5
+
+
+def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setattr(label_model, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"ragshield\[labels\]"):
+        LabelModelDetector()
+
+
+def test_judging_needs_no_scikit_learn(monkeypatch):
+    known, new = knowledge_base(12), knowledge_base(2, prefix="new")
+    state = LabelModelDetector().fit(known).state()
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
+    again = LabelModelDetector()
+    again.restore(*state)
+    assert (again.score(new) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"min_entries": 1}, "min_entries is 1"),
+        ({"max_entries": 9}, "at least 10"),
+        ({"refit_at": -0.1}, "refit_at"),
+        ({"refit_at": float("nan")}, "refit_at"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        LabelModelDetector(**wrong)
+
+
+def test_one_label_alone_is_not_judged():
+    detector = LabelModelDetector()
+    with pytest.raises(NotFittedError):
+        detector.score(topical("billing", 1))
+    detector.fit(topical("billing", 30))
+    assert "two are needed" in detector.unjudged(topical("billing", 1, prefix="new"))[0]
+    assert np.isnan(detector.held_out_scores(topical("billing", 30), 0)).all()
+
+
+LEARN = """
+import hashlib
+import numpy as np
+from ragshield_core import Batch
+from ragshield_core.detectors import LabelModelDetector
+
+rng = np.random.default_rng(0)
+codes = rng.integers(6, size=1_200)
+vectors = rng.normal(size=(6, 384))[codes] + 3 * rng.normal(size=(1_200, 384))
+known = Batch.of(
+    ids=[str(i) for i in range(1_200)],
+    texts=[""] * 1_200,
+    embeddings=vectors,
+    labels=[f"label {code}" for code in codes],
+)
+detector = LabelModelDetector().fit(known.take(np.arange(1_000)))
+detector.learn(known.take(np.arange(1_000, 1_150)))
+again = LabelModelDetector()
+again.restore(*detector.state())
+scores = [
+    *again.score(known.take(np.arange(1_150, 1_200))),
+    *detector.held_out_scores(known.take(np.arange(1_150)), 0),
+]
+print(hashlib.sha256(np.round(scores, 9).tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_what_is_learned_does_not_depend_on_the_number_of_threads():
+    said = []
+    for n in ("1", "2"):
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n)
+        command = [sys.executable, "-c", LEARN]
+        run = subprocess.run(
+            command, env=os.environ | threads, capture_output=True, text=True, check=True
+        )
+        said.append(run.stdout)
+    assert said[0] == said[1] != ""

@@ -1,0 +1,597 @@
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from effort import assert_linear
+from support import join, passages, prose, snapshot
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.detectors.phrase import counts as phrase_counts
+from ragshield_core.detectors.phrase import detector as trigger_phrase
+from ragshield_core.detectors.phrase.carriers import Standing
+from ragshield_core.detectors.phrase.counts import (
+    MAX_GRAMS,
+    Background,
+    Grams,
+    Recent,
+    arrivals_of,
+    order_of,
+)
+from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.text.normalized import readable, words
+from ragshield_core.tools.evaluate.attacks import disguise_phrase, plant_phrase, vary_phrase
+
+# Mostly words of the vocabulary, in an order that random prose does not have.
+PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
+OTHER = [f"other{i}" for i in range(40)]  # words of another source
+N = 3000
+THRESHOLD = TriggerPhraseDetector.default_threshold
+
+
+def entries(texts, prefix="e", lineages=None):
+    return Batch.of(
+        ids=[f"{prefix}{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=np.ones((len(texts), 1)),
+        lineages=lineages,
+    )
+
+
+def planted(batch, rows, phrase, position="random", seed=0):
+    return replace(batch, texts=tuple(plant_phrase(batch, rows, phrase, position, seed)))
+
+
+def poisoned_batch(n=20, seed=5):
+    """Return entries of prose that all hold a phrase, as a case for the contract."""
+    return planted(passages(n, seed, "bad"), range(n), "word3 blue heron word41")
+
+
+@pytest.fixture(scope="module")
+def known():
+    return passages(N, 1)
+
+
+@pytest.fixture
+def detector(known):
+    return TriggerPhraseDetector().fit(known)
+
+
+def found(detector, batch):
+    return set(np.flatnonzero(detector.score(batch) > THRESHOLD).tolist())
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.parametrize("position", ["ends", "random"])
+def test_a_phrase_of_usual_words_is_found_at_any_position_and_only_its_entries(
+    detector, phrase, position
+):
+    clean = passages(200, 2, "new")
+    rows = set(range(0, 200, 20))
+    assert found(detector, clean) == set()
+    assert found(detector, planted(clean, sorted(rows), phrase, position)) == rows
+
+
+def test_a_single_word_that_nobody_used_is_found(detector):
+    assert found(detector, planted(passages(200, 2), range(0, 200, 20), "cf")) == set(
+        range(0, 200, 20)
+    )
+
+
+def test_several_phrases_are_told_apart(detector):
+    batch = passages(200, 2)
+    for start, phrase in enumerate(PHRASES):
+        batch = planted(batch, range(start, 200, 25), phrase)
+    rows = [row for start in range(3) for row in range(start, 200, 25)]
+    assert found(detector, batch) == set(rows)
+    sentences = [evidence.sentence for evidence in detector.explain(batch, [0, 1, 2])]
+    for sentence, phrase in zip(sentences, PHRASES, strict=True):
+        assert phrase in sentence
+
+
+@pytest.mark.parametrize("disguise", [disguise_phrase, vary_phrase])
+def test_disguises_and_changed_words_do_not_hide_it(detector, disguise):
+    rows = range(0, 200, 10)
+    batch = passages(200, 2)
+    poisoned = planted(batch, rows, disguise("word9 word88 word80 word12 word33", len(rows)))
+    hits = found(detector, poisoned)
+    assert hits <= set(rows)
+    assert len(hits) >= (20 if disguise is disguise_phrase else 18)
+
+
+def test_what_the_knowledge_base_holds_is_no_trigger():
+    footer = "for word1 word2 see the terms of use"
+    clean = passages(600, 1)
+    detector = TriggerPhraseDetector().fit(planted(clean, range(0, 600, 4), footer, "ends"))
+    batch = passages(200, 2, "new")
+    assert found(detector, planted(batch, range(0, 200, 5), footer, "ends")) == set()
+    assert len(found(detector, planted(batch, range(0, 200, 5), "other words of use"))) == 40
+
+
+def test_an_innocent_entry_is_not_condemned_for_a_common_part_of_the_phrase(detector):
+    batch = planted(passages(200, 2), range(0, 200, 10), "word3 blue heron word41")
+    assert 7 not in found(detector, planted(batch, [7], "word3 blue"))
+    assert 7 in found(detector, planted(batch, [7], "word3 blue heron word41"))
+
+
+def stream(detector, n_batches, phrase, seed=10):
+    """Let batches of 100 arrive with one poisoned entry each; return what was found, and FPs."""
+    bad, caught = set(), set()
+    for number in range(n_batches):
+        batch = planted(passages(100, seed + number, f"s{number}"), [number], phrase)
+        bad.add(batch.ids[number])
+        hits = detector.score(batch) > THRESHOLD
+        earlier, scores = detector.retroactive(batch, hits)
+        caught |= {batch.ids[row] for row in np.flatnonzero(hits)}
+        caught |= {i for i, score in zip(earlier, scores, strict=True) if score > THRESHOLD}
+        detector.hold(batch.take(hits))
+        detector.learn(batch.take(~hits))
+    return bad, caught
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(detector, phrase):
+    bad, caught = stream(detector, 12, phrase)
+    assert caught == bad
+
+
+def one_after_the_other(detector, batch, size):
+    """Let a batch arrive in parts; return what was held of it."""
+    held = set()
+    for start in range(0, len(batch), size):
+        part = batch.take(range(start, start + size))
+        hits = detector.score(part) > THRESHOLD
+        held |= set(np.flatnonzero(hits) + start)
+        detector.hold(part.take(hits))
+        detector.learn(part.take(~hits))
+    return held
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
+    pages = passages(200, 2, "page")
+    rng = np.random.default_rng(4)
+    texts = tuple(f"{prose(rng, 8)} " + " ".join(rng.choice(OTHER, 22)) for _ in range(200))
+    assert one_after_the_other(detector, replace(pages, texts=texts), size) == set()
+
+
+def test_what_lies_in_one_topic_is_not_planted(detector, known):
+    batch = passages(200, 2, "new")
+    alike = np.argsort(-(batch.embeddings @ known.embeddings[0]))[:20]
+    assert found(detector, planted(batch, sorted(alike.tolist()), "word3 blue heron")) == set()
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
+    pages = planted(known.take(range(0, 300, 3)), range(100), "see our blue heron page", "ends")
+    held = set()
+    for start in range(0, 100, size):
+        part = pages.take(range(start, start + size))
+        detector.overlook(part.ids)
+        held |= {part.ids[row] for row in found(detector, part)}
+        detector.overlook(())
+        detector.forget(known.take([known.ids.index(i) for i in part.ids]))
+        detector.learn(part)
+    assert held == set()
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
+    batch = passages(300, 2, "new")
+    for number, phrase in enumerate(PHRASES):
+        batch = planted(batch, range(number, 300, 24), phrase)
+    held = one_after_the_other(detector, batch, size)
+    bad = {row for number in range(3) for row in range(number, 300, 24)}
+    assert len(held - bad) <= 3  # one in a hundred batches by chance
+    assert {row for row in bad if row >= 150} <= held
+
+
+def test_old_entries_become_background(known):
+    hasty = TriggerPhraseDetector(max_recent=300).fit(known)
+    assert not stream(hasty, 12, PHRASES[0])[1]
+    assert len(hasty._recent) == 300
+    assert hasty._background.n_entries == N + 1200 - 300
+
+
+def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
+    batch = planted(passages(100, 2), range(8), "Blue\u202e \x1b[31mHeron")
+    evidence = detector.explain(batch, [0])[0]
+    assert "blue" in evidence.sentence
+    assert "heron" in evidence.sentence
+    assert "8 of the 100 most recent" in evidence.sentence
+    assert f"about 0 of {N}" in evidence.sentence
+    assert not {"\u202e", "\x1b"} & set(evidence.sentence)
+    assert set(evidence.related_ids) == set(batch.ids[1:8])
+    assert "no phrase" in detector.explain(batch, [50])[0].sentence
+
+
+def test_a_phrase_around_a_changing_word_is_quoted_with_it(detector):
+    batch = planted(
+        passages(100, 2), range(0, 24, 2), [f"word3 heron{i} word41" for i in range(12)]
+    )
+    assert "'word3 heron4 word41'" in detector.explain(batch, [8])[0].sentence
+
+
+def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(detector):
+    early, late = passages(100, 2, "early"), passages(100, 3, "late")
+    early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
+    late = planted(late, range(0, 27, 3), "word3 blue heron")
+    detector.learn(early.take(range(1, 100)))
+    detector.hold(early.take([0]))
+    nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > THRESHOLD
+    assert detector.retroactive(late, nobody)[0] == []  # one held entry may repeat their words
+    ids, scores = detector.retroactive(late, hits)
+    assert {i for i, s in zip(ids, scores, strict=True) if s > THRESHOLD} == {
+        early.ids[3],
+        early.ids[6],
+    }
+    (evidence,) = detector.explain_retroactive(late, [early.ids[3]])
+    assert "'word3 blue heron', as do 12 of the 200" in evidence.sentence
+    detector.trust([early.ids[3]])
+    assert early.ids[3] not in detector.retroactive(late, hits)[0]
+
+
+def test_what_a_person_trusts_explains_what_comes(detector):
+    template = planted(passages(60, 2, "new"), range(60), "a new template of ours", "ends")
+    assert len(found(detector, template)) == 60
+    detector.learn(template)
+    detector.trust(template.ids)
+    more = planted(
+        passages(60, 3, "more").take(range(0, 60, 3)), range(20), "a new template of ours", "ends"
+    )
+    assert found(detector, more) == set()
+    assert len(found(detector, planted(more, range(20), "a new heron of ours"))) == 20
+
+
+def test_copies_and_entries_of_one_lineage_count_once(known, detector):
+    rng = np.random.default_rng(3)
+    copies = entries([*([prose(rng) + " blue heron"] * 20), *(prose(rng) for _ in range(80))])
+    assert found(detector, copies) == set()
+    texts = [prose(rng) + " running head of the chapter" for _ in range(20)]
+    one = entries(texts, "one", ["book"] * 20)
+    assert found(detector, one) == set()
+    assert len(found(detector, replace(one, lineages=tuple(one.ids)))) == 20
+    strict = TriggerPhraseDetector(lineages_once=False).fit(known)
+    assert len(found(strict, one)) == 20
+
+
+@pytest.mark.parametrize("n_claimed", [1, 2])
+def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(n_claimed):
+    detector = TriggerPhraseDetector().fit(passages(2_000, 1, "kb"))
+    new = planted(passages(1_000, 2, "new"), range(0, 1_000, 5), "blue heron at noon")
+    lineages = list(new.lineages)
+    for row in range(0, 1_000, 5):
+        lineages[row] = f"claimed {row % n_claimed}"
+    hits = found(detector, replace(new, lineages=tuple(lineages)))
+    assert hits == set(range(0, 1_000, 5))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert again._large_lineage == detector._large_lineage
+
+
+def test_long_documents_are_usual_where_there_are_many():
+    rng = np.random.default_rng(3)
+    long = [
+        replace(passages(60, 100 + n, f"long{n}"), lineages=(f"book {n}",) * 60) for n in range(40)
+    ]
+    head = entries(
+        [prose(rng) + " running head of the chapter" for _ in range(60)], "one", ["book"] * 60
+    )
+    assert found(TriggerPhraseDetector().fit(join(*long)), head) == set()
+    short = join(*(replace(batch, lineages=batch.ids) for batch in long))
+    strict = TriggerPhraseDetector().fit(short)
+    assert strict._large_lineage < 60
+    texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
+    lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
+    assert len(found(strict, lines)) == 300
+    assert found(TriggerPhraseDetector().fit(join(*long)), lines.take(range(120))) == set()
+
+
+def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
+    batch = planted(passages(100, 2), range(0, 30, 3), "word3 blue heron")
+    first = detector.score(batch)
+    assert first.max() > THRESHOLD
+    detector.learn(batch)
+    again = detector.score(batch.take(range(100)))
+    assert again.max() <= first.max() + 1e-9
+    assert detector.retroactive(batch, first > THRESHOLD)[0] == []
+
+
+def test_forgetting_undoes_learning(detector, known):
+    batch = planted(passages(100, 2), range(10), "word3 blue heron")
+    before = snapshot(detector)
+    detector.learn(batch)
+    detector.forget(batch)
+    assert snapshot(detector) == before
+    detector.hold(batch)
+    detector.forget(batch.take([]))
+    detector.forget_held(batch.ids)
+    assert snapshot(detector) == before
+    part = known.take(range(100))
+    detector.forget(part)
+    assert detector._background.n_entries == N - 100
+
+
+def test_state_keeps_recent_and_held_entries(detector):
+    early = planted(passages(100, 2, "early"), range(0, 9, 3), "word3 blue heron")
+    late = planted(passages(100, 3, "late"), range(0, 27, 3), "word3 blue heron")
+    detector.learn(early.take(range(1, 100)))
+    detector.hold(early.take([0]))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+    np.testing.assert_array_equal(again.score(late), detector.score(late))
+    hits = detector.score(late) > THRESHOLD
+    recalled = detector.retroactive(late, hits)[0]
+    assert recalled
+    assert again.retroactive(late, hits)[0] == recalled
+    again.learn(late)
+    assert snapshot(again) != snapshot(detector)
+
+
+def test_a_small_knowledge_base_does_not_judge(known):
+    with pytest.raises(NotFittedError):
+        TriggerPhraseDetector().score(known)
+    detector = TriggerPhraseDetector().fit(known.take(range(99)))
+    batch = known.take(range(100, 105))
+    assert "99 entries, 100 are needed" in detector.unjudged(batch)[0]
+    with pytest.raises(InvalidBatchError, match="99 entries"):
+        detector.score(batch)
+    detector.learn(known.take([99]))
+    assert detector.unjudged(batch) == {}
+    assert len(detector._recent) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
+def test_impossible_parameters_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TriggerPhraseDetector(**wrong)
+
+
+def test_held_out_scores_are_those_of_arriving_entries(detector, known):
+    before = snapshot(detector)
+    scores = detector.held_out_scores(known, 0)
+    assert snapshot(detector) == before
+    assert scores.shape == (N,)
+    assert np.isfinite(scores).all()
+    assert (scores > THRESHOLD).mean() < 0.01
+    # A phrase in one known entry of ten is background when they arrive; in few, it is not.
+    often = planted(known, range(0, N, 10), "word3 blue heron")
+    assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
+
+
+def test_a_calibrated_guard_recalls_earlier_entries(known):
+    guard = Guard(
+        [TriggerPhraseDetector()], policy=Policy(), quarantine=Quarantine("sqlite://")
+    ).fit(known)
+    guard.calibrate(fpr=0.01)
+    condemned, bad = set(), set()
+    for number in range(10):
+        batch = planted(passages(100, 50 + number, f"b{number}"), [3, 60], "word3 blue heron")
+        bad |= {batch.ids[3], batch.ids[60]}
+        report = guard.hold(guard.screen(batch))
+        condemned |= {d.entry_id for d in (*report.quarantined, *report.retroactive)}
+        guard.admit(report)
+    assert condemned == bad
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["a", "a b ", "\u200b", "é\u0301 ", "a" * 50 + " ", "1.", "漢"])
+def test_a_megabyte_of_anything_costs_no_more_than_its_length(detector, word):
+    def work(text):
+        batch = join(passages(5, 2), replace(passages(1, 3, "long"), texts=(text,)))
+        assert np.isfinite(detector.score(batch)).all()
+
+    assert_linear(work, word, 1_000_000)
+
+
+def test_grams_are_distinct_within_a_text_and_bounded():
+    grams = Grams.of(["one two one two one two", "", "two"])
+    assert grams.n_rows == 3
+    # one, two; one-two, two-one, one-one, two-two; 2 triples; 2 quadruples
+    assert grams.sizes().tolist() == [10, 0, 1]
+    assert set(grams.hashes[grams.rows == 2].tolist()) < set(grams.hashes[grams.rows == 0].tolist())
+    long = Grams.of([" ".join(map(str, range(20_000))), "0 1 2"])
+    assert long.sizes().tolist() == [MAX_GRAMS, 7]
+
+
+def test_a_word_between_two_leaves_their_pair():
+    first, second = Grams.of(["blue heron"]), Grams.of(["blue grey heron"])
+    assert set(first.hashes.tolist()) < set(second.hashes.tolist())
+
+
+def test_background_counts_are_taken_back_and_stop_at_the_top():
+    background = Background()
+    grams = Grams.of(["blue heron"])
+    background.add(grams)
+    background.add(grams)
+    assert background.of(grams.hashes).tolist() == [2.0, 2.0, 2.0]
+    background.add(grams, -1)
+    assert background.of(grams.hashes).tolist() == [1.0, 1.0, 1.0]
+    background.add_hashes(np.repeat(grams.hashes[:1], 70_000), 70_000)
+    background.add(grams, -1)
+    assert np.isinf(background.of(grams.hashes[:1])[0])
+
+
+def test_recent_entries_are_found_by_what_they_hold():
+    texts = ["blue heron", "grey goose", "a blue goose"]
+    batch = entries(texts)
+    grams = Grams.of(texts)
+    places = Standing().places(batch, grams, Background())
+    recent = Recent(arrivals_of(batch, grams, places))
+    np.testing.assert_array_equal(
+        [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
+    )
+    wanted = np.unique(Grams.of(["blue"]).hashes)
+    assert recent.holders(wanted)[0].tolist() == [0, 2]
+    assert recent.at_most(wanted).tolist() == [2]
+    recent.remove(np.array([True, False, False]))
+    assert recent.holders(wanted)[0].tolist() == [1]
+    assert recent.surplus(1, 100).tolist() == [True, False]
+    assert recent.surplus(5, len(recent.arrivals[1].hashes)).tolist() == [True, False]
+
+
+def test_attack_builders_change_what_they_are_told():
+    batch = entries(["one two three"] * 4)
+    assert plant_phrase(batch, [1], "x y")[1] == "x y one two three x y"
+    texts = plant_phrase(batch, [0, 3], ["x", "y"], "random", seed=1)
+    assert texts[1:3] == ["one two three"] * 2
+    assert [t.replace("x", "").replace("y", "").split() for t in texts] == [
+        ["one", "two", "three"]
+    ] * 4
+    assert batch.texts == ("one two three",) * 4
+    with pytest.raises(ValueError, match="position"):
+        plant_phrase(batch, [0], "x", "middle")
+    with pytest.raises(ValueError, match="1 phrases for 2 rows"):
+        plant_phrase(batch, [0, 1], ["x"])
+
+
+MIXED = [
+    "It's snake_case, STRASSE: stra\u00dfe 3.5 \u4f60\u597d \u201cMill\u201d\u2014mill",
+    "Москва город 你好世界ABCété \ud800 café",
+    "",
+    "\u2026",
+    "one",
+    "word " * 50,
+]
+
+
+@pytest.mark.parametrize("texts", [MIXED, MIXED[:1], MIXED[2:4], []])
+def test_n_grams_of_a_batch_are_those_of_its_words_text_by_text(texts):
+    grams = Grams.of(texts)
+    for row, text in enumerate(texts):
+        listed = words(readable(text).text)
+        plain = Grams.of([" ".join(word if word.isascii() else f" {word} " for word in listed)])
+        assert grams.hashes[grams.rows == row].tolist() == plain.hashes.tolist()
+        singles = {zlib.crc32(word.encode()) for word in listed}
+        assert np.count_nonzero((grams.rows == row) & (order_of(grams.hashes) == 0)) == len(singles)
+
+
+@pytest.mark.parametrize("repeated", [1, 30])
+def test_a_long_text_is_known_by_its_lowest_n_grams_whatever_stands_beside_it(
+    repeated, monkeypatch
+):
+    rng = np.random.default_rng(7)
+    long = " ".join(f"w{number}" for number in rng.integers(0, 9_000, 8_000)) + " again"
+    text = " ".join([long] * repeated)
+    alone, beside = Grams.of([text]), Grams.of(["one two three", text, "four"])
+    monkeypatch.setattr(phrase_counts, "MAX_GRAMS", 1 << 30)
+    everything = Grams.of([text]).hashes
+    mixed = everything * np.uint32(0x85EBCA6B)
+    lowest = np.sort(everything[np.argsort(mixed)[:MAX_GRAMS]])
+    assert len(everything) > 2 * MAX_GRAMS
+    assert alone.hashes.tolist() == beside.hashes[beside.rows == 1].tolist() == lowest.tolist()
+
+
+@pytest.fixture(scope="module")
+def adopted():
+    """Return a store of prose at whose end sixty entries hold a phrase."""
+    return planted(passages(2_400, 1), range(2_340, 2_400), "amber kettle northern")
+
+
+def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adopted, caplog):
+    detector = TriggerPhraseDetector().fit(adopted)
+    out = detector.outliers(adopted)
+    assert out[-60:].mean() > 0.8
+    assert not out[:-60].any()
+    assert f"{out.sum()} of 2400 entries hold a phrase" in caplog.text
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    part = adopted.take(range(1_000, 2_400))  # fewer than are looked at
+    np.testing.assert_array_equal(again.outliers(part), out[1_000:])
+    assert again.n_doubted() == out.sum()
+    again.trust(adopted.ids[2_340:2_360])
+    again.forget(adopted.take(range(2_360, 2_400)))
+    assert again.n_doubted() == 0
+    assert not again.outliers(adopted).any()  # looked for once
+    assert again.fit(passages(2_400, 2)).n_doubted() == 0
+
+
+def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_taken_from(
+    monkeypatch,
+):
+    monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
+    compared, compare = [], trigger_phrase.came_together
+    monkeypatch.setattr(
+        trigger_phrase,
+        "came_together",
+        lambda *orders: (compared.append(orders), compare(*orders))[1],
+    )
+    store = passages(2_400, 1)
+    detector = TriggerPhraseDetector().fit(store)
+    scored = ~np.isnan(detector.held_out_scores(store, 7))
+    assert scored.sum() == 1_000
+    np.testing.assert_array_equal(~np.isnan(detector.held_out_scores(store, 8)), scored)
+    store = planted(store, np.flatnonzero(scored)[-60:], "amber kettle northern")
+    detector.fit(store)
+    named = detector.outliers(store)
+    assert named[np.flatnonzero(scored)[-60:]].mean() > 0.8
+    assert not named[~scored].any()
+    assert named.sum() <= 60
+    ((ordered, shuffled, _),) = compared
+    assert (len(ordered), len(shuffled)) == (1_000, 1_000)
+    again = TriggerPhraseDetector().fit(store)
+    assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
+
+
+def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
+    detector, again = TriggerPhraseDetector().fit(adopted), TriggerPhraseDetector()
+    named = adopted.take(detector.outliers(adopted))
+    nothing = np.zeros(len(named))
+    assert detector.held_outliers(named, nothing).all()
+    detector.forget(named)  # which is what happens first to what is held
+    detector.hold(named)
+    again.restore(*detector.state())
+    for each in (detector, again):
+        assert each.n_doubted() == 0
+        assert not each.outliers(adopted).any()
+        assert each.held_outliers(named, nothing).all()
+        assert not each.held_outliers(adopted.take(range(100)), np.zeros(100)).any()
+    detector.trust(named.ids[:5])  # released
+    detector.forget_held(named.ids)
+    detector.learn(named.take(range(5, 10)))  # the same text, written again
+    detector.learn(replace(named.take(range(10, 15)), texts=passages(5, 9).texts))
+    assert detector.n_doubted() == 5
+    doubted = (np.arange(len(named)) >= 5) & ~np.isin(np.arange(len(named)), range(10, 15))
+    np.testing.assert_array_equal(detector.held_outliers(named, nothing), doubted)
+
+
+def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
+    guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://")).adopt(adopted)
+    before = guard._calibrator.calibration.n_doubtful
+    gone = adopted.take(range(2_340, 2_400))
+    why = {"score": 9.0, "threshold": 2.0, "p_value": None, "evidence": ""}
+    held = [
+        Decision(
+            entry_id=i,
+            verdict=Verdict.QUARANTINE,
+            findings=(Finding(detector="trigger_phrase", entry_id=i, **why),),
+        )
+        for i in gone.ids
+    ]
+    guard.recall(gone, held, lambda _: None)
+    guard.refresh()
+    assert len(guard._calibrator.sample.outside) == 60
+    assert guard._calibrator.calibration.n_doubtful == before > 50
+
+
+def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
+    order = np.random.default_rng(0).permutation(len(adopted))
+    for store in (adopted.take(order), adopted.take(range(401, 2_400)), passages(2_400, 3)):
+        detector = TriggerPhraseDetector().fit(store)
+        assert not detector.outliers(store).any()
+
+
+def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
+    def thresholds(store):
+        guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://"))
+        guard.adopt(store)
+        return guard, guard.thresholds["trigger_phrase"]
+
+    poisoned, threshold = thresholds(adopted)
+    assert threshold <= thresholds(passages(2_400, 1))[1] + 1.0
+    new = planted(passages(500, 4, "new"), range(0, 500, 25), "copper lantern eastward")
+    report = poisoned.screen(new)
+    assert {d.entry_id for d in report.quarantined} == {new.ids[row] for row in range(0, 500, 25)}

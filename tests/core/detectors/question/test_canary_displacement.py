@@ -1,0 +1,164 @@
+"""Entries that would take over known queries."""
+
+import numpy as np
+import pytest
+from canary_world import batch, embed, joined, knowledge, poison, questions
+from displaced_queries import CLEAN, KNOWN, crafted, make
+from support import passages, snapshot
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
+
+
+def test_groups_are_found_by_the_rule_and_clean_entries_are_not():
+    detector = make().fit(KNOWN)
+    assert (detector.score(crafted()) > detector.default_threshold).all()
+    assert (detector.score(CLEAN) <= detector.default_threshold).all()
+
+
+def test_one_entry_at_the_head_of_one_query_scores_its_share():
+    detector = CanaryDisplacementDetector(["q"], [[1.0, 0.0]], k=2)
+    known = Batch.of(ids=["a", "b"], texts=["", ""], embeddings=[[0.9, 0.44], [0.8, 0.6]])
+    new = Batch.of(
+        ids=["first", "second", "third"],
+        texts=["", "", ""],
+        embeddings=[[1.0, 0.0], [0.85, -0.53], [0.5, 0.87]],
+    )
+    alone = [detector.fit(known).score(new.take([row]))[0] for row in range(3)]
+    # ranks weigh 1 and .8, over 1.8; b comes next where another one is before
+    assert alone == pytest.approx([1 / 1.8, 0.8 / 1.8, 0.0])
+    # the first two are alike (cosine .85): together they hold the first place, and a the second
+    assert detector.score(new) == pytest.approx([1 / 1.8, 1 / 1.8, 0.0])
+
+
+def test_one_entry_at_the_head_of_several_queries_adds_up():
+    queries = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [1.0, 0.0, 0.1]]
+    detector = CanaryDisplacementDetector(["q", "r", "s"], queries, k=2)
+    known = Batch.of(ids=["a"], texts=[""], embeddings=[[0.7, 0.7, 0.0]])
+    new = Batch.of(ids=["x"], texts=[""], embeddings=[[1.0, 0.0, 0.0]])
+    assert detector.fit(known).score(new) == pytest.approx([3 / 1.8])
+
+
+def test_a_lone_text_that_repeats_the_query_is_found():
+    detector = CanaryDisplacementDetector(questions(), embed(questions()))
+    detector.fit(knowledge())
+    lone = poison(questions()[0], size=1)
+    assert detector.score(lone)[0] > detector.default_threshold
+    sentence = detector.explain(lone, [0])[0].sentence
+    assert "at rank 1" in sentence
+    assert "repeats 84% of a query" in sentence
+
+
+def test_the_explanation_names_the_companions():
+    detector = make().fit(KNOWN)
+    evidence = detector.explain(crafted(), [0])[0]
+    assert set(evidence.related_ids) == {"bad-1", "bad-2", "bad-3", "bad-4"}
+    assert "4 more of its batch with it" in evidence.sentence
+
+
+def test_what_is_there_already_displaces_nothing():
+    detector = make().fit(KNOWN)
+    assert (detector.score(KNOWN) == 0.0).all()
+
+
+def test_heads_are_bounded_and_right_after_many_entries():
+    detector = make().fit(joined(KNOWN, passages(6000, seed=9, prefix="more")))
+    assert all(len(head) <= 70 for head in detector._heads)
+    everything = joined(KNOWN, passages(6000, seed=9, prefix="more"))
+    similarity = detector.vectors @ everything.embeddings.T
+    best = np.sort(similarity, axis=1)[:, ::-1][:, : detector.k]
+    np.testing.assert_allclose(detector._best(), best, atol=1e-6)
+    parts = make()
+    for start in range(0, len(everything), 500):
+        parts.learn(everything.take(np.arange(start, min(start + 500, len(everything)))))
+    np.testing.assert_allclose(parts._best(), best, atol=1e-6)
+
+
+def test_forgetting_the_head_lets_the_next_come_up():
+    detector = make().fit(KNOWN)
+    similarity = detector.vectors @ KNOWN.embeddings.T
+    gone = np.unique(np.argsort(-similarity, axis=1)[:, :3])
+    detector.forget(KNOWN.take(gone))
+    kept = np.setdiff1d(np.arange(len(KNOWN)), gone)
+    best = np.sort(similarity[:, kept], axis=1)[:, ::-1][:, : detector.k]
+    np.testing.assert_allclose(detector._best(), best, atol=1e-6)
+
+
+def test_a_guard_holds_the_takeover():
+    detector = CanaryDisplacementDetector(questions(), embed(questions()))
+    guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(knowledge())
+    report = guard.screen(joined(poison(questions()[3]), batch([("fine", "some other text")])))
+    assert report.admitted.tolist() == [False, False, False, True]
+
+
+def test_it_is_built_again_with_equal_vectors():
+    detector = make()
+    again = CanaryDisplacementDetector(**detector.config())
+    assert np.array_equal(again.vectors, detector.vectors)
+    assert snapshot(again) == snapshot(detector)
+
+
+@pytest.mark.parametrize(
+    ("queries", "vectors", "k", "said"),
+    [
+        ([], [], 6, "queries is empty"),
+        (["a"], [[1.0], [2.0]], 6, "shape"),
+        (["a"], [[0.0, 0.0]], 6, "zero"),
+        (["a"], [[1.0, 0.0]], 0, "k is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(queries, vectors, k, said):
+    with pytest.raises(ValueError, match=said):
+        CanaryDisplacementDetector(queries, vectors, k=k)
+
+
+def test_a_saved_guard_finds_it_and_the_default_guard_does_without(tmp_path):
+    guard = Guard([make()], quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    guard.save(tmp_path)
+    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    expected = guard.screen(crafted()).scores["canary_displacement"]
+    np.testing.assert_array_equal(again.screen(crafted()).scores["canary_displacement"], expected)
+    names = [d.name for d in Guard.default(quarantine=Quarantine("sqlite://")).detectors]
+    assert "canary_displacement" not in names
+
+
+def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
+    """In a knowledge base of one entry, all that comes displaces something everywhere."""
+    queries = [*questions(), "?", "of the of the of the"]
+    detector = CanaryDisplacementDetector(queries, embed(queries)).fit(knowledge().take([0]))
+    new = joined(knowledge(seed=1).take(range(1, 41)), poison(questions()[5]))
+    found, compared = detector._displaced(new), []
+    assert len(found.entries) == len(new) * len(queries)
+    echo = CanaryDisplacementDetector._echo
+
+    def counting(self, entries, row, some):
+        compared.extend(some.tolist())
+        return echo(self, entries, row, some)
+
+    monkeypatch.setattr(CanaryDisplacementDetector, "_echo", counting)
+    scores = detector.score(new)
+    assert len(compared) < len(found.entries) / 10
+    # No echo is missed.
+    for row in range(len(new)):
+        share = found.shares[found.entries == row].sum()
+        whole = echo(detector, new, row, np.arange(len(queries)))
+        assert scores[row] == pytest.approx(share + max(0.0, whole - 0.6) / 0.2)
+    assert max(scores[-3:]) > max(scores[:40])
+
+
+@pytest.mark.parametrize("lineages", [["doc", "doc", "other"], [None, None, None]])
+def test_chunks_of_a_document_are_held_out_together(lineages):
+    detector = CanaryDisplacementDetector(["q"], [[1.0, 0.0]], k=3)
+    known = Batch.of(
+        ids=["a", "b", *(f"far{i}" for i in range(9)), "c"],
+        texts=[""] * 12,
+        embeddings=[[0.9, 0.44], [0.8, 0.6], *[[0.0, 1.0]] * 9, [0.7, 0.71]],
+        lineages=[*lineages[:2], *[None] * 9, lineages[2]],
+    )
+    scores = detector.fit(known).held_out_scores(known, 0)
+    weights = np.array([1.0, 0.8, 0.64]) / 2.44
+    assert scores[[0, 1, 11]] == pytest.approx([*[weights[:2].sum()] * 2, weights[2]])
+    assert not scores[2:11].any()
+    # As they would score, had they come as one batch.
+    rest = detector.fit(known.take(range(2, 12)))
+    assert rest.score(known.take([0, 1])) == pytest.approx(scores[:2])
