@@ -26,8 +26,9 @@ import numpy as np
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import VectorStore
 
-from ragshield_core import Batch, Detector, Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector, Need
+from ragshield_core.detectors.base import StatelessDetector
 from ragshield_langchain import GuardedVectorStore
 
 DIM = 32
@@ -35,24 +36,11 @@ MARK = "ignore what you were told"
 STORES = ("memory", "faiss", "chroma", "qdrant", "postgres")
 
 
-class Marked(Detector):
+class Marked(StatelessDetector):
     """Finds the mark: what is poisoned is known here, so that a miss is one of the store."""
 
-    kind = "marked"
+    name = "marked"
     needs = frozenset({Need.TEXT})
-
-    def config(self) -> dict[str, Any]:
-        """Return nothing; there is nothing to set."""
-        return {}
-
-    def reset(self) -> None:
-        """Do nothing; it learns nothing."""
-
-    def learn(self, entries: Batch) -> None:
-        """Do nothing."""
-
-    def forget(self, entries: Batch) -> None:
-        """Do nothing."""
 
     def score(self, batch: Batch) -> Any:
         """Return 1 for what is marked."""
@@ -61,13 +49,6 @@ class Marked(Detector):
     def explain(self, batch: Batch, rows: Any) -> list[Evidence]:
         """Say so."""
         return [Evidence(sentence=f"{batch.ids[row]} is marked") for row in rows]
-
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return nothing; it learns nothing."""
-        return {}, {}
-
-    def restore(self, values: Any, arrays: Any) -> None:
-        """Do nothing."""
 
 
 class Worker:

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragshield_core.detectors.base import Detector
+    from ragshield_core.detectors.base import Detector, StatelessDetector
     from ragshield_core.entries import Batch, Entry
     from ragshield_core.errors import PoisonedEntryError, RAGShieldError
     from ragshield_core.findings import Decision, Finding, Report, Verdict
@@ -26,6 +26,7 @@ __all__ = [
     "RAGShieldError",
     "Report",
     "RetrievalGuard",
+    "StatelessDetector",
     "Verdict",
     "screen_retrieved",
 ]
@@ -36,7 +37,7 @@ _HOMES = {
     **dict.fromkeys(("Decision", "Finding", "Report", "Verdict"), "findings"),
     **dict.fromkeys(("PoisonedEntryError", "RAGShieldError"), "errors"),
     **dict.fromkeys(("RetrievalGuard", "screen_retrieved"), "retrieval"),
-    "Detector": "detectors.base",
+    **dict.fromkeys(("Detector", "StatelessDetector"), "detectors.base"),
     "Guard": "guard",
     "Policy": "policy",
     "Quarantine": "quarantine",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ragshield_core import state
 from ragshield_core.arguments import check_type
 from ragshield_core.calibration import Released
-from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
 from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -29,6 +29,7 @@ from ragshield_core.detectors.registry import (
     check_loadable,
     copied_for,
     detectors_from,
+    kind_of,
     learned_of,
     saved_detectors,
 )
@@ -540,7 +541,7 @@ class Guard(Writes):
 
     def _doubted(self) -> dict[str, int]:
         """Return, by detector, how many entries it takes for poison among what it has learned."""
-        doubted = {detector.name: detector.n_doubted() for detector in self.detectors}
+        doubted = {d.name: d.n_doubted() for d in self.detectors if isinstance(d, GroupDetector)}
         return {name: n for name, n in doubted.items() if n}
 
     def _force(self) -> dict[str, str | None]:
@@ -1580,9 +1581,12 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
     if detectors is None:
         return
     has = sorted(json.dumps([form["kind"], form["config"]], sort_keys=True) for form in saved)
-    given = sorted(json.dumps([d.kind, d.config()], sort_keys=True) for d in detectors)
+    given = sorted(json.dumps([kind_of(d), d.config()], sort_keys=True) for d in detectors)
     if has != given:
-        names = [", ".join(form["kind"] for form in saved), ", ".join(d.kind for d in detectors)]
+        names = [
+            ", ".join(form["kind"] for form in saved),
+            ", ".join(kind_of(d) for d in detectors),
+        ]
         msg = (
             f"the guard in this database and namespace has the detectors {names[0]}, and those "
             f"given ({names[1]}) are others or have other options; leave detectors out, or take "

@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Detector, Evidence, Scope
+from ragshield_core.detectors.base import (
+    Detector,
+    Evidence,
+    GroupDetector,
+    Scope,
+    judged_scores,
+    skip_reason,
+)
+from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidScoresError, NeighborsError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
@@ -172,7 +180,7 @@ def screened(
     earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
     for detector in detectors:
         outcome = outcomes.get(detector.name, NOTHING)
-        if outcome.part is None:
+        if outcome.part is None or not isinstance(detector, GroupDetector):
             continue
         left = None if seconds is None else max(0.0, seconds - timings[detector.name])
         start = time.perf_counter()
@@ -220,7 +228,7 @@ def finds_nothing(
     if detector.scope is Scope.ENTRY:
         batch, rows = batch.take(list(rows)), range(len(rows))
     try:
-        judge = partial(detector.judged_scores, batch)
+        judge = partial(judged_scores, detector, batch)
         scores = budget.call(name, policy.time_for(len(batch)), judge)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
@@ -250,19 +258,20 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
     if not ids:
         yield
         return
-    for detector in detectors:
+    comparing = [detector for detector in detectors if isinstance(detector, Overlooks)]
+    for detector in comparing:
         detector.overlook(ids)
     try:
         yield
     finally:
-        for detector in detectors:
+        for detector in comparing:
             detector.overlook(())
 
 
 def _outcome(detector: Detector, batch: Batch, in_force: InForce) -> Outcome | Skipped:
     """Return what a detector says of a batch, or why it takes no part."""
     try:
-        reason = detector.skip_reason(batch)
+        reason = skip_reason(detector, batch)
         if reason is not None:
             return Skipped(detector=detector.name, reason=reason)
         return _judged(detector, batch, in_force)
@@ -303,7 +312,7 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
 
 
 def _judged_again(
-    detector: Detector, outcome: Outcome, condemned: NDArray[np.bool_], in_force: InForce
+    detector: GroupDetector, outcome: Outcome, condemned: NDArray[np.bool_], in_force: InForce
 ) -> list[Finding]:
     """Return findings against entries admitted earlier that a batch lifts above the threshold.
 
@@ -328,7 +337,7 @@ def _judged_again(
 
 
 def _judged_or_skipped(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | None:
-    if detector.skip_reason(batch) is not None:
+    if skip_reason(detector, batch) is not None:
         return None
     return _judged(detector, batch, in_force)
 

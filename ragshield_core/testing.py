@@ -16,7 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Need, Scope
+from ragshield_core.detectors.base import (
+    Detector,
+    GroupDetector,
+    Need,
+    Scope,
+    StatelessDetector,
+    judged_scores,
+    skip_reason,
+)
+from ragshield_core.detectors.base.abilities import (
+    DoubtsSample,
+    Overlooks,
+    learn_piece,
+    pieces_learned,
+)
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups.found import FoundGroups
 from ragshield_core.entries import Batch
@@ -162,8 +176,9 @@ def judging_changes_nothing(case: DetectorCase) -> None:
     first = detector.score(case.poison)
     detector.unjudged(case.poison)
     detector.explain(case.poison, range(len(case.poison)))
-    detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_))
-    detector.judged_scores(case.clean)
+    if isinstance(detector, GroupDetector):
+        detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_))
+    judged_scores(detector, case.clean)
     _ask(_snapshot(detector) == before, "judging changed what is known")
     _ask(np.array_equal(case.poison.embeddings, vectors), "judging changed the vectors")
     _ask(np.array_equal(detector.score(case.poison), first), "scores change when asked again")
@@ -220,8 +235,8 @@ def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
     bare = Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.vectors)
     if Need.LABEL in detector.needs:
         _ask(set(detector.unjudged(bare)) == set(range(len(bare))), "it judges without labels")
-        _ask("label" in (detector.skip_reason(bare) or ""), "it does not say that it needs labels")
-    _ask(detector.skip_reason(batch) is None, "it skips entries that have all it needs")
+        _ask("label" in (skip_reason(detector, bare) or ""), "it does not say that it needs labels")
+    _ask(skip_reason(detector, batch) is None, "it skips entries that have all it needs")
 
 
 def admits_innocent_writing(case: DetectorCase) -> None:
@@ -232,7 +247,7 @@ def admits_innocent_writing(case: DetectorCase) -> None:
     detector = case.make().fit(known)
     for start in range(0, len(new), len(batch)):
         texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
-        scores = detector.judged_scores(replace(batch, texts=texts))
+        scores = judged_scores(detector, replace(batch, texts=texts))
         threshold = max(detector.default_threshold, detector.floor)
         hits = np.flatnonzero(scores > threshold).tolist()
         _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
@@ -308,8 +323,8 @@ def learns_in_pieces_what_it_learns_at_once(case: DetectorCase) -> None:
         return
     pieces = _Halves(case.known)
     for piece in pieces.batches(""):
-        detector.learn_piece(piece)
-    detector.pieces_learned(pieces, case.known)
+        learn_piece(detector, piece)
+    pieces_learned(detector, pieces, case.known)
     scores, whole = detector.score(case.clean), case.fitted().score(case.clean)
     _ask(np.allclose(scores, whole, atol=1e-6), "learning in pieces is not learning all at once")
 
@@ -327,6 +342,8 @@ def forgets_what_it_learned(case: DetectorCase) -> None:
 def lets_go_of_what_is_held(case: DetectorCase) -> None:
     """Ask that holding entries and letting them go again leaves scores as they were."""
     detector = case.fitted()
+    if not isinstance(detector, GroupDetector):
+        return
     held, both = _renamed(case.poison, "held-"), _joined(case.clean, case.poison)
     before = detector.score(both)
     detector.hold(held)
@@ -341,6 +358,8 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
 def overlooks_until_told_otherwise(case: DetectorCase) -> None:
     """Ask that entries left out of account count again afterwards."""
     detector = case.fitted()
+    if not isinstance(detector, Overlooks):
+        return
     before = detector.score(case.poison)
     detector.overlook(case.known.ids[::2])
     detector.score(case.poison)
@@ -352,6 +371,8 @@ def overlooks_until_told_otherwise(case: DetectorCase) -> None:
 def accuses_only_what_it_learned(case: DetectorCase) -> None:
     """Ask that earlier entries are named with scores and reasons, and only those that are there."""
     detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
+    if not isinstance(detector, GroupDetector):
+        return
     detector.learn(earlier)
     ids, scores = _accused(detector, case.poison)
     live = {*case.known.ids, *earlier.ids}
@@ -368,6 +389,8 @@ def accuses_only_what_it_learned(case: DetectorCase) -> None:
 def trusts_whom_people_trust(case: DetectorCase) -> None:
     """Ask that entries that a person has judged good are not accused any more."""
     detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
+    if not isinstance(detector, GroupDetector):
+        return
     detector.learn(earlier)
     detector.distrust(earlier.ids)
     detector.trust(earlier.ids)
@@ -376,19 +399,21 @@ def trusts_whom_people_trust(case: DetectorCase) -> None:
 
 
 def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
-    """Ask that outliers, of either kind, what is doubtful, and latecomers are told by entry."""
+    """Ask that outliers, doubtful scores and latecomers are told by entry."""
     detector = case.fitted()
-    outliers = np.asarray(detector.outliers(case.known))
+    told: dict[str, NDArray[np.bool_]] = {}
+    if isinstance(detector, DoubtsSample):
+        told["outliers"] = detector.outliers(case.known)
     scores = detector.held_out_scores(case.known, 0)
-    held = np.asarray(detector.held_outliers(case.known, scores))
-    doubtful = np.asarray(detector.doubtful(scores, np.arange(len(scores)) < len(scores) // 2))
-    late = np.asarray(detector.latecomers(list(case.known.ids)))
-    for found, what in (
-        (outliers, "outliers"),
-        (held, "held outliers"),
-        (doubtful, "doubtful ones"),
-        (late, "latecomers"),
-    ):
+    if isinstance(detector, DoubtsSample):
+        told["held outliers"] = detector.held_outliers(case.known, scores)
+    if isinstance(detector, StatelessDetector):
+        first_half = np.arange(len(scores)) < len(scores) // 2
+        told["doubtful ones"] = detector.doubtful(scores, first_half)
+    if isinstance(detector, GroupDetector):
+        told["latecomers"] = detector.distrust(list(case.known.ids))
+    for what, answer in told.items():
+        found = np.asarray(answer)
         _ask(found.shape == (len(case.known),), f"{what} have shape {found.shape}")
         _ask(found.dtype == np.bool_, f"{what} are {found.dtype}")
 
@@ -441,7 +466,7 @@ def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
         raise ContractError(otherwise)
 
 
-def _accused(detector: Detector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
     """Return what a batch of which all is held shows in another light."""
     detector.hold(_renamed(batch, "accomplice-"))
     ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_))

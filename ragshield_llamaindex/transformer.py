@@ -29,7 +29,8 @@ from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.steps import Steps, adone, asked, done, own
-from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.registry import kind_of
 from ragshield_core.errors import (
     MalformedEntriesError,
     PoisonedEntryError,
@@ -200,7 +201,7 @@ class PoisonGuard(TransformComponent):
         digest = hashlib.blake2b(digest_size=16)
         for detector in self._guard.detectors:
             values, arrays = detector.state()
-            described = [detector.kind, detector.name, detector.config(), values]
+            described = [kind_of(detector), detector.name, detector.config(), values]
             digest.update(json.dumps(described, sort_keys=True, default=str).encode())
             for key in sorted(arrays):
                 array = np.ascontiguousarray(arrays[key])
@@ -539,7 +540,8 @@ class PoisonGuard(TransformComponent):
                     [item for item in held if not item.vector.size],
                 ):
                     for detector in self._guard.detectors if some else ():
-                        if some[0].vector.size or not _needs_vectors(detector):
+                        able = some[0].vector.size or not _needs_vectors(detector)
+                        if isinstance(detector, GroupDetector) and able:
                             detector.hold(batch_of(some))
                 columns = ("ids", "texts", "labels", "lineages", "contexts")
                 self._guard.learn(

@@ -8,7 +8,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from ragshield_core import Batch, Detector, Guard, Quarantine
-from ragshield_core.detectors import CliqueDetector, Evidence, Need
+from ragshield_core.detectors import CliqueDetector, Evidence, GroupDetector, Need
 
 DIM = 12
 TOPICS = ("billing", "shipping", "refunds")
@@ -92,19 +92,12 @@ def scored(scores, prefix="s", **columns):
 class Scripted(Detector):
     """Reads its score out of the text, else -1; needs neither labels nor knowledge."""
 
-    kind = "scripted"
+    name = "scripted"
     needs = frozenset({Need.TEXT})
 
     def __init__(self, name="scripted"):
-        self._name = name
+        self.name = name
         self.learned = 0
-
-    @property
-    def name(self):
-        return self._name
-
-    def config(self):
-        return {"name": self._name}
 
     def reset(self):
         self.learned = 0
@@ -127,6 +120,44 @@ class Scripted(Detector):
 
     def restore(self, values, arrays):  # noqa: ARG002
         self.learned = values["learned"]
+
+
+class FindsNoGroups(GroupDetector):
+    """Does nothing of what is asked of groups; put another base class before it."""
+
+    def learn_piece(self, piece):
+        self.learn(piece)
+
+    def hold(self, entries):
+        pass
+
+    def forget_held(self, ids):
+        pass
+
+    def overlook(self, ids):
+        pass
+
+    def trust(self, ids):
+        pass
+
+    def outliers(self, reference):
+        return np.zeros(len(reference), dtype=np.bool_)
+
+    def held_outliers(self, entries, scores):  # noqa: ARG002
+        return self.outliers(entries)
+
+    def n_doubted(self):
+        return 0
+
+    def retroactive(self, batch, condemned):  # noqa: ARG002
+        return [], np.empty(0)
+
+    def explain_retroactive(self, batch, ids):
+        return self.explain(batch, range(len(ids)))
+
+
+class ScriptedGroups(Scripted, FindsNoGroups):
+    """A scripted detector that is told of what is held."""
 
 
 class CountingEmbeddings(Embeddings):

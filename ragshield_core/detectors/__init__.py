@@ -6,7 +6,14 @@ imported from it; see :mod:`ragshield_core.detectors.registry`.
 
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import (
+    Detector,
+    Evidence,
+    GroupDetector,
+    Need,
+    Scope,
+    StatelessDetector,
+)
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.claim import MetaClaimDetector
 from ragshield_core.detectors.gibberish import DisfluencyDetector
@@ -32,6 +39,7 @@ __all__ = [
     "Detector",
     "DisfluencyDetector",
     "Evidence",
+    "GroupDetector",
     "HiddenTextDetector",
     "InstructionDetector",
     "LabelCentroidDetector",
@@ -44,6 +52,7 @@ __all__ = [
     "RetrievalDetector",
     "RetrievedSet",
     "Scope",
+    "StatelessDetector",
     "TriggerPhraseDetector",
 ]
 

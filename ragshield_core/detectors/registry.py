@@ -38,7 +38,7 @@ def _defined_here() -> Iterator[type[AnyDetector]]:
             continue
         for one in vars(import_module(name)).values():
             mine = isinstance(one, type) and one.__module__.startswith(name)
-            if mine and issubclass(one, AnyDetector) and "kind" in vars(one):
+            if mine and issubclass(one, AnyDetector) and "name" in vars(one):
                 yield one
 
 
@@ -47,11 +47,11 @@ BUILT_IN: dict[str, type[Detector]] = {}
 ON_REQUEST: dict[str, type[Detector]] = {}
 # Of a retrieved set and its query.
 FOR_RETRIEVAL: dict[str, type[RetrievalDetector]] = {}
-for _found in sorted(_defined_here(), key=lambda one: one.kind):
+for _found in sorted(_defined_here(), key=lambda one: one.name):
     if issubclass(_found, RetrievalDetector):
-        FOR_RETRIEVAL[_found.kind] = _found
+        FOR_RETRIEVAL[_found.name] = _found
     else:
-        (ON_REQUEST if _found.on_request else BUILT_IN)[_found.kind] = _found
+        (ON_REQUEST if _found.on_request else BUILT_IN)[_found.name] = _found
 
 
 def detector_class(kind: str) -> type[Detector]:
@@ -73,6 +73,11 @@ def detector_class(kind: str) -> type[Detector]:
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
     )
     raise StateError(msg)
+
+
+def kind_of(detector: AnyDetector | type[AnyDetector]) -> str:
+    """Return the name under which the class of a detector is registered."""
+    return (detector if isinstance(detector, type) else type(detector)).name
 
 
 def plug_in(kind: str, base: type[T]) -> type[T] | None:
@@ -131,11 +136,11 @@ def check_loadable(
                 f"{takes.owner}.load(folder, detectors=[detector])."
             )
             raise StateError(msg)
-        if cls in given or _registered(detector.kind, takes) is cls:
+        if cls in given or _registered(kind_of(detector), takes) is cls:
             continue
         msg = (
             f"detector {detector.name!r} could not be loaded again: {cls.__name__} is not "
-            f"registered under the kind {detector.kind!r}. Name it in the entry points of the "
+            f"registered under the kind {kind_of(detector)!r}. Name it in the entry points of the "
             f"group {ENTRY_POINT_GROUP!r}, or give the class to save and to load: "
             f"guard.save(folder, detectors=[{cls.__name__}]), "
             f"{takes.owner}.load(folder, detectors=[{cls.__name__}])."
@@ -145,7 +150,7 @@ def check_loadable(
 
 def saved_form(detector: AnyDetector) -> dict[str, Any]:
     """Return what a saved guard says of a detector, but for what it learned."""
-    form: dict[str, Any] = {"kind": detector.kind, "config": detector.config()}
+    form: dict[str, Any] = {"kind": kind_of(detector), "config": detector.config()}
     if detector.unsaved is not None:
         form["unsaved"] = detector.unsaved
         if detector.unsaved_name is not None:
@@ -194,11 +199,11 @@ def detectors_from(
         another; or if one that is given belongs to none of them.
     """
     left: list[Any] = [one for one in given if not isinstance(one, type)]
-    classes: dict[str, Any] = {one.kind: one for one in given if isinstance(one, type)}
+    classes: dict[str, Any] = {kind_of(one): one for one in given if isinstance(one, type)}
     detectors: list[D] = []
     for form in saved:
         kind, config = form["kind"], form["config"]
-        same = [one for one in left if one.kind == kind and _plain_config(one) == config]
+        same = [one for one in left if kind_of(one) == kind and _plain_config(one) == config]
         if same:
             if not _holds(same[0], form):
                 msg = (
@@ -225,8 +230,8 @@ def detectors_from(
         detectors.append(cls(**config))
     if left:
         msg = (
-            f"detectors has one of kind {left[0].kind!r}, and the saved guard has none with the "
-            "same options; build it as it was when the guard was saved."
+            f"detectors has one of kind {kind_of(left[0])!r}, and the saved guard has none with "
+            "the same options; build it as it was when the guard was saved."
         )
         raise StateError(msg)
     return detectors
@@ -248,7 +253,7 @@ def copied_for(
     wanted = {form["kind"] for form in saved if "unsaved" in form}
     made: list[Detector | type[Detector]] = []
     for one in detectors:
-        if one.kind in wanted and not one.learns:
+        if kind_of(one) in wanted and not one.learns:
             made.append(one)
         elif type(one) not in made:
             made.append(type(one))
@@ -290,7 +295,7 @@ def check_detectors(
 
 
 def _alike(one: AnyDetector, other: AnyDetector) -> bool:
-    same = one.kind == other.kind and _plain_config(one) == _plain_config(other)
+    same = kind_of(one) == kind_of(other) and _plain_config(one) == _plain_config(other)
     return same and _holds(one, saved_form(other))
 
 

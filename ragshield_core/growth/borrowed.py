@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.registry import kind_of
 from ragshield_core.errors import CalibrationError
 
 
@@ -101,7 +102,7 @@ def check_dim(lent: int, dim: int | None) -> None:
 
 def _described(detectors: Sequence[Detector]) -> dict[str, str]:
     return {
-        d.name: json.dumps([d.kind, d.config()], sort_keys=True)
+        d.name: json.dumps([kind_of(d), d.config()], sort_keys=True)
         for d in detectors
         if d.exchangeable
     }

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE, Calibration, JointCalibration, Released, rounded_up
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import (
+    Detector,
+    GroupDetector,
+    StatelessDetector,
+    judged_scores,
+)
+from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
@@ -258,11 +264,13 @@ class Calibrator:
         """
         detectors = self._knowledge.detectors
         for detector in detectors if confirmed else ():
-            detector.confirm(confirmed)
+            if isinstance(detector, GroupDetector):
+                detector.confirm(confirmed)
         doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
         if not sample.vetted:
             for detector in detectors:
-                doubtful |= detector.outliers(sample.inside)
+                if isinstance(detector, DoubtsSample):
+                    doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
             detector.refresh(reference)
@@ -278,7 +286,7 @@ class Calibrator:
         held = np.arange(len(sample)) >= len(sample.inside)
         doubtful = np.zeros(len(sample), dtype=np.bool_)
         for detector in () if sample.vetted else self._knowledge.detectors:
-            if not detector.learns and detector.name in scores:
+            if isinstance(detector, StatelessDetector) and detector.name in scores:
                 doubtful |= detector.doubtful(scores[detector.name], held)
         return doubtful
 
@@ -291,7 +299,7 @@ class Calibrator:
         """
         far = np.zeros(len(sample.outside), dtype=np.bool_)
         for detector in () if sample.vetted else self._knowledge.detectors:
-            if detector.name in outside:
+            if isinstance(detector, DoubtsSample) and detector.name in outside:
                 far |= detector.held_outliers(sample.outside, outside[detector.name])
         return far
 
@@ -542,7 +550,7 @@ class Calibrator:
     def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
         self._knowledge.check_dim(clean)
         return {
-            detector.name: detector.judged_scores(clean)
+            detector.name: judged_scores(detector, clean)
             for detector in self._knowledge.detectors
             if detector.exchangeable
         }

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
 from ragshield_core.detectors.base.pieces import Pieces
-from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.growth.revisions import Revisions
@@ -87,7 +87,7 @@ class Knowledge:
         ValueError
             If a detector cannot be fitted on what no memory holds; names all of them.
         """
-        unable = [d.name for d in self.detectors if d.learns and not d.in_pieces]
+        unable = [d.name for d in self.detectors if not d.in_pieces]
         if unable:
             msg = (
                 f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
@@ -96,7 +96,7 @@ class Knowledge:
             )
             raise ValueError(msg)
         lender = self.learners[0]
-        return lender.config() if isinstance(lender, CliqueDetector) else None
+        return lender.config() if isinstance(lender, GroupDetector) else None
 
     def fit_pieces(
         self,
@@ -132,7 +132,7 @@ class Knowledge:
                 msg = f"the id {again[0]!r} repeats, expected one entry per id; rename them."
                 raise InvalidBatchError(msg)
             for detector in self.learners:
-                detector.learn_piece(piece)
+                learn_piece(detector, piece)
             self.dim = piece.dim
             self.known.put(piece.ids, piece.labels, piece.fingerprints())
             lineages += piece.lineages
@@ -141,7 +141,7 @@ class Knowledge:
         wanted = together(list(pieces.take(rows)))
         drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
         for detector in self.learners:
-            detector.pieces_learned(pieces, drawn[-1])
+            pieces_learned(detector, pieces, drawn[-1])
         return drawn
 
     def _forget_all(self) -> None:
@@ -188,16 +188,16 @@ class Knowledge:
 
     def hold(self, entries: Batch) -> None:
         """Remember entries that are held, as far as detectors can without their vectors."""
-        able = [d for d in self.detectors if entries.dim or Need.EMBEDDING not in d.needs]
+        able = [d for d in self._grouping if entries.dim or Need.EMBEDDING not in d.needs]
         self._tell(able, "hold", entries)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""
-        self._tell(self.detectors, "forget_held", ids)
+        self._tell(self._grouping, "forget_held", ids)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Leave entries alone from now on: a person has judged them good."""
-        self._tell(self.detectors, "trust", ids)
+        self._tell(self._grouping, "trust", ids)
 
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
@@ -255,6 +255,10 @@ class Knowledge:
                 )
                 raise
             self.missed.pop(detector.name, None)
+
+    @property
+    def _grouping(self) -> list[GroupDetector]:
+        return [d for d in self.detectors if isinstance(d, GroupDetector)]
 
     @property
     def _needing_vectors(self) -> list[str]:

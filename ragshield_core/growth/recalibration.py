@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE
+from ragshield_core.detectors.base import GroupDetector
+from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
@@ -177,9 +179,11 @@ class Recalibration:
             if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
                 threshold = calibrator.thresholds[detector.name].quarantine
                 high = calibrator.sample_scores[detector.name] > threshold
-                high |= detector.outliers(batch)
+                if isinstance(detector, DoubtsSample):
+                    high |= detector.outliers(batch)
                 ids = [batch.ids[row] for row in np.flatnonzero(high)]
-                detector.distrust(ids)
+                if isinstance(detector, GroupDetector):
+                    detector.distrust(ids)
                 watched.update(ids)
         logger.info(
             "adopted %d entries; %d of them look as suspicious as what will be held, and an "
@@ -442,13 +446,17 @@ class Recalibration:
             threshold, mine = thresholds[detector.name].recall, scores[detector.name]
             # What is poisoned has a part in how the sample scores: what is far off all that is
             # usual is named whatever the threshold is.
-            rows = np.flatnonzero((mine > threshold) | detector.outliers(entries))
+            high, explain = mine > threshold, detector.explain
+            if isinstance(detector, DoubtsSample):
+                high |= detector.outliers(entries)
+            rows = np.flatnonzero(high)
             if not rows.size:
                 continue
-            detector.distrust([entries.ids[row] for row in rows])
-            rows = rows[detector.latecomers([entries.ids[row] for row in rows])]
+            if isinstance(detector, GroupDetector):
+                rows = rows[detector.distrust([entries.ids[row] for row in rows])]
+                explain = detector.explain_held_out
             ids = [entries.ids[row] for row in rows]
-            why = explained(detector.name, detector.explain_held_out, entries, rows.tolist())
+            why = explained(detector.name, explain, entries, rows.tolist())
             calibration = self._calibrator.clean.get(detector.name)
             for finding in findings_of(detector, ids, mine[rows], threshold, why, calibration):
                 below = min(threshold, finding.score - TIE)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.detectors.base import Detector, Need, Scope
+from ragshield_core.detectors.base import Detector, Need, Scope, judged_scores, skip_reason
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
@@ -609,7 +609,7 @@ def _scores_of(
     scores = np.full(len(knowledge_base), np.nan)
     if searched:
         rows = np.unique(np.concatenate([found.rows for found in searched]).astype(np.intp))
-        scores[rows] = detector.judged_scores(knowledge_base.take(rows))
+        scores[rows] = judged_scores(detector, knowledge_base.take(rows))
     return scores
 
 
@@ -618,7 +618,7 @@ def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
         return detector.skip_reason(retrieved)
     if Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
         return "needs the vectors of the passages, which are not known"
-    return detector.skip_reason(retrieved.passages)
+    return skip_reason(detector, retrieved.passages)
 
 
 def _scores(
@@ -632,7 +632,7 @@ def _scores(
         )
     else:
         reasons = detector.unjudged(retrieved.passages)
-        scores = detector.judged_scores(retrieved.passages)
+        scores = judged_scores(detector, retrieved.passages)
     return checked(detector.name, scores, len(retrieved), partial=True), reasons
 
 

@@ -11,7 +11,7 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import (
     registry,
 )
-from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST, detector_class
+from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST, detector_class, kind_of
 from ragshield_core.errors import StateError
 from ragshield_core.testing import CHECKS
 
@@ -22,9 +22,9 @@ every_detector = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_no_detector_of_the_registry_is_missing_here():
     assert BUILT_IN.keys().isdisjoint(ON_REQUEST)
     registered = BUILT_IN | ON_REQUEST
-    assert {case.make().kind for case in CASES.values()} == set(registered)
+    assert {kind_of(case.make()) for case in CASES.values()} == set(registered)
     assert all(detector_class(kind) is found for kind, found in registered.items())
-    assert all(found.kind == kind for kind, found in registered.items())
+    assert all(found.name == kind for kind, found in registered.items())
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():

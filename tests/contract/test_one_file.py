@@ -7,46 +7,23 @@ from pathlib import Path
 
 import ragshield_core
 
-NEW = '''"""Finds one word."""
-
-from typing import Any, ClassVar
+NEW = '''"""Finds texts in capitals."""
 
 import numpy as np
 
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import Evidence, Need, StatelessDetector
 
 
-class ShoutDetector(Detector):
-    """Texts in capitals."""
-
-    kind: ClassVar[str] = "shout"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
+class ShoutDetector(StatelessDetector):
+    name = "shout"
+    needs = frozenset({Need.TEXT})
     default_threshold = 0.9
-    learns = False
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def learn(self, entries):
-        pass
-
-    def forget(self, entries):
-        pass
-
-    def reset(self):
-        pass
 
     def score(self, batch):
         return np.array([float(text.isupper()) for text in batch.texts])
 
     def explain(self, batch, rows):
         return [Evidence(sentence="all of it in capitals (1.0)") for _ in rows]
-
-    def state(self):
-        return {}, {}
-
-    def restore(self, values, arrays):
-        pass
 '''
 
 USE = """
@@ -66,6 +43,10 @@ again = Guard.load(sys.argv[1] + "/saved", quarantine=Quarantine("sqlite://"))
 batch = Batch.of(ids=["a", "b"], texts=["calm", "LOUD"], embeddings=None)
 print([decision.entry_id for decision in again.screen(batch).quarantined])
 """
+
+
+def test_a_new_detector_has_at_most_fifteen_lines():
+    assert len([line for line in NEW.splitlines() if line.strip()]) <= 15
 
 
 def test_a_file_in_the_folder_is_all_that_a_new_detector_needs(tmp_path):

@@ -30,7 +30,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
-from ragshield_core.detectors.base import Scope
+from ragshield_core.detectors.base import Scope, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
@@ -932,7 +932,7 @@ class Stricter(Rules):
     """Says itself how fitted entries score."""
 
     def held_out_scores(self, fitted, seed):  # noqa: ARG002
-        return self.judged_scores(fitted) + 3.0
+        return judged_scores(self, fitted) + 3.0
 
 
 def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score():
@@ -1002,9 +1002,9 @@ class CountingInstructions(InstructionDetector):
         super().__init__()
         self.judged = []
 
-    def judged_scores(self, batch):
-        self.judged.append(len(batch))
-        return super().judged_scores(batch)
+    def held_out_scores(self, fitted, seed):
+        self.judged.append(len(fitted))
+        return super().held_out_scores(fitted, seed)
 
 
 def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_alone():

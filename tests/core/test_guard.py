@@ -359,12 +359,8 @@ class Crashing(Scripted):
         self._crash("unjudged", batch)
         return super().unjudged(batch)
 
-    def skip_reason(self, batch):
-        self._crash("skip_reason", batch)
-        return super().skip_reason(batch)
 
-
-@pytest.mark.parametrize("where", ["score", "unjudged", "skip_reason"])
+@pytest.mark.parametrize("where", ["score", "unjudged"])
 @pytest.mark.parametrize(("fail_open", "verdict"), [(False, "quarantine"), (True, "admit")])
 def test_a_crash_is_not_a_pass_and_its_message_stays_out_of_sight(
     where, fail_open, verdict, caplog

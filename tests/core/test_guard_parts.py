@@ -52,7 +52,7 @@ def test_a_detector_that_is_not_registered_is_refused_by_save_unless_it_is_promi
 def test_a_detector_that_belongs_to_no_saved_one_is_refused(tmp_path):
     guard_of(LabelCentroidDetector(min_entries=3)).save(tmp_path)
     for other in (Scripted(), LabelCentroidDetector(min_entries=4)):
-        with pytest.raises(StateError, match=f"one of kind '{other.kind}'"):
+        with pytest.raises(StateError, match=f"one of kind '{other.name}'"):
             load(tmp_path, detectors=[other])
     with pytest.raises(TypeError, match=r"detectors\[0\] is a str"):
         load(tmp_path, detectors=["label_centroid"])

@@ -470,7 +470,7 @@ def test_partitions_are_as_large_as_asked_for():
 def test_command(folder, partitioned, tmp_path, monkeypatch, engine):
     monkeypatch.chdir(tmp_path)
     options = ["--engine", engine, "--partition-rows", "100", "--fpr", "0.02", "--json", "out.json"]
-    named = [part for one in detectors() for part in ("--detector", one.kind)]
+    named = [part for one in detectors() for part in ("--detector", one.name)]
     result = CliRunner().invoke(app, ["scan", str(folder), *options, *named])
     assert result.exit_code == 1, result.output
     told = json.loads(Path("out.json").read_text(encoding="utf-8"))

@@ -221,7 +221,7 @@ def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_onl
 
 def test_who_adopts_a_source_frees_no_orders():
     class Orders(Scripted):
-        kind = "orders"
+        name = "orders"
         learns = False
 
     guard = guard_of(Orders("orders"))

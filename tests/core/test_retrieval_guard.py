@@ -50,7 +50,7 @@ def dropped(report):
 class Planted(RetrievalDetector):
     """Gives its score to everything, or crashes."""
 
-    kind = "planted"
+    name = "planted"
     needs = frozenset()
     default_threshold = 0.5
     floor = 0.0

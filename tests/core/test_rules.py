@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
-from support import Scripted, scored
+from support import Scripted, ScriptedGroups, scored
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, RetrievalGuard, Verdict
 from ragshield_core.detectors import (
@@ -144,7 +144,7 @@ def test_what_is_excused_condemns_nothing_else():
     quarantine = Quarantine("sqlite://")
     seen = []
 
-    class Watching(Scripted):
+    class Watching(ScriptedGroups):
         def retroactive(self, batch, condemned):
             seen.append((batch.ids, condemned.tolist()))
             return super().retroactive(batch, condemned)
@@ -527,7 +527,7 @@ def test_a_detector_that_fails_when_asked_again_has_not_been_silenced(monkeypatc
     def fails(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(InstructionDetector, "judged_scores", fails)
+    monkeypatch.setattr("ragshield_core.screening.judged_scores", fails)
     assert not guard.screen(one("a", FOOTER)).admitted.any()
 
 

@@ -21,6 +21,7 @@ from ragshield_core.detectors import (
     LabelCentroidDetector,
     Need,
 )
+from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import finding_to_dict
 from ragshield_core.tools.audit import command as scan_command
@@ -31,7 +32,7 @@ from ragshield_core.tools.audit.output import safe_cell
 from ragshield_core.tools.rules import Rules
 
 
-class Told(Scripted):
+class Told(Scripted, Audits):
     """Reads its audit score out of the text; NaN is no opinion."""
 
     def __init__(self, name="told", *, threshold=1.0, crash=None):

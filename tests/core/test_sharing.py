@@ -241,7 +241,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, 
 
 def test_detectors_are_those_of_the_guard_that_is_there(url):
     opened(url, 1)
-    assert [d.kind for d in Guard.open(url).detectors] == ["clique"]
+    assert [d.name for d in Guard.open(url).detectors] == ["clique"]
     with pytest.raises(StateError, match=r"has the detectors clique, .*given \(scripted\)"):
         Guard.open(url, detectors=[Scripted()])
     with pytest.raises(StateError, match="other options"):

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from support import scored
+from support import FindsNoGroups, scored
 
 from ragshield_core.detectors import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import StatelessDetector
+from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
 from ragshield_core.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
 
@@ -16,7 +18,7 @@ POISON = scored([0.8, 0.9], "p")
 class Honest(Detector):
     """Scores what the text says, plus nothing; knows how many entries it has learned."""
 
-    kind = "honest"
+    name = "honest"
     needs = frozenset({Need.TEXT})
     taxonomy = ("AML.T0070",)
     default_threshold = 0.5
@@ -24,9 +26,6 @@ class Honest(Detector):
     def __init__(self, shift=0.0):
         self.shift = shift
         self.reset()
-
-    def config(self):
-        return {"shift": self.shift}
 
     def reset(self):
         self.ids = []
@@ -113,8 +112,8 @@ class Drifting(Honest):
 class Unlabelled(Honest):
     needs = frozenset({Need.TEXT, Need.LABEL})
 
-    def skip_reason(self, batch):  # noqa: ARG002
-        return None
+    def unjudged(self, batch):  # noqa: ARG002
+        return {}
 
 
 class Xenophobic(Honest):
@@ -168,7 +167,11 @@ class Clinging(Honest):
         return super().score(batch) + 0.001 * len(self.ids)
 
 
-class Grudging(Honest):
+class Grouping(Honest, FindsNoGroups):
+    pass
+
+
+class Grudging(Grouping):
     def hold(self, entries):
         self.learn(entries)
 
@@ -176,7 +179,7 @@ class Grudging(Honest):
         return super().score(batch) + 0.001 * len(self.ids)
 
 
-class Oblivious(Honest):
+class Oblivious(Honest, Overlooks):
     def overlook(self, ids):
         self.ids = [i for i in self.ids if i not in ids]
 
@@ -184,7 +187,7 @@ class Oblivious(Honest):
         return super().score(batch) + 0.001 * len(self.ids)
 
 
-class Haunted(Honest):
+class Haunted(Grouping):
     """Accuses whatever it has met, gone or not."""
 
     def reset(self):
@@ -198,9 +201,6 @@ class Haunted(Honest):
     def retroactive(self, batch, condemned):  # noqa: ARG002
         return list(self.met), np.ones(len(self.met))
 
-    def explain_retroactive(self, batch, ids):
-        return self.explain(batch, range(len(ids)))
-
 
 class Unforgiving(Haunted):
     def retroactive(self, batch, condemned):  # noqa: ARG002
@@ -212,19 +212,26 @@ class Mute(Unforgiving):
         return self.explain(batch, range(len(ids) - 1))
 
 
-class Summary(Honest):
+class Summary(Grouping):
     def outliers(self, reference):  # noqa: ARG002
         return np.zeros(1, dtype=np.bool_)
 
 
-class Wavering(Honest):
+class Wavering(StatelessDetector):
+    name = "wavering"
+    needs = frozenset({Need.TEXT})
+
+    def score(self, batch):
+        return np.zeros(len(batch))
+
+    def explain(self, batch, rows):  # noqa: ARG002
+        return [Evidence(sentence="0") for _ in rows]
+
     def doubtful(self, scores, held=None):  # noqa: ARG002
         return scores  # how doubtful, not whether
 
 
-class Piecemeal(Honest):
-    in_pieces = True
-
+class Piecemeal(Honest, LearnsPieces):
     def learn_piece(self, piece):
         self.learn(piece)
         self.shift += 0.1

@@ -318,7 +318,7 @@ def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
 class Forgetful(Scripted):
     """Fails to learn, until it works."""
 
-    kind = "forgetful"
+    name = "forgetful"
     works = False
 
     def learn(self, entries):

@@ -12,15 +12,16 @@ from support import DIM, LENGTH, CountingEmbeddings, Scripted, saved
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
+from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.errors import CalibrationError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import InnerStore
 
 
-class AtAudit(Scripted):
+class AtAudit(Scripted, Audits):
     """Finds nothing at ingestion; an audit reads scores out of texts."""
 
-    kind = "at_audit"
+    name = "at_audit"
 
     def __init__(self, name="at_audit"):
         super().__init__(name)

@@ -23,7 +23,7 @@ from llama_support import (
     mixed,
     node,
 )
-from support import TOPICS, Scripted, vector_of
+from support import TOPICS, ScriptedGroups, vector_of
 
 from ragshield_core import Guard, PoisonedEntryError
 from ragshield_core.errors import InvalidBatchError, QuarantineError
@@ -109,7 +109,7 @@ def test_release_puts_the_node_back_with_its_vector_and_relations(store, model):
 
 
 def test_detectors_are_told_of_holds_and_releases(make_store):
-    class Told(Scripted):
+    class Told(ScriptedGroups):
         def __init__(self):
             super().__init__()
             self.calls = []

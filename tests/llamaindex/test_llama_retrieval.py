@@ -23,7 +23,7 @@ from llama_support import (
     mixed,
     node,
 )
-from support import Scripted
+from support import Scripted, ScriptedGroups
 
 from ragshield_core import Quarantine
 from ragshield_core.retrieval import RetrievalGuard
@@ -304,7 +304,7 @@ async def test_a_step_of_a_pipeline_does_not_block_the_event_loop():
 
 @pytest.mark.slow
 def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
-    class Late(Scripted):
+    class Late(ScriptedGroups):
         """Condemns what was admitted before, once the batch says so."""
 
         def retroactive(self, batch, condemned):  # noqa: ARG002

@@ -14,6 +14,7 @@ from support import Scripted
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Quarantine
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
+from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.errors import QuarantineError
 from ragshield_core.tools.audit.readers.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
@@ -153,7 +154,7 @@ def test_an_update_that_raises_leaves_the_version_before(make_store, model):
     assert texts_of(store) == ["billing fine"]
 
 
-class Resembling(Scripted):
+class Resembling(Scripted, Overlooks):
     """Suspects what begins as something known does, unless that is to be overlooked."""
 
     def __init__(self):

@@ -1,21 +1,33 @@
-"""What every detector is built on: the kinds of detectors, evidence, and pieces of large bases."""
+"""What every detector is built on: the three kinds, evidence, and pieces of large bases."""
 
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,
     Detector,
+    judged_scores,
+    out_of_fold,
+    skip_reason,
+)
+from ragshield_core.detectors.base.evidence import (
     Evidence,
     Need,
     Scope,
     explained_with_contexts,
     of_texts_and_contexts,
 )
+from ragshield_core.detectors.base.group import GroupDetector
+from ragshield_core.detectors.base.stateless import StatelessDetector
 
 __all__ = [
     "N_FOLDS",
     "Detector",
     "Evidence",
+    "GroupDetector",
     "Need",
     "Scope",
+    "StatelessDetector",
     "explained_with_contexts",
+    "judged_scores",
     "of_texts_and_contexts",
+    "out_of_fold",
+    "skip_reason",
 ]

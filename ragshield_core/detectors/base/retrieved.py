@@ -120,7 +120,7 @@ class RetrievalDetector(ABC):
 
     Attributes
     ----------
-    kind
+    name
         The name in findings and in a saved guard.
     needs
         What it cannot do without.
@@ -130,27 +130,14 @@ class RetrievalDetector(ABC):
         A score up to this is never acted on, however rare it is.
     """
 
-    kind: ClassVar[str]
+    name: str
     needs: ClassVar[frozenset[Need]]
     taxonomy: ClassVar[tuple[str, ...]] = ()
     default_threshold: ClassVar[float]
     floor: ClassVar[float]
+    unsaved: ClassVar[str | None] = None
+    unsaved_name: ClassVar[str | None] = None
     scope: ClassVar[Scope] = Scope.RETRIEVAL
-
-    @property
-    def name(self) -> str:
-        """The name in findings; unique within a guard."""
-        return self.kind
-
-    @property
-    def unsaved(self) -> str | None:
-        """As of :class:`~ragshield_core.detectors.base.Detector`."""
-        return None
-
-    @property
-    def unsaved_name(self) -> str | None:
-        """As of :class:`~ragshield_core.detectors.base.Detector`."""
-        return None
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""

@@ -80,7 +80,7 @@ class MetaClaimDetector(Detector):
     array([ True, False])
     """
 
-    kind: ClassVar[str] = "meta_claim"
+    name: str = "meta_claim"
     reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
@@ -92,10 +92,6 @@ class MetaClaimDetector(Detector):
 
     def __init__(self) -> None:
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to choose."""
-        return {}
 
     def reset(self) -> None:
         """Forget every entry."""

@@ -98,7 +98,7 @@ class DisfluencyDetector(Detector):
     "Detecting Language Model Attacks with Perplexity", arXiv 2308.14132.
     """
 
-    kind: ClassVar[str] = "disfluency"
+    name: str = "disfluency"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
     in_pieces = True
@@ -116,10 +116,6 @@ class DisfluencyDetector(Detector):
         self.min_tokens = min_tokens
         self.min_known = min_known
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {"min_tokens": self.min_tokens, "min_known": self.min_known}
 
     def reset(self) -> None:
         """Forget every text."""

@@ -79,7 +79,7 @@ class ConsensusDetector(RetrievalDetector):
     array([ True,  True,  True, False, False])
     """
 
-    kind: ClassVar[str] = "consensus"
+    name: str = "consensus"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT, Need.EMBEDDING})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import rounded_up
-from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope
+from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups import cleanbase
@@ -34,10 +35,8 @@ from ragshield_core.detectors.groups.evidence import (
     Held,
     K,
     Kin,
-    Raw,
     Standing,
     cosine_of,
-    nearness,
     own_bond,
 )
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
@@ -121,7 +120,7 @@ BORROWED = 0.75
 HELD = "\0held\0"
 
 
-class CliqueDetector(Detector, Lender, IdSharer, TableUser):
+class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
@@ -172,13 +171,12 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
        arXiv:2605.00460, 2026.
     """
 
-    kind: ClassVar[str] = "clique"
+    name: str = "clique"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
     # Without a calibration: a group that one clean entry in a thousand would have.
     default_threshold: float = 6.9
     acts_unfitted = False
-    in_pieces = True
 
     scope = Scope.CORPUS
 
@@ -212,16 +210,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             self._fitted, lambda: [key for keys in self._held.values() for key in keys]
         )
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {
-            "rule": self.rule,
-            "alpha": self.alpha,
-            "trusted_lineages": list(self.trusted_lineages),
-            "min_entries": self.min_entries,
-            "exact_up_to": self.exact_up_to,
-        }
 
     def reset(self) -> None:
         """Forget everything."""
@@ -368,16 +356,15 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             self._measure(slots)
             self._latest = None
 
-    def distrust(self, ids: Sequence[str]) -> None:
-        """Watch fitted entries as if they had come later."""
+    def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Watch fitted entries as if they had come later.
+
+        Return which of them have an older one in their group, or two others of them.
+        """
         slots = self._fitted().index.slots_of(ids)
         self._trusted[slots[slots >= 0]] = False
-
-    def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which entries have an older one in their group, or two others of them."""
         if self.rule != "groups":
-            return super().latecomers(ids)
-        slots = self._fitted().index.slots_of(ids)
+            return super().distrust(ids)
         overlay = self._fitted().part(slots)
         nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
         group = np.concatenate(nearest, axis=1)
@@ -391,7 +378,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         :mod:`ragshield_core.detectors.base.order`.
         """
         if not self._ready or self.rule != "groups":
-            return super().outliers(reference)
+            return np.zeros(len(reference), dtype=np.bool_)
         slots = self._fitted().index.slots_of(reference.ids)
         known = np.flatnonzero(slots >= 0)
         found = np.isin(slots, self._together)
@@ -412,7 +399,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""
         if not self._ready or self.rule != "groups":
-            return super().held_outliers(entries, scores)
+            return np.zeros(len(entries), dtype=np.bool_)
         return scores > self.audit_threshold(EXTREME)
 
     def trust(self, ids: Sequence[str]) -> None:
@@ -512,9 +499,9 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         _, judgement = self._judged(batch)
         return judgement.scores[: len(batch)]
 
-    def explain_held_out(self, fitted: Batch, rows: Sequence[int]) -> list[Evidence]:
+    def explain_held_out(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the group of each row, its size and mean similarity, and what is usual."""
-        ids = [fitted.ids[row] for row in rows]
+        ids = [batch.ids[row] for row in rows]
         overlay = self._fitted().part(self._fitted().index.slots_of(ids))
         judgement = self._judge(overlay)
         return [self._sentence(overlay, judgement, row) for row in range(len(ids))]
@@ -551,65 +538,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         slots = self._fitted().index.slots_of(ids)
         row_of = {slot: row for row, slot in enumerate(overlay.numbers.tolist())}
         return [self._sentence(overlay, judgement, row_of[slot]) for slot in slots.tolist()]
-
-    def miss_probability(self, size: int, similarity: float, threshold: float) -> float:
-        """Estimate how likely a group of poisoned entries escapes in this knowledge base.
-
-        Parameters
-        ----------
-        size
-            Entries in the group, at least 2.
-        similarity
-            Cosine between any two of them, in [0, 1].
-        threshold
-            Score above which entries are quarantined, e.g. ``guard.thresholds["clique"]``.
-
-        Returns
-        -------
-        float
-            Share of the places in the knowledge base where the group would escape, in [0, 1].
-
-        Notes
-        -----
-        An estimate, no bound. It assumes that all pairs are alike to the same degree, that no
-        text is copied between them, that they share no lineage, that all of them are there, and
-        that the place where they come to lie is as crowded as that of a random entry that is
-        known. Attackers choose the place: groups for questions that the knowledge base
-        treats at length escape more often, others less.
-
-        Raises
-        ------
-        ValueError
-            If ``size`` or ``similarity`` is out of range, or the rule is ``"cleanbase"``.
-        NotFittedError
-            If nothing was fitted.
-        """
-        if self.rule != "groups" or size < SIZES[0] or not 0.0 <= similarity <= 1.0:
-            msg = (
-                f"size {size}, similarity {similarity:g} and rule {self.rule!r}, expected a size "
-                "of at least 2, a cosine in [0, 1] and rule 'groups'."
-            )
-            raise ValueError(msg)
-        slots = self._fitted().present
-        if not self._ready:
-            msg = f"{self.name} knows too few entries; fit it on the knowledge base."
-            raise NotFittedError(msg)
-        known = self._evidence(
-            self._fitted().part(slots),
-            "cross",
-            tightness=self._standing["cross"].of("tight", slots),
-        ).raw
-        tight = float(nearness(np.array([similarity], dtype=np.float32))[0])
-        columns = [column for column, scale in enumerate(SIZES) if scale <= size]
-        group = Raw.empty(len(slots))
-        for column in columns:
-            group.tight[:, column] = tight
-            # What the surroundings of each place take off the tightness there, they take off here.
-            group.near[:, column] = tight - (known.tight - known.near)[:, column]
-            group.far[:, column] = tight - (known.tight - known.far)[:, column]
-        assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
-        scores = self._usual.references["cross"].surprisals(group)[:, columns].max(axis=1)
-        return float(np.mean(scores <= threshold))
 
     # State
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import hypot
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import (
-    Detector,
     Evidence,
     Need,
+    StatelessDetector,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -22,7 +22,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
 
 
-class HiddenTextDetector(Detector):
+class HiddenTextDetector(StatelessDetector):
     """Look for text that is hidden from people and read by machines.
 
     Unicode tag characters, variation selectors and zero-width characters that spell something,
@@ -58,34 +58,13 @@ class HiddenTextDetector(Detector):
     array([1.1, 0. ])
     """
 
-    kind: ClassVar[str] = "hidden_text"
-    learns = False
+    name: str = "hidden_text"
     reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026")
 
     default_threshold: float = 1.0
     floor: float = 0.3
-
-    def config(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to choose."""
-        return {}
-
-    def learn(self, entries: Batch) -> None:
-        """Do nothing: what is hidden does not depend on other entries."""
-
-    def forget(self, entries: Batch) -> None:
-        """Do nothing: there is nothing learned."""
-
-    def reset(self) -> None:
-        """Do nothing: there is nothing learned."""
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return nothing: there is nothing learned."""
-        return {}, {}
-
-    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Do nothing: there is nothing learned."""
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much is hidden in each entry, shape (n_entries,), at least 0."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import (
-    Detector,
     Evidence,
     Need,
     Scope,
+    StatelessDetector,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -31,7 +31,7 @@ QUOTED = 80
 DOUBTFUL = (0.0025, 0.05)
 
 
-class InstructionDetector(Detector):
+class InstructionDetector(StatelessDetector):
     """Find text that instructs the model instead of informing the reader.
 
     A document of a knowledge base has readers; a prompt injection has an executor. Rules of a data
@@ -102,8 +102,7 @@ class InstructionDetector(Detector):
         detector = InstructionDetector(classifier=SequenceClassifier(...))
     """
 
-    kind: ClassVar[str] = "instruction"
-    learns = False
+    name: str = "instruction"
     reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
@@ -124,37 +123,14 @@ class InstructionDetector(Detector):
             raise ValueError(msg)
         self.classifier = classifier
         self.classify = classify
+        if classifier is not None:  # any callable, which only pickle could write
+            self.unsaved = "classifier"
+            name = getattr(classifier, "name", None)
+            self.unsaved_name = name if isinstance(name, str) else None
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, but for the classifier."""
         return {"classify": self.classify}
-
-    @property
-    def unsaved(self) -> str | None:
-        """The classifier, if there is one: any callable, which only pickle could write."""
-        return None if self.classifier is None else "classifier"
-
-    @property
-    def unsaved_name(self) -> str | None:
-        """The classifier's ``name``, if it has one."""
-        name = getattr(self.classifier, "name", None)
-        return name if isinstance(name, str) else None
-
-    def reset(self) -> None:
-        """Do nothing: rules learn nothing."""
-
-    def learn(self, entries: Batch) -> None:
-        """Do nothing: rules learn nothing."""
-
-    def forget(self, entries: Batch) -> None:
-        """Do nothing: rules learn nothing."""
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return nothing: rules learn nothing."""
-        return {}, {}
-
-    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Do nothing: rules learn nothing."""
 
     def doubtful(
         self, scores: NDArray[np.float64], held: NDArray[np.bool_] | None = None

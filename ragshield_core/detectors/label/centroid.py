@@ -59,7 +59,7 @@ class LabelCentroidDetector(Detector):
     array([1.])
     """
 
-    kind: ClassVar[str] = "label_centroid"
+    name: str = "label_centroid"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
     in_pieces = True
@@ -75,16 +75,9 @@ class LabelCentroidDetector(Detector):
         self.min_entries = min_entries
         self.scope = Scope.ENTRY if level == "entry" else Scope.BATCH
         self.exchangeable = level == "entry"
+        if level == "batch":  # a guard may have both
+            self.name = f"{self.name}.batch"
         self.reset()
-
-    @property
-    def name(self) -> str:
-        """``label_centroid``, with ``.batch`` behind it at batch level."""
-        return self.kind if self.level == "entry" else f"{self.kind}.batch"
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {"level": self.level, "min_entries": self.min_entries}
 
     def reset(self) -> None:
         """Forget every label."""

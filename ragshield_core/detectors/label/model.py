@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need
+from ragshield_core.detectors.base import N_FOLDS, Evidence, Need
+from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.label.neighbors import (
     RELATED,
@@ -82,7 +83,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Detector, Borrower, IdSharer):
+class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -135,10 +136,9 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
     .. [3] Wolpert, "Stacked generalization", Neural Networks 5, 1992.
     """
 
-    kind: ClassVar[str] = "label_model"
+    name: str = "label_model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
 
     def __init__(
         self,
@@ -171,16 +171,6 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
         self.exact_up_to = exact_up_to
         self._known = LabelledEntries(exact_up_to=exact_up_to)
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {
-            "min_entries": self.min_entries,
-            "max_entries": self.max_entries,
-            "refit_at": self.refit_at,
-            "seed": self.seed,
-            "exact_up_to": self.exact_up_to,
-        }
 
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
@@ -35,7 +36,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(Detector, Borrower, IdSharer):
+class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
@@ -83,10 +84,9 @@ class LabelNeighborDetector(Detector, Borrower, IdSharer):
     array([1.79])
     """
 
-    kind: ClassVar[str] = "label_neighbors"
+    name: str = "label_neighbors"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
 
     def __init__(
         self,
@@ -114,16 +114,6 @@ class LabelNeighborDetector(Detector, Borrower, IdSharer):
         self.exact_up_to = exact_up_to
         self._known = LabelledEntries(exact_up_to=exact_up_to)
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {
-            "vote": self.vote,
-            "k": self.k,
-            "min_similarity": self.min_similarity,
-            "min_entries": self.min_entries,
-            "exact_up_to": self.exact_up_to,
-        }
 
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and keep labels only; before fitting."""

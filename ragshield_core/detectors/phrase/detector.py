@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.phrase.carriers import BORDER, Standing, closeness
@@ -138,7 +138,7 @@ class _Judgement(NamedTuple):
     n_recent: int  # entries that are counted
 
 
-class TriggerPhraseDetector(Detector):
+class TriggerPhraseDetector(GroupDetector):
     """Find phrases planted in many entries, whatever their labels.
 
     An n-gram (up to four words, see :mod:`.counts`) is suspicious when
@@ -211,7 +211,7 @@ class TriggerPhraseDetector(Detector):
     True
     """
 
-    kind: ClassVar[str] = "trigger_phrase"
+    name: str = "trigger_phrase"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = (
         "AML.T0070",
@@ -224,7 +224,6 @@ class TriggerPhraseDetector(Detector):
     # What one batch in a hundred has by chance is no reason to act, however rare it is here.
     floor: float = 2.0
     acts_unfitted = False
-    in_pieces = True
 
     scope = Scope.BATCH
 
@@ -243,14 +242,6 @@ class TriggerPhraseDetector(Detector):
         self.min_entries = min_entries
         self.lineages_once = lineages_once
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return the keyword arguments that build this detector again."""
-        return {
-            "max_recent": self.max_recent,
-            "min_entries": self.min_entries,
-            "lineages_once": self.lineages_once,
-        }
 
     def reset(self) -> None:
         """Forget everything."""

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import Evidence, Need, Scope
+from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
 from ragshield_core.entries import Batch
@@ -44,7 +45,7 @@ class _Displacement(NamedTuple):
     shares: NDArray[np.float64]  # of the head, taken by the entry's group
 
 
-class CanaryDisplacementDetector(Detector):
+class CanaryDisplacementDetector(Audits, Overlooks):
     """Find entries that take over the head of canary queries, or of logged ones.
 
     The score is the sum, over the queries among whose top k the entry would be, of the share of the
@@ -85,7 +86,7 @@ class CanaryDisplacementDetector(Detector):
     array([1., 0.])
     """
 
-    kind: ClassVar[str] = "canary_displacement"
+    name: str = "canary_displacement"
     on_request: ClassVar[bool] = True  # it has to be told the queries
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")

@@ -9,7 +9,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
     EMBEDDED,
@@ -73,7 +74,7 @@ DOUBTFUL = (0.0075, 0.03)
 _DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
 
-class LeadingQuestionDetector(Detector):
+class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     """Look for entries that put a question to themselves and answer it.
 
     Black-box PoisonedRAG puts the question it is aimed at before the text that answers it wrongly,
@@ -115,10 +116,9 @@ class LeadingQuestionDetector(Detector):
     array([ True, False])
     """
 
-    kind: ClassVar[str] = "leading_question"
+    name: str = "leading_question"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
 
     default_threshold: float = 5.0
     # In a knowledge base that never asks, any question would be rare: 32 times likelier, at least.
@@ -127,10 +127,6 @@ class LeadingQuestionDetector(Detector):
 
     def __init__(self) -> None:
         self.reset()
-
-    def config(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to choose."""
-        return {}
 
     def reset(self) -> None:
         """Forget every opening."""

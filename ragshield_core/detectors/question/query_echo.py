@@ -99,7 +99,7 @@ class QueryEchoDetector(RetrievalDetector):
     array([1., 0.])
     """
 
-    kind: ClassVar[str] = "query_echo"
+    name: str = "query_echo"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 

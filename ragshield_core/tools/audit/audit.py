@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.base import Detector, Need, skip_reason
+from ragshield_core.detectors.base.abilities import audited as audited_by
+from ragshield_core.detectors.base.abilities import explained_audit
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.entries import Batch
 from ragshield_core.findings import (
@@ -183,7 +186,7 @@ def _audits(
         if reason is None:
             try:
                 scores = checked(
-                    detector.name, detector.audit(batch, seed), len(batch), partial=True
+                    detector.name, audited_by(detector, batch, seed), len(batch), partial=True
                 )
                 if not np.isnan(scores).all():
                     seconds = time.perf_counter() - start
@@ -206,7 +209,7 @@ def _skip_reason(detector: Detector, batch: Batch) -> str | None:
         return "there are no entries"
     if Need.QUERY in detector.needs:
         return "needs queries, and an audit has none"
-    return detector.skip_reason(batch)
+    return skip_reason(detector, batch)
 
 
 def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None:
@@ -228,7 +231,7 @@ def _findings(
     threshold: float,
     calibration: Calibration | None,
 ) -> list[tuple[int, Finding]]:
-    why = explained(item.name, item.detector.explain_audit, batch, rows)
+    why = explained(item.name, partial(explained_audit, item.detector), batch, rows)
     ids = [batch.ids[row] for row in rows]
     found = findings_of(item.detector, ids, item.scores[rows], threshold, why, calibration)
     return list(zip(rows, found, strict=True))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Scope
+from ragshield_core.detectors.base import Detector, Scope, judged_scores
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Verdict
 from ragshield_core.policy import Policy
@@ -55,7 +55,7 @@ def without_excused(
         if detector is None or detector.scope is not Scope.ENTRY or name not in report.thresholds:
             return silent
         try:
-            scores = detector.judged_scores(texts.take(list(rows)))
+            scores = judged_scores(detector, texts.take(list(rows)))
         except Exception as error:  # noqa: BLE001 - any crash, of any detector
             logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
             return silent

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import Skipped
 from ragshield_core.policy import Policy
@@ -30,7 +31,10 @@ class Audited(NamedTuple):
     @property
     def has_estimate(self) -> bool:
         """Whether its threshold follows the rate without trusted entries."""
-        return type(self.detector).audit_threshold is not Detector.audit_threshold
+        return (
+            isinstance(self.detector, Audits)
+            and type(self.detector).audit_threshold is not Audits.audit_threshold
+        )
 
 
 def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
@@ -98,7 +102,11 @@ def thresholds_of(
     part = policy.quarantine_at / max(1, len(audited))
     known = {} if calibration is None else calibration.calibrations
     rules = {
-        item.name: item.detector.audit_threshold(part) for item in audited if item.name not in known
+        item.name: item.detector.audit_threshold(part)
+        if isinstance(item.detector, Audits)
+        else item.detector.default_threshold
+        for item in audited
+        if item.name not in known
     }
     try:
         thresholds = policy.thresholds(rules, calibration)

@@ -15,7 +15,7 @@ from ragshield_core.tools.audit.partitioned.plan import Plan
 def explain_texts(which: int, plan: Plan, number: int, rows: Sequence[int], name: str) -> None:
     """Say why a detector finds entries of a piece, given their rows, ascending."""
     batch, detector = read_rows(plan, number, rows), plan.detectors()[which]
-    told = explained(detector.name, detector.explain_audit, batch, list(range(len(batch))))
+    told = explained(detector.name, detector.explain, batch, list(range(len(batch))))
     write_explained(plan, name, told)
 
 

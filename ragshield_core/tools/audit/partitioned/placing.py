@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base import judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError, SourceError
@@ -321,7 +322,7 @@ def _slices(plan: Plan, piece: Piece, failed: dict[int, str]) -> Iterator[Slice]
         scores = []
         for number, detector in enumerate(detectors):
             try:
-                judged = detector.judged_scores(batch)
+                judged = judged_scores(detector, batch)
                 scores.append(checked(detector.name, judged, len(batch), partial=True))
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 failed[number] = crash(error)

@@ -117,7 +117,7 @@ def settle(plan: Plan) -> None:
         "files": sorted((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files),
         "columns": [plan.columns.names(role) for role in ("id", "text", "lineage", "embedding")],
         "partition_rows": plan.partition_rows,
-        "detectors": [[cls.kind, dict(config)] for cls, config in plan.by_text],
+        "detectors": [[cls.name, dict(config)] for cls, config in plan.by_text],
         "groups": None if plan.groups is None else dict(plan.groups),
         "seed": plan.seed,
     }

@@ -1,0 +1,134 @@
+"""What only some detectors can do: the kernel asks for it by these classes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base.detector import Detector, out_of_fold
+from ragshield_core.detectors.base.evidence import Evidence
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.entries import Batch
+
+
+class Overlooks(ABC):
+    """A detector that compares with known entries and can leave some of them out of account."""
+
+    @abstractmethod
+    def overlook(self, ids: Collection[str]) -> None:
+        """Leave known entries out of account in what is scored from now on; none brings them back.
+
+        A batch replaces them: a new revision resembles its older one, which is no evidence against
+        it. Statistics over the whole knowledge base may go on counting them.
+        """
+
+
+class LearnsPieces(Detector):
+    """A detector that learns the pieces of a large knowledge base otherwise than new entries."""
+
+    in_pieces = True
+
+    @abstractmethod
+    def learn_piece(self, piece: Batch) -> None:
+        """Learn entries of a knowledge base of which others follow."""
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Measure what is usual, now that the whole knowledge base was learned.
+
+        Parameters
+        ----------
+        pieces
+            The knowledge base, to be read again if need be.
+        reference
+            Entries of it that stand for the others; all of them where there are few.
+        """
+        self.refresh(reference)
+
+
+class DoubtsSample(ABC):
+    """A detector that finds outliers in a sample that nobody has vouched for.
+
+    Up to a twentieth of the sample may be poisoned.
+    """
+
+    @abstractmethod
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries of a sample are far from all that is usual, shape (n,)."""
+
+    @abstractmethod
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which held entries are far from all that is usual, shape (n,).
+
+        Poison does not become clean by being held. A guard asks it after ``refresh``.
+
+        Parameters
+        ----------
+        entries
+            n of them.
+        scores
+            Shape (n,): theirs, NaN where they cannot be judged.
+        """
+
+
+class Audits(Detector):
+    """A detector that has its own way of judging each entry of a knowledge base by the others."""
+
+    @abstractmethod
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and score each of its entries against the others.
+
+        Parameters
+        ----------
+        entries
+            The knowledge base, in which some entries may be poisoned.
+        seed
+            Of any random choice.
+
+        Returns
+        -------
+        NDArray[np.float64]
+            Shape (n_entries,); NaN where the detector has no opinion.
+        """
+
+    def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that estimate it
+        """Return the score of :meth:`audit` above which an entry is worth a look.
+
+        Without known-clean entries this is the default threshold or an estimate, no guarantee.
+        """
+        return self.default_threshold
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why rows have the scores that :meth:`audit` gave them."""
+        return self.explain(entries, rows)
+
+
+def audited(detector: Detector, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+    """Fit a detector on a knowledge base and return the score of each entry by the others.
+
+    NaN where the detector has no opinion; shape (n_entries,).
+    """
+    if isinstance(detector, Audits):
+        return detector.audit(entries, seed)
+    return out_of_fold(detector.fit(entries), entries, seed)
+
+
+def explained_audit(detector: Detector, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+    """Return why rows have the scores that :func:`audited` gave them."""
+    explain = detector.explain_audit if isinstance(detector, Audits) else detector.explain
+    return explain(entries, rows)
+
+
+def learn_piece(detector: Detector, piece: Batch) -> None:
+    """Have a detector learn entries of a knowledge base of which others follow."""
+    (detector.learn_piece if isinstance(detector, LearnsPieces) else detector.learn)(piece)
+
+
+def pieces_learned(detector: Detector, pieces: Pieces, reference: Batch) -> None:
+    """Have a detector measure what is usual, now that it has learned all pieces."""
+    if isinstance(detector, LearnsPieces):
+        detector.pieces_learned(pieces, reference)
+    else:
+        detector.refresh(reference)

@@ -1,0 +1,98 @@
+"""What a score depends on and needs, and the evidence that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+from ragshield_core.findings import BESIDE
+
+
+class Scope(StrEnum):
+    """What the score of an entry depends on."""
+
+    ENTRY = "entry"  # on the entry and the knowledge base
+    BATCH = "batch"  # also on the rest of its batch
+    CORPUS = "corpus"  # on the whole knowledge base with the batch in it
+    RETRIEVAL = "retrieval"  # on a retrieved set and its query
+
+
+class Need(StrEnum):
+    """What a detector cannot do without."""
+
+    TEXT = "text"
+    EMBEDDING = "embedding"
+    LABEL = "label"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Why one score is what it is."""
+
+    sentence: str  # holds the number that convinced
+    related_ids: tuple[str, ...] = ()
+    span: tuple[int, int] | None = None
+
+
+def of_texts_and_contexts(
+    batch: Batch, score: Callable[[Sequence[str]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the larger of the scores of each entry's text and of its context, (n_entries,).
+
+    Parameters
+    ----------
+    batch
+        Entries.
+    score
+        Of texts, shape (n_texts,) each.
+    """
+    scores = score(batch.texts)
+    rows = [row for row, context in enumerate(batch.contexts) if context is not None]
+    if rows:
+        beside = score([batch.contexts[row] or "" for row in rows])
+        scores[rows] = np.maximum(scores[rows], beside)
+    return scores
+
+
+def explained_with_contexts(
+    batch: Batch,
+    rows: Sequence[int],
+    score: Callable[[Sequence[str]], NDArray[np.float64]],
+    explain: Callable[[Sequence[str]], list[Evidence]],
+    floor: float,
+) -> list[Evidence]:
+    """Return the evidence of the text or of the context of each row, whichever scores higher.
+
+    Of a text that scores higher it also says whether its context is suspicious as well.
+
+    Parameters
+    ----------
+    batch, rows
+        Entries, and which of them.
+    score, explain
+        Of texts, one each.
+    floor
+        The score up to which a context is not suspicious.
+    """
+    texts = [batch.texts[row] for row in rows]
+    contexts = [batch.contexts[row] or "" for row in rows]
+    of_texts, of_contexts = score(texts), score(contexts)
+    higher = of_contexts > of_texts
+    found = explain([c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)])
+    explained = []
+    for evidence, alone, suspicious in zip(found, higher, of_contexts > floor, strict=True):
+        if alone:  # without a span: that is of the text
+            sentence = f"{BESIDE}: {evidence.sentence}"
+            explained.append(Evidence(sentence=sentence, related_ids=evidence.related_ids))
+        elif suspicious:
+            sentence = f"{BESIDE}, and in the text: {evidence.sentence}"
+            explained.append(replace(evidence, sentence=sentence))
+        else:
+            explained.append(evidence)
+    return explained
