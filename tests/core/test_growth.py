@@ -120,8 +120,8 @@ def test_an_entry_is_not_recalled_for_its_imitations(seed):
     assert not reports[0].admitted.any()  # of the two, the newcomer is the suspect
     # It is not for want of a suspicious score: that of the imitated entry is beyond its threshold.
     detector = guard.detectors[0]
-    slot = detector._graph.index.slots_of(own.ids)
-    assert detector._scores[slot] > guard.thresholds["clique"]
+    slot = detector._known.graph.index.slots_of(own.ids)
+    assert detector._known.books.scores[slot] > guard.thresholds["clique"]
 
 
 def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
@@ -787,11 +787,11 @@ def test_what_was_released_no_longer_counts_as_held():
     detector = CliqueDetector().fit(passages(300, 1))
     held = passages(40, 2, "held")
     detector.hold(held)
-    assert np.count_nonzero(detector._held_weights()) == 40
-    crowded = detector._held_weights().max()
+    assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 40
+    crowded = detector._known.books.held_weights(detector._known.graph).max()
     detector.forget_held(held.ids[:30])
-    assert np.count_nonzero(detector._held_weights()) == 10
-    assert detector._held_weights().max() > crowded
+    assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 10
+    assert detector._known.books.held_weights(detector._known.graph).max() > crowded
 
 
 def test_more_sources_than_are_remembered_are_counted_and_forgotten():

@@ -136,7 +136,7 @@ def test_it_goes_on_like_the_guard_in_memory(folder, batch, in_memory, tmp_path)
 
 def test_the_order_of_the_input_tells_who_came_first(folder, batch):
     guard = fitted(folder, rows=100)
-    graph = guard.detectors[0]._fitted()
+    graph = guard.detectors[0]._known.graph
     assert graph.index.ids == list(batch.ids)
     np.testing.assert_allclose(graph.index.vectors(np.arange(N)), batch.embeddings, atol=1e-6)
 

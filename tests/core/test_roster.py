@@ -179,7 +179,7 @@ def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors():
     roster = revisions._labels._roster
     kept = [vars(detector).get("_known") for detector in guard.detectors]
     kept = [one for one in kept if isinstance(one, LabelledEntries)]
-    index = guard.detectors[0]._graph.index
+    index = guard.detectors[0]._known.graph.index
     users = [revisions._labels, index._slots._ids, *(one._labels for one in kept)]
     assert len(users) == 4
     assert {id(user) for user in roster._users} == {id(user) for user in users}

@@ -450,7 +450,7 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
     del table.rows[KNOWN.ids[7]]
     guard.forget_lost([KNOWN.ids[7]])
     assert not guard.known([KNOWN.ids[7]])
-    assert KNOWN.ids[7] not in guard.detectors[0]._graph.index
+    assert KNOWN.ids[7] not in guard.detectors[0]._known.graph.index
 
 
 # Several workers

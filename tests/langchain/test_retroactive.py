@@ -251,7 +251,7 @@ def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
         assert report.retroactive == ()
     assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
     assert store.quarantine.count() <= 1
-    assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+    assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
 
 
 class DiskFullError(OSError):
@@ -292,7 +292,7 @@ def test_a_write_whose_learning_failed_can_be_repeated(store):
         write(store, CLEAN[0])
     write(store, CLEAN[0])
     assert set(CLEAN[0].ids) <= live(store)
-    assert len(guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+    assert len(guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
 
 
 def test_what_was_deleted_behind_the_guards_back_can_be_written_again(store):
@@ -300,7 +300,7 @@ def test_what_was_deleted_behind_the_guards_back_can_be_written_again(store):
     store.inner.delete(list(CLEAN[0].ids[:2]))
     write(store, CLEAN[0])
     assert set(CLEAN[0].ids) <= live(store)
-    assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+    assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,6 +16,12 @@ from ragshield_core.detectors.groups.graph import Lists
 # The repository's settings.
 K = 10
 ALPHA = 2.5
+UNREACHABLE = (
+    "no similarity can exceed mean + {:g} * std of the edges; the 99 % quantile of their "
+    "similarities is used instead"
+)
+# Cliques are enumerated only among so few neighbours; larger groups are reported as such.
+CLIQUE_CAP = 60
 # Above this share of all edge similarities an edge is out of the ordinary in any graph: in force
 # where mean + alpha * std lies above 1, which no similarity can exceed.
 FALLBACK_QUANTILE = 0.99

@@ -140,7 +140,7 @@ def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
 
 
 def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
-    monkeypatch.setattr("ragshield_core.detectors.groups.detector.FEWEST", len(placed("last")) + 1)
+    monkeypatch.setattr("ragshield_core.detectors.groups.measuring.FEWEST", len(placed("last")) + 1)
     assert CliqueDetector().fit(placed("last")).n_doubted() == 0
 
 
@@ -171,7 +171,7 @@ def test_it_is_remembered_by_what_is_saved():
 
 
 def test_a_store_larger_than_is_looked_at_is_measured_in_a_random_order_as_well(monkeypatch):
-    monkeypatch.setattr("ragshield_core.detectors.groups.detector.CROSS_FITTED", 2_000)
+    monkeypatch.setattr("ragshield_core.detectors.groups.measuring.CROSS_FITTED", 2_000)
     store = placed("last")
     detector = CliqueDetector().fit(store)
     doubted = detector.outliers(store)

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.detectors.groups.cleanbase import clique_members, edge_threshold, undirected
-from ragshield_core.detectors.groups.detector import CLIQUE_CAP
+from ragshield_core.detectors.groups.cleanbase import (
+    CLIQUE_CAP,
+    clique_members,
+    edge_threshold,
+    undirected,
+)
 from ragshield_core.detectors.groups.graph import Lists
 
 
@@ -76,7 +80,7 @@ def test_an_audit_is_the_reference_rule(seed, n, groups, clones, alpha):
     expected, reachable, margin = naive(vectors, alpha)
     detector = CliqueDetector(rule="cleanbase", alpha=alpha, min_entries=2)
     scores = detector.audit(batch_of(vectors))
-    assert detector._edge_threshold[1] == reachable
+    assert detector._known.edge_threshold[1] == reachable
     if margin > 1e-6:  # nearer ones are decided by the last bit of a product
         assert (scores > detector.audit_threshold(0.01)).tolist() == expected
 
@@ -155,7 +159,7 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
     assert detector.audit(entries)[-4:].tolist() == [1.0] * 4
     (evidence,) = detector.explain_audit(entries, [302])
     assert "clique of 4 entries" in evidence.sentence
-    assert f"{detector._edge_threshold[0]:.3f}" in evidence.sentence
+    assert f"{detector._known.edge_threshold[0]:.3f}" in evidence.sentence
     assert "quantile" not in evidence.sentence
     assert set(evidence.related_ids) == {"e300", "e301", "e303"}
 

@@ -157,7 +157,7 @@ def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
 
 
 def parts_of(detector):
-    return detector._sources.state()
+    return detector._known.sources.state()
 
 
 def test_what_is_known_of_sources_is_right_after_many_have_left():
@@ -168,7 +168,7 @@ def test_what_is_known_of_sources_is_right_after_many_have_left():
     detector.forget_held(site(150, 2).ids)
     guard.forget(site(150, 2))
     guard.forget(KNOWN.take(range(550)))
-    table, graph = detector._sources, detector._graph
+    table, graph = detector._known.sources, detector._known.graph
     slots = graph.present
     assert graph.n_slots < 650  # renumbered
     codes = dict(zip(("wiki", SITE), table.codes_of(["wiki", SITE]).tolist(), strict=True))
