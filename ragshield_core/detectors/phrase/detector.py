@@ -452,8 +452,10 @@ class TriggerPhraseDetector(GroupDetector):
     def _arrive(self, entries: Batch, *, held: bool) -> None:
         """Count entries among the recent ones, with what was found out when they were judged."""
         judged, self._latest = self._latest, None
-        known = judged is not None and judged[0] is entries
-        self._memory.arrive(entries, (judged[1], judged[2].places) if known else None, held=held)
+        known = None
+        if judged is not None and judged[0] is entries:
+            known = judged[1], judged[2].places
+        self._memory.arrive(entries, known, held=held)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
