@@ -1,6 +1,6 @@
-"""Where detector classes are found by their kind: the built-in ones and installed plug-ins.
+"""Registry of detector classes by name: the built-in ones and installed plug-ins.
 
-The built-in ones are what the modules and packages of this folder export: a new one is a new file.
+A built-in one is what a module or package of this folder exports: a new one is a new file.
 """
 
 from __future__ import annotations

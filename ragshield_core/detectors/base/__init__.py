@@ -1,4 +1,4 @@
-"""What every detector is built on: the three kinds, evidence, and pieces of large bases."""
+"""Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
 
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,

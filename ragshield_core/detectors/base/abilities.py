@@ -1,4 +1,4 @@
-"""What only some detectors can do: the kernel asks for it by these classes."""
+"""Abilities that only some detectors have: the kernel asks for them by these classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a score depends on and needs, and the evidence that explains it."""
+"""Scope and needs of a detector, and the evidence that explains a score."""
 
 from __future__ import annotations
 

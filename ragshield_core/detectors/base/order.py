@@ -1,4 +1,4 @@
-"""Whether entries are suspicious because of what they came together with.
+"""Tell whether entries are suspicious only because of the order in which they came.
 
 In which order clean entries came says little about them: in a random order they agree with those
 that came with them as often. The texts of a campaign agree because they came together. So the

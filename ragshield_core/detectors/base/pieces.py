@@ -1,4 +1,4 @@
-"""A knowledge base that is in no single memory, as detectors learn it."""
+"""Pieces of a knowledge base that is too large for one memory."""
 
 from __future__ import annotations
 

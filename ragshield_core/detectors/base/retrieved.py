@@ -1,4 +1,4 @@
-"""What is judged at retrieval time, a query with the passages found for it, and by whom."""
+"""Retrieved passages with their query, and the kind of detector that judges them."""
 
 from __future__ import annotations
 

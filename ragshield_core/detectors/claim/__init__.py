@@ -1,4 +1,4 @@
-"""Text that says which other text is to be believed."""
+"""Detector of texts that say which other texts to believe."""
 
 from ragshield_core.detectors.claim.detector import MetaClaimDetector
 

@@ -1,4 +1,4 @@
-"""Entries that say which other sources are to be believed, where entries do not usually do so."""
+"""Detect entries that say which other sources to believe, where entries rarely do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim about other sources is made of, found in running text.
+"""Find the parts of a claim about other sources in running text.
 
 Who plants one document has to explain why all others say something else: they are out of date, or
 wrongly believed; a register, a ministry or the latest data settles it; this is the answer, and is

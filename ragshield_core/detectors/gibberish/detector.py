@@ -1,4 +1,4 @@
-"""Gibberish: text that an optimiser wrote, or that was spliced together, not a person."""
+"""Detect gibberish: text that an optimiser wrote or spliced together."""
 
 from __future__ import annotations
 

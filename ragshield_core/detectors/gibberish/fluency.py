@@ -1,4 +1,4 @@
-"""How usual a text reads: which words a knowledge base has, and which follow each other in it."""
+"""Model of the words of a knowledge base and of those that follow each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which languages and scripts a knowledge base holds, and whether a text is in one of them."""
+"""Model of the languages and scripts that a knowledge base holds."""
 
 from __future__ import annotations
 

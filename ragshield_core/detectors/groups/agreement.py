@@ -1,4 +1,4 @@
-"""What new entries agree on, and the entries around them do not say.
+"""Find words on which new entries agree and which the entries around them lack.
 
 Texts that were crafted for one question make the same claim, and what stands on the topic does not.
 Of the words of a new entry, each is held against how often the standing entries around it have it:

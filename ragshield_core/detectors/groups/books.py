@@ -1,4 +1,4 @@
-"""Notes on each entry of a graph, by slot: its score, whether it is trusted, whether it is held."""
+"""Notes on each entry of a graph, by slot: its score, and whether it is trusted or held."""
 
 from __future__ import annotations
 

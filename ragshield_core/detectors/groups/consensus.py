@@ -1,4 +1,4 @@
-"""Passages of a retrieved set that agree with each other as nothing else in it does."""
+"""Detect passages of a retrieved set that agree with each other as no others do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of entries that resemble each other more than their surroundings explain."""
+"""Detect groups of entries that resemble each other more than their surroundings explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an entry belongs to a small group that is tighter than the groups around it.
+"""Measure how far an entry belongs to a group that is tighter than those around it.
 
 Texts crafted for one question are close to each other in meaning and far in wording, and they stand
 out against their own surroundings rather than against the whole corpus. For an entry and a group

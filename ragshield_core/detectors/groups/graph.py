@@ -1,4 +1,4 @@
-"""The nearest neighbours of every entry, kept up to date as entries come and go.
+"""Graph of the nearest neighbours of every entry, up to date as entries come and go.
 
 Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`,
 which tells who came first) and a list of its nearest entries. Screening a batch makes an

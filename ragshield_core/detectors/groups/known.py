@@ -1,4 +1,4 @@
-"""What a group detector knows: the graph, notes on its entries, and what is usual in it."""
+"""State of a group detector: the graph, notes on its entries, and what is usual in it."""
 
 from __future__ import annotations
 

@@ -58,55 +58,68 @@ def measure(
 
     ``tightness`` is that of their groups, where it was measured already.
     """
-    graph = known.graph
-    overlay = graph.part(slots)
+    overlay = known.graph.part(slots)
     known.make_room()
     known.books.measured[:] = False
     known.books.measured[slots] = True
-    known_before, known.ready = known.ready, True
-    if not known.by_groups:
-        _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
-        known.edge_threshold = cleanbase.edge_threshold(similarities, known.rule.alpha)
-        if not known.edge_threshold[1]:
-            logger.warning(
-                "%s: %s", known.rule.detector, cleanbase.UNREACHABLE.format(known.rule.alpha)
-            )
-    families = known.families
+    again, known.ready = known.ready, True
+    if known.by_groups:
+        evidence = _gathered(known, overlay, tightness, again=again, audit=audit)
+        known.usual_nearness = nearness_of_standing(overlay.lists)
+        _learn_words(known)
+        judgement = _by_groups(known, overlay, evidence, audit=audit)
+    else:
+        judgement = _by_cliques(known, overlay)
+    known.books.scores[overlay.numbers] = rounded_up(judgement.scores)
+    return judgement
+
+
+def _by_cliques(known: Known, overlay: Overlay) -> Judgement:
+    """Take the threshold of the reference rule, and score entries by it."""
+    _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
+    known.edge_threshold = cleanbase.edge_threshold(similarities, known.rule.alpha)
+    if not known.edge_threshold[1]:
+        message = cleanbase.UNREACHABLE.format(known.rule.alpha)
+        logger.warning("%s: %s", known.rule.detector, message)
+    return judge_cliques(known, overlay)
+
+
+def _gathered(
+    known: Known,
+    overlay: Overlay,
+    tightness: Mapping[Channel, NDArray[np.float32]] | None,
+    *,
+    again: bool,
+    audit: bool,
+) -> dict[Channel, GroupEvidence]:
+    """Return the evidence about entries by channel; ``again`` if it was gathered before."""
+    graph, families = known.graph, known.families
     # A smaller sample of the same knowledge base does not make them unusual.
-    known.families = bool(
-        (known_before and families) or overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES
-    )
-    if known_before and families != known.families:  # all edges change sides
+    known.families = (again and families) or bool(overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES)
+    if again and families != known.families:  # all edges change sides
         _measure_edges(known, graph.part(graph.present))
-    found: dict[Channel, GroupEvidence] = {}
     newcomers = known.shares = None
     # An audit cannot tell new from old.
-    if known.by_groups and len(graph) >= MIN_WORDED and not audit:
+    if len(graph) >= MIN_WORDED and not audit:
         there = graph.present
         parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
         known.shares = WordShares.of_all(map(graph.words.take, parts))
-        newcomers = Newcomers(overlay, known.shares, known.books.turns(known.graph, TURNS))
-    for channel in CHANNELS if known.by_groups else ():
+        newcomers = Newcomers(overlay, known.shares, known.books.turns(graph, TURNS))
+    found: dict[Channel, GroupEvidence] = {}
+    for channel in CHANNELS:
         if channel == "any" and known.families:
             kin_before = known.kin
             known.kin = Kin(found["same"].nearness[:, 0], found["cross"].nearness[:, 0])
-            if kin_before is None and known_before:
+            if kin_before is None and again:
                 _measure_edges(known, graph.part(graph.present), ["any"])
         known_tight = None if tightness is None else tightness[channel]
         found[channel] = evidence = known.evidence(
             overlay, channel, newcomers, tightness=known_tight
         )
         known.standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
-    if newcomers is not None and len(graph) >= FEWEST and not known_before:
-        found = _without_order(known, overlay, found)
-    if not known.by_groups:
-        judgement = judge_cliques(known, overlay)
-    else:
-        known.usual_nearness = nearness_of_standing(overlay.lists)
-        _learn_words(known)
-        judgement = _measure_groups(known, overlay, found, audit=audit)
-    known.books.scores[overlay.numbers] = rounded_up(judgement.scores)
-    return judgement
+    if newcomers is not None and len(graph) >= FEWEST and not again:
+        return _without_order(known, overlay, found)
+    return found
 
 
 def _learn_words(known: Known) -> None:
@@ -119,13 +132,14 @@ def _learn_words(known: Known) -> None:
     known.vocabulary = Vocabulary.of(graph.words.take(vouched))
 
 
-def _measure_groups(
+def _by_groups(
     known: Known,
     overlay: Overlay,
     evidence: dict[Channel, GroupEvidence],
     *,
     audit: bool,
 ) -> Judgement:
+    """Take the distributions of evidence, and score entries by them."""
     n = len(overlay.numbers)
     # An audit cannot tell new from old: there, copies are held against all copies.
     lineages = lineages_by_turn(known, overlay, 1 if audit else TURNS)

@@ -1,4 +1,4 @@
-"""The neighbours that a similarity graph knows, lent to other detectors."""
+"""Lend the neighbours that a similarity graph knows to other detectors."""
 
 from __future__ import annotations
 

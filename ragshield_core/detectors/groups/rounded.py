@@ -1,4 +1,4 @@
-"""Numbers of one or two bytes: what stays of cosines, shares and figures in every worker.
+"""Round cosines, shares and figures to one or two bytes.
 
 They are rounded where they are made, so that all that is told from them is the same in a process
 that has made them, in one that has read them, and in one that has learned the same entries.

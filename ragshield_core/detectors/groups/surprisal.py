@@ -1,4 +1,4 @@
-"""How rare evidence is in a knowledge base, and how rare a group of each size would be."""
+"""Surprisal of evidence: how rare it is in a knowledge base, for groups of each size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evidence is usual in a knowledge base, and how surprising that of an entry is by it."""
+"""Reference distributions of evidence, and the surprisal of an entry by them."""
 
 from __future__ import annotations
 

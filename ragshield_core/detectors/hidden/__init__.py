@@ -1,4 +1,4 @@
-"""What a text hides from those who read it, and not from a model."""
+"""Detector of text that readers do not see and a model does."""
 
 from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.hidden.payload import Payload

@@ -1,4 +1,4 @@
-"""Entries that hold text which a person who reads the page does not see."""
+"""Detect entries that hold text which a reader of the page does not see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rendered markup would not show: comments, white LaTeX, hidden HTML."""
+"""Find text that rendered markup does not show: comments, white LaTeX, hidden HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found hidden in a text, and how much of it reads as prose."""
+"""Piece of hidden text, and how much of it reads as prose."""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 

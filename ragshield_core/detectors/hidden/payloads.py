@@ -1,4 +1,4 @@
-"""Text that the reader of a page does not see, but a machine reads: found and decoded.
+"""Find and decode text that a reader of the page does not see.
 
 Everything here is a single pass or a bounded search: time is linear in the length of the text,
 whatever it holds. Look-alike letters are a table of our own rather than the one of Unicode

@@ -1,4 +1,4 @@
-"""What a terminal would hide: control characters, backspaces, escape sequences."""
+"""Find text that a terminal hides: control characters, backspaces, escape sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that talks to the model instead of to the reader."""
+"""Detector of text that gives orders to the model."""
 
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 

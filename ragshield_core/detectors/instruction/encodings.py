@@ -1,4 +1,4 @@
-"""What is hidden or encoded in a text, decoded: base64, hexadecimal, percent, entities, escapes."""
+"""Decode what a text hides: base64, hexadecimal, percent, entities, escapes."""
 
 from __future__ import annotations
 

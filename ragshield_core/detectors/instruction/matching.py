@@ -1,4 +1,4 @@
-"""How suspicious a text is: which rules match, what ideas it holds, where they stand together."""
+"""Match a text with rules and ideas, and weigh those that stand together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels that do not fit what the labels of other entries say."""
+"""Detectors of labels that do not fit those of other entries."""
 
 from ragshield_core.detectors.label.centroid import LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector

@@ -1,4 +1,4 @@
-"""Entries whose vector belongs to another label than the one they carry."""
+"""Detect entries whose vector is nearer to the centroid of another label."""
 
 from __future__ import annotations
 

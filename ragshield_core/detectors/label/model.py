@@ -1,4 +1,4 @@
-"""Entries whose label is implausible under a model learned from the knowledge base."""
+"""Detect entries whose label is implausible under a model of the knowledge base."""
 
 from __future__ import annotations
 

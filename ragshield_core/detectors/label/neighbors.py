@@ -1,4 +1,4 @@
-"""Entries whose nearest neighbours carry another label."""
+"""Detect entries whose nearest neighbours carry another label."""
 
 from __future__ import annotations
 

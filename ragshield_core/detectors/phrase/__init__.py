@@ -1,4 +1,4 @@
-"""Phrases planted in many entries."""
+"""Detector of phrases planted in many entries."""
 
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 

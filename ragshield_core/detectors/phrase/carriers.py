@@ -1,4 +1,4 @@
-"""How much an entry is like the knowledge base, and whether entries lie scattered in it.
+"""Measure how much an entry is like the knowledge base, and whether entries scatter in it.
 
 Who plants a phrase puts it into texts that the knowledge base could hold, about different things.
 The entries of a new source, language or product are unlike the knowledge base without the phrase

@@ -1,4 +1,4 @@
-"""How many entries hold a phrase: of a knowledge base for good, of recent entries for a while.
+"""Count the entries that hold a phrase: in the knowledge base, and among recent ones.
 
 Texts become sets of word n-grams, as 32-bit hashes: single words, pairs of words with at most one
 other word between them, three and four words in a row. A phrase of which one word was replaced,

@@ -1,4 +1,4 @@
-"""Phrases that recent entries hold far more often than the knowledge base explains."""
+"""Detect phrases that recent entries hold far more often than the knowledge base explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a phrase detector remembers: phrases of the knowledge base, and recent entries."""
+"""Memory of a phrase detector: phrases of the knowledge base, and recent entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that would take over what known queries retrieve."""
+"""Detect entries that would take over the answers of known queries."""
 
 from __future__ import annotations
 

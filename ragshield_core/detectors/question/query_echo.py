@@ -1,4 +1,4 @@
-"""Passages that hold the question they were retrieved for."""
+"""Detect passages that repeat the question they were retrieved for."""
 
 from __future__ import annotations
 
