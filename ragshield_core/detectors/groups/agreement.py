@@ -25,7 +25,8 @@ TELLING = 4
 # What is assumed of a word's share around an entry, from that in the whole knowledge base, is worth
 # so many standing neighbours.
 PRIOR = 6.0
-# A standing neighbour counts less the farther it is beyond the new ones: a third at 0.1 of cosine.
+# A standing neighbour counts less the farther it is beyond the new ones: a third at 0.1 of relative
+# cosine.
 FADING = 0.1
 # New neighbours at whose distance the standing ones are measured.
 NEAREST = 2
@@ -224,7 +225,8 @@ class Newcomers:
         if mine.size:
             lists = self._overlay.lists.take(rows).take(mine)
             mates, standing = self._sides(rows, mine, near[mine], n_mates)
-            found[mine] = agreement(shared, self._shares, mates, standing, lists.similarities)
+            near = self._overlay.graph.relative(lists.similarities)
+            found[mine] = agreement(shared, self._shares, mates, standing, near)
         return found
 
     def agreed(self, row: int, near: NDArray[np.float32], n_mates: int) -> Agreed | None:
@@ -237,7 +239,8 @@ class Newcomers:
         mates, standing = self._sides(rows, mine, near[mine], n_mates)
         if not mine.size or mates[0, -1] < 0:
             return None
-        similarities = self._overlay.lists.take(rows).similarities
+        lists = self._overlay.lists.take(rows)
+        similarities = self._overlay.graph.relative(lists.similarities)
         *_, (telling, _) = _telling(shared, self._shares, mates, standing, similarities)
         best = np.argsort(-telling, kind="stable")[:TELLING]
         best = best[telling[best] > TOLD * telling.max(initial=0.0)]
@@ -305,7 +308,7 @@ def agreement(
     standing
         Whether what is in a column of the lists was there before; shape (n, k).
     similarities
-        Cosines of the lists, shape (n, k).
+        Relative cosines of the lists, shape (n, k).
 
     Returns
     -------

@@ -205,7 +205,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
     def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
         """Take over the neighbours, and measure what is usual; all entries are trusted."""
         found, known = pieces.groups(), self._fitted()
-        known.graph.take_lists(found.words, found.lists)
+        known.graph.take_lists(found.words, found.lists, found.unrelated)
         if len(known.graph) >= self.min_entries:
             measure(known, known.graph.present, tightness=found.tightness)
             known.books.trusted[known.graph.present] = True

@@ -452,7 +452,7 @@ class GroupEvidence:
     def _near(self, rows: Rows) -> NDArray[np.float32]:
         """Return how near the entries in the lists of rows are, as far as it counts here."""
         lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
-        near = nearness(lists.similarities, lists.copied)
+        near = nearness(self._overlay.graph.relative(lists.similarities), lists.copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
             self._held.step_aside(lists.slots, near)
@@ -486,6 +486,7 @@ class GroupEvidence:
         second = np.broadcast_to(group[:, None, :], similar.shape)
         there = (first >= 0) & (second >= 0) & np.triu(np.ones((others, others), np.bool_), 1)
         copied = np.zeros(similar.shape, dtype=np.float32)
+        similar = self._overlay.graph.relative(similar)
         compare = there & (similar > COMPARE_ABOVE)
         copied[compare] = self._overlay.copied(first[compare], second[compare])
         near = np.where(there, nearness(similar, copied), np.float32(0.0))

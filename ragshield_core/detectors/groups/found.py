@@ -22,10 +22,13 @@ class FoundGroups:
         Of the n entries, in their order; see :func:`ragshield_core.text.copies.word_hashes`.
     lists
         Their neighbours, n lists, which name entries by their place.
+    unrelated
+        See :func:`.graph.unrelated_distance`.
     tightness
         How tight the groups of each entry are, by channel; shape (n, len(SIZES)), float32.
     """
 
     words: list[NDArray[np.uint32]]
     lists: Lists
+    unrelated: float
     tightness: Mapping[Channel, NDArray[np.float32]]

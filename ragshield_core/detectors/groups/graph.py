@@ -30,6 +30,8 @@ from ragshield_core.text.copies import word_hashes
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6
+# Where all entries are copies of each other, their distance says nothing of the model.
+LEAST_UNRELATED = 0.01
 # Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
 SPARE = 8
 # Similarities of a search differ by less than this with the shape of its products. Of entries as
@@ -197,6 +199,7 @@ class SimilarityGraph:
             else StoredIndex(dim, table, exact_up_to=up_to)
         )
         self.k, self.rounded = k, rounded
+        self.unrelated: float | None = None  # see unrelated_distance; None before it is measured
         self.words = EntryWords()  # by slot
         self._lineages: dict[str, int] = {}
         self._lists: Lists | RoundedLists = (
@@ -241,6 +244,7 @@ class SimilarityGraph:
         graph = cls(batch.dim, k, rounded=rounded)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
         graph.words = cast("EntryWords", FixedWords(map(word_hashes, batch.texts)))
+        graph.unrelated = unrelated_distance(batch.embeddings)
         graph._connect(batch)
         return graph
 
@@ -251,6 +255,7 @@ class SimilarityGraph:
         words: list[NDArray[np.uint32]],
         lineage: NDArray[np.int64],
         lists: Lists,
+        unrelated: float,
     ) -> SimilarityGraph:
         """Return a graph whose neighbours were found elsewhere, rounded; it is only looked at.
 
@@ -265,10 +270,13 @@ class SimilarityGraph:
             parts of one knowledge base.
         lists
             Of the first ones of them, or of all.
+        unrelated
+            See :func:`unrelated_distance`.
         """
         graph = cls(index.dim, lists.slots.shape[1], rounded=True)
         graph.index = cast("NeighborIndex", index)
         graph.words = cast("EntryWords", FixedWords(words))
+        graph.unrelated = unrelated
         graph._grow(len(words))
         graph._lists.put(np.s_[: len(lists.slots)], lists)
         graph._lineage[: len(words)] = lineage
@@ -303,7 +311,29 @@ class SimilarityGraph:
 
         Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
         """
-        return self.share(_copied(slots, lists, Words(self.words)))
+        return self.share(self._copied(slots, lists, Words(self.words)))
+
+    def relative(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return cosines as if unrelated entries had one of 0, as ``cosines``; -1 at least.
+
+        Some models give all texts a direction in common: unrelated ones have cosines of .8 then.
+        Relative ones do not depend on that.
+        """
+        relative = 1.0 - (1.0 - cosines) / np.float32(self.unrelated or 1.0)
+        return np.asarray(np.maximum(relative, np.float32(-1.0)), dtype=np.float32)
+
+    def absolute(self, relative: float) -> float:
+        """Return the cosine of a relative one."""
+        return 1.0 - (1.0 - relative) * (self.unrelated or 1.0)
+
+    def _copied(
+        self, numbers: NDArray[np.int64], lists: Lists, words: Words
+    ) -> NDArray[np.float32]:
+        """Compare the texts along the edges of lists."""
+        copied = np.zeros(lists.slots.shape, dtype=np.float32)
+        near = self.relative(lists.similarities) > COMPARE_ABOVE
+        copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
+        return copied
 
     def share(self, copied: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return shares of copied text as the graph has them."""
@@ -320,6 +350,7 @@ class SimilarityGraph:
             The entries.
         """
         self._changed()
+        self.unrelated = unrelated_distance(batch.embeddings)
         self.index.add(keys, batch.embeddings)
         for start in range(0, len(batch), ENTRIES_AT_ONCE):
             texts = batch.texts[start : start + ENTRIES_AT_ONCE]
@@ -337,7 +368,7 @@ class SimilarityGraph:
         self._lineage[slots] = _codes_of(batch.lineages, self._lineages)
         return slots
 
-    def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists) -> None:
+    def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists, unrelated: float) -> None:
         """Take over the words and the neighbours of all entries, which were found elsewhere.
 
         Parameters
@@ -346,8 +377,11 @@ class SimilarityGraph:
             Of the n entries, by slot.
         lists
             Theirs, n of them, which name entries by slot.
+        unrelated
+            See :func:`unrelated_distance`.
         """
         self._changed()
+        self.unrelated = unrelated
         self.index.add([], np.empty((0, self.index.dim), dtype=np.float32))  # these were all
         self.words = EntryWords()
         self.words.append(words)
@@ -396,7 +430,7 @@ class SimilarityGraph:
         if self.rounded:
             new = new.rounded()
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self.share(_copied(own, new, Words(self.words, words)))
+        new.copied[:] = self.share(self._copied(own, new, Words(self.words, words)))
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
@@ -558,6 +592,7 @@ class SimilarityGraph:
             {
                 "index": values,
                 "k": self.k,
+                "unrelated": self.unrelated,
                 "lineages": list(self._lineages),
                 "gone": np.flatnonzero(self.gone).tolist(),
             },
@@ -577,6 +612,7 @@ class SimilarityGraph:
         rounded = "cosines" in arrays
         graph = cls(index.dim, int(values["k"]), rounded=rounded)
         graph.index = index
+        graph.unrelated = values["unrelated"]
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
         if rounded:
             graph._lists = RoundedLists(
@@ -753,9 +789,21 @@ class Overlay:
         return self.graph.share(self.all_words.copied(first, second))
 
 
-def _copied(numbers: NDArray[np.int64], lists: Lists, words: Words) -> NDArray[np.float32]:
-    """Compare the texts along the edges of lists."""
-    copied = np.zeros(lists.slots.shape, dtype=np.float32)
-    near = lists.similarities > COMPARE_ABOVE
-    copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
-    return copied
+def unrelated_distance(vectors: NDArray[np.float32]) -> float:
+    """Return the cosine distance of entries that have nothing to do with each other.
+
+    The mean over all pairs, each with itself included: 1 less the square of the mean vector.
+
+    Parameters
+    ----------
+    vectors
+        Shape (n, dim), unit rows.
+    """
+    if not len(vectors):
+        return 1.0
+    return distance_of(vectors.sum(axis=0, dtype=np.float64) / len(vectors))
+
+
+def distance_of(mean: NDArray[np.float64]) -> float:
+    """Return :func:`unrelated_distance` by the mean vector; rounded, whatever it was summed by."""
+    return round(float(np.clip(1.0 - mean @ mean, LEAST_UNRELATED, 1.0)), 4)

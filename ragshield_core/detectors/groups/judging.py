@@ -155,7 +155,7 @@ def accused(
     for place in np.flatnonzero(why > CROWD_AT).tolist():
         # Somebody's words came first: of copies, the oldest is the one that was copied.
         lists = overlay.lists.take(rows[place : place + 1])
-        copies = lists.slots[copies_in(lists, COPIES[WHYS[why[place]][0]])]
+        copies = lists.slots[copies_in(overlay, lists, COPIES[WHYS[why[place]][0]])]
         accused[place] = (copies < overlay.numbers[rows[place]]).any()
     return rows[accused]
 

@@ -22,7 +22,7 @@ from ragshield_core.detectors.groups.evidence import (
     Held,
     Kin,
 )
-from ragshield_core.detectors.groups.graph import Overlay
+from ragshield_core.detectors.groups.graph import Overlay, unrelated_distance
 from ragshield_core.detectors.groups.judging import judge_cliques, lineages_by_turn
 from ragshield_core.detectors.groups.known import Known, audit_threshold
 from ragshield_core.detectors.groups.sources import MOST_STANDING, Vocabulary, nearness_of_standing
@@ -58,6 +58,9 @@ def measure(
 
     ``tightness`` is that of their groups, where it was measured already.
     """
+    if known.graph.unrelated is None:  # it has grown from nothing
+        vectors = known.graph.index.vectors(slots[:CROSS_FITTED])
+        known.graph.unrelated = unrelated_distance(vectors)
     overlay = known.graph.part(slots)
     known.make_room()
     known.books.measured[:] = False

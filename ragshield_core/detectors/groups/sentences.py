@@ -44,7 +44,7 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
         return _of_clique(known, judgement.edges, int(overlay.numbers[row]), names)
     if why in COPIES:
         lists = overlay.lists.take(np.array([row]))
-        copies = names(lists.slots[copies_in(lists, COPIES[why])].tolist())
+        copies = names(lists.slots[copies_in(overlay, lists, COPIES[why])].tolist())
         what = f"text ({len(copies)} near-exact copies)"
         if why == "parts":
             what = f"words (at least {COPIES[why].copied:.0%} of the text, {len(copies)} times)"
@@ -70,7 +70,8 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     if why != "crowd":
         assert known.usual is not None  # noqa: S101 - by which this was scored
         reference = known.usual.references[channel]
-        usual, share = cosine_of(reference.usual_tightness[column]), reference.usual_share
+        usual = known.graph.absolute(cosine_of(reference.usual_tightness[column]))
+        share = reference.usual_share
         sentence += f"; {share:.0%} of the groups of this size here stay below {usual:.3f}"
         if agreed := judgement.evidence[channel].agreed(row, size):
             sentence += _agreement(overlay, row, agreed)

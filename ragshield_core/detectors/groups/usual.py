@@ -178,9 +178,9 @@ class Usual(NamedTuple):
         )
 
 
-def copies_in(lists: Lists, definition: Copies) -> NDArray[np.bool_]:
+def copies_in(overlay: Overlay, lists: Lists, definition: Copies) -> NDArray[np.bool_]:
     """Return which edges of neighbour lists lead to a copy."""
-    alike = lists.similarities > definition.similarity
+    alike = overlay.graph.relative(lists.similarities) > definition.similarity
     copied = (lists.copied >= definition.copied) & (lists.copied <= 1.0)  # beyond: no content
     return np.asarray(alike & copied)
 
@@ -190,7 +190,7 @@ def new_copies(
 ) -> NDArray[np.int64]:
     """Count the other lineages among recent copies; 0 where an older one stands."""
     lists, n = overlay.lists, len(overlay.numbers)
-    clone = copies_in(lists, definition)
+    clone = copies_in(overlay, lists, definition)
     clone &= recent[overlay.numbers][:, None]
     row, column = np.nonzero(clone)
     other = lists.slots[row, column]

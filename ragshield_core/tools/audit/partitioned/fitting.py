@@ -80,7 +80,9 @@ class PartitionedPieces(Pieces):
                 kind = "tight_any" if channel == "any" else "tight"
                 column[own] = partitions.rows(partition, kind)[channel]
         self._tell_what_is_missed(partitions)
-        return FoundGroups(words=words, lists=lists, tightness=tightness)
+        return FoundGroups(
+            words=words, lists=lists, unrelated=partitions.unrelated, tightness=tightness
+        )
 
     def _places(self, partitions: Partitions) -> NDArray[np.int64]:
         """Return where in the input each entry stands, by its number."""

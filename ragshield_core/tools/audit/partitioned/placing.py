@@ -109,7 +109,9 @@ def place(plan: Plan, number: int) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     failed: dict[int, str] = {}
     start = n_slices = 0
+    total = np.zeros(centres.shape[1], dtype=np.float64)
     for part in _slices(plan, piece, failed):
+        total += part.vectors.sum(axis=0, dtype=np.float64)
         nearest = _nearest_centres(part.vectors, centres, min(LOOKED_INTO, n))
         order = np.argsort(nearest[:, 0], kind="stable")
         first, others = nearest[order, 0], nearest[order, 1:]
@@ -137,12 +139,13 @@ def place(plan: Plan, number: int) -> None:
         n_slices += 1
     arrays |= {f"failed.{i}": as_bytes(reason) for i, reason in failed.items()}
     arrays["n_slices"] = np.array(n_slices)
+    arrays["total"] = total
     plan.files.write(f"placed/{number}", arrays)
 
 
 def lay_out(plan: Plan) -> None:
     """Give the entries their numbers, now that all partitions are counted; on the driver."""
-    slices, counts, guests = [], [], []
+    slices, counts, guests, totals = [], [], [], []
     failed: dict[str, NDArray[Any]] = {}
     for number in range(len(plan.pieces)):
         arrays = plan.files.read(f"placed/{number}")
@@ -151,6 +154,7 @@ def lay_out(plan: Plan) -> None:
             counts.append(np.diff(arrays[f"{part}.starts"]))
             guests.append(np.diff(arrays[f"{part}.guest_starts"]))
         failed |= {name: array for name, array in arrays.items() if name.startswith("failed.")}
+        totals.append(arrays["total"])
     sizes = np.stack(counts)
     plan.files.write(
         "layout",
@@ -160,6 +164,7 @@ def lay_out(plan: Plan) -> None:
             "starts": np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]),
             "shards": shards_of(sizes.sum(axis=0)),
             "n_guests": np.sum(guests, axis=0),
+            "mean": np.sum(totals, axis=0) / max(1, sizes.sum()),
             **failed,
         },
     )

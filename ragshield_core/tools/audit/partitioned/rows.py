@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.groups.graph import distance_of
 from ragshield_core.tools.audit.partitioned.files import as_text, divided, stretch
 from ragshield_core.tools.audit.partitioned.plan import PIECE_ROWS, Plan
 
@@ -72,6 +73,11 @@ class Partitions:
     def n(self) -> int:
         """How many partitions there are."""
         return len(self.starts) - 1
+
+    @cached_property
+    def unrelated(self) -> float:
+        """The cosine distance of entries that have nothing to do with each other."""
+        return distance_of(self._layout["mean"])
 
     @cached_property
     def filled(self) -> list[int]:

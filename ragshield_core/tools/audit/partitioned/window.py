@@ -67,5 +67,6 @@ class Window:
             [*partitions.words(own), *partitions.words(others)],
             np.concatenate([partitions.gather(part, "lineage") for part in (own, others)]),
             Lists(slots, lists.similarities, lists.copied),
+            partitions.unrelated,
         )
         return cls(graph=graph, overlay=graph.part(np.arange(len(own))), others=others)
