@@ -31,9 +31,8 @@ def unit(vectors):
 
 def shifted(vectors, cosine):
     """Add a direction in common, so that unrelated vectors have about this cosine."""
-    common = np.random.default_rng(3).normal(size=vectors.shape[1])
-    common *= np.sqrt(cosine / (1.0 - cosine)) / np.linalg.norm(common)
-    return unit(vectors + common)
+    common = np.full((len(vectors), 1), np.sqrt(cosine / (1.0 - cosine)))
+    return unit(np.hstack([vectors, common]))
 
 
 def eight_bits(vectors):
