@@ -30,7 +30,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
-from ragshield_core.detectors.base import Scope, judged_scores
+from ragshield_core.detectors.base import Scope, StatelessDetector, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
@@ -919,10 +919,8 @@ def test_what_a_classifier_of_the_users_says_is_not_doubted():
     )
 
 
-class Rules(Scripted):
+class Rules(Scripted, StatelessDetector):
     """Learns nothing, so that there is nothing to hold out."""
-
-    learns = False
 
     def forget(self, entries):
         raise AssertionError(len(entries))

@@ -12,21 +12,16 @@ from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups import cleanbase
+from ragshield_core.detectors.groups.arriving import lineages_by_turn
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.changes import insert, remove
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
-from ragshield_core.detectors.groups.judging import (
-    ACCOMPLICES,
-    accused,
-    as_updates,
-    judge,
-    judge_apart,
-    lineages_by_turn,
-)
+from ragshield_core.detectors.groups.judging import as_updates, judge, judge_apart
 from ragshield_core.detectors.groups.known import BY_CLIQUE, Known, Rule, audit_threshold
 from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.neighbors import GraphNeighbors
+from ragshield_core.detectors.groups.recalling import ACCOMPLICES, accused
 from ragshield_core.detectors.groups.sentences import explained
 from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
 from ragshield_core.entries import Batch

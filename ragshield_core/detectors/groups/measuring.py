@@ -13,6 +13,7 @@ from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.agreement import Newcomers, WordShares
+from ragshield_core.detectors.groups.arriving import lineages_by_turn
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
@@ -23,7 +24,7 @@ from ragshield_core.detectors.groups.evidence import (
     Kin,
 )
 from ragshield_core.detectors.groups.graph import Overlay, unrelated_distance
-from ragshield_core.detectors.groups.judging import judge_cliques, lineages_by_turn
+from ragshield_core.detectors.groups.judging import judge_cliques
 from ragshield_core.detectors.groups.known import Known, audit_threshold
 from ragshield_core.detectors.groups.sources import MOST_STANDING, Vocabulary, nearness_of_standing
 from ragshield_core.detectors.groups.usual import (
