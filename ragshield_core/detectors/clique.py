@@ -64,6 +64,7 @@ from ragshield_core.groups.usual import (
     GROUPS_OF,
     MIN_FAMILY_ENTRIES,
     NO_EDGES,
+    NO_ROWS,
     WHYS,
     Judgement,
     Tied,
@@ -489,15 +490,27 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row, as long as the knowledge base is too small."""
+        """Return every row while the knowledge base is too small, then those nobody can tell."""
         if self._ready:
-            return {}
+            return self._told_by_nothing(batch)
         n = 0 if self._graph is None else len(self._graph)
         reason = (
             f"the knowledge base has {n} entries, {self.min_entries} are needed to know what "
             "is usual in it"
         )
         return dict.fromkeys(range(len(batch)), reason)
+
+    def _told_by_nothing(self, batch: Batch) -> dict[int, str]:
+        """Return rows unlike the knowledge base, of a source too small to be compared with."""
+        if not len(batch):
+            return {}
+        reason = (
+            "it is about nothing that the knowledge base is about, or in another language, and its "
+            f"source has fewer than {FEWEST_OF_SOURCE} entries to compare it with"
+        )
+        _, judgement = self._judged(batch)
+        rows = judgement.apart[judgement.apart < len(batch)]
+        return dict.fromkeys(rows.tolist(), reason)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the surprisal of the tightest group around each entry, shape (n_entries,)."""
@@ -1025,15 +1038,17 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         codes = self._sources_of(overlay)
         mine = codes[overlay.numbers[suspects]]
         suspects = suspects[self._sources.joining(mine)]
-        scores = judgement.scores.copy()
+        scores, apart = judgement.scores.copy(), [NO_ROWS]
         for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
-            reference, numbers = self._of_source(overlay, judgement, codes, code)
-            if len(numbers) < FEWEST_OF_SOURCE:
-                continue
             rows = suspects[codes[overlay.numbers[suspects]] == code]
             foreign = self._vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
             rows = rows[foreign | ~self._among_standing(overlay, judgement, rows, codes)]
             if not rows.size:
+                continue
+            reference, numbers = self._of_source(overlay, judgement, codes, code)
+            if len(numbers) < FEWEST_OF_SOURCE:
+                scores[rows] = 0.0
+                apart.append(rows)
                 continue
             place = {number: row for row, number in enumerate(numbers.tolist())}
             own = np.array(
@@ -1042,7 +1057,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             tied = Tied.of(judgement.evidence, rows, judgement.lineages)
             within = surprisals_within(tied, reference, own)
             scores[rows] = np.minimum(scores[rows], within)
-        return judgement._replace(scores=scores)
+        return judgement._replace(scores=scores, apart=np.concatenate(apart))
 
     def _sources_of(self, overlay: Overlay) -> NDArray[np.int32]:
         """Return codes of sources by entry number."""
