@@ -72,8 +72,7 @@ from ragshield_core.groups.usual import (
     copies_in,
     new_copies,
 )
-from ragshield_core.neighbors.known import IdSharer, Lender, NeighborSource
-from ragshield_core.neighbors.roster import Roster
+from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.state import part_of
 from ragshield_core.text.copies import borrowed, spelling
@@ -122,7 +121,7 @@ BORROWED = 0.75
 HELD = "\0held\0"
 
 
-class CliqueDetector(Detector, Lender, IdSharer, TableUser):
+class CliqueDetector(Detector, Lender, TableUser):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
@@ -207,7 +206,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
         self._table: VectorTable | None = None  # where vectors are left; stays at a reset
-        self._roster: Roster | None = None  # of ids, if others keep them too; stays as well
         self._graph: SimilarityGraph | None = None
         self._neighbors = GraphNeighbors(
             self._fitted, lambda: [key for keys in self._held.values() for key in keys]
@@ -226,8 +224,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
 
     def reset(self) -> None:
         """Forget everything."""
-        if self._graph is not None:
-            self._graph.leave()
         self._graph = None
         self._standing = self._no_evidence(0)
         self._scores: NDArray[np.float32] = np.empty(0, dtype=np.float32)  # by slot, rounded up
@@ -260,12 +256,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
         return self._neighbors
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._roster = roster
-        if self._graph is not None:
-            self._graph.share_ids(roster)
 
     # Vectors in the store
 
@@ -668,8 +658,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
 
         # Copies of arrays that are changed in place; each by itself, as they may be large.
         self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
-        if self._roster is not None:
-            self._graph.share_ids(self._roster)
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores = arrays["scores"].copy()
         self._trusted = arrays["trusted"].copy()
@@ -715,16 +703,13 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         return K if self.rule == "groups" else cleanbase.K
 
     def _empty_graph(self, dim: int) -> SimilarityGraph:
-        graph = SimilarityGraph(
+        return SimilarityGraph(
             dim,
             self._k,
             exact_up_to=self.exact_up_to,
             table=self._table,
             rounded=self._rounded,
         )
-        if self._roster is not None:
-            graph.share_ids(self._roster)
-        return graph
 
     def _no_evidence(self, n: int) -> dict[Channel, Standing]:
         rounded = self._rounded if self._graph is None else self._graph.rounded

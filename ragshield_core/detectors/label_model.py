@@ -25,12 +25,10 @@ from ragshield_core.entries import Batch
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.neighbors.known import (
     Borrower,
-    IdSharer,
     KnownNeighbors,
     LabelledEntries,
     NeighborSource,
 )
-from ragshield_core.neighbors.roster import Roster
 from ragshield_core.neighbors.threads import one_thread
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
@@ -82,7 +80,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Detector, Borrower, IdSharer):
+class LabelModelDetector(Detector, Borrower):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -185,10 +183,6 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
         self._known.borrow(source)
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._known.share(roster)
 
     def reset(self) -> None:
         """Forget everything."""
