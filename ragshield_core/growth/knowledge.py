@@ -16,8 +16,7 @@ from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.growth.revisions import Revisions
-from ragshield_core.neighbors.known import Borrower, IdSharer, Lender
-from ragshield_core.neighbors.roster import Roster
+from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening import crash
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -51,12 +50,7 @@ class Knowledge:
             for detector in self.learners[1:]:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
-        # One table of ids for all that is kept of an entry.
-        roster = Roster()
-        self.known = Revisions(roster)
-        for detector in self.detectors:
-            if isinstance(detector, IdSharer):
-                detector.share_ids(roster)
+        self.known = Revisions()
         self.dim: int | None = None
         self.missed: dict[str, str] = {}
 
@@ -145,7 +139,7 @@ class Knowledge:
         return drawn
 
     def _forget_all(self) -> None:
-        """Know nothing: rows of the roster are then handed out in the order of what comes."""
+        """Know nothing."""
         self.known.reset()
         for detector in self.learners:
             detector.reset()

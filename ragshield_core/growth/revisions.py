@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.neighbors.ids import packed, unpacked
-from ragshield_core.neighbors.roster import Labels, Roster
+from ragshield_core.neighbors.labels import Labels
 from ragshield_core.state import part_of
 
 # Bytes of a fingerprint, see Entry.fingerprint.
@@ -22,11 +22,6 @@ SAVED = "known."
 class Revisions:
     """The entries that are known, by id, in the order in which they came.
 
-    Parameters
-    ----------
-    roster
-        Where ids are kept; ``None`` for a table of its own.
-
     Examples
     --------
     >>> known = Revisions()
@@ -35,8 +30,8 @@ class Revisions:
     (True, ['a', 'b'], [None, 'spam'], ['000000000000000000000000000000ff'])
     """
 
-    def __init__(self, roster: Roster | None = None) -> None:
-        self._labels = Labels(roster, [PRINTS])
+    def __init__(self) -> None:
+        self._labels = Labels([PRINTS])
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +18,6 @@ from ragshield_core.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.listed import ListedRows
 from ragshield_core.neighbors.lists import EXACT_REACH, InvertedLists
-from ragshield_core.neighbors.roster import Roster, slot_tables
 from ragshield_core.neighbors.rows import (
     DAMAGE,
     MERGED_CHUNKS,
@@ -31,7 +29,7 @@ from ragshield_core.neighbors.rows import (
     none_found,
     raise_damaged,
 )
-from ragshield_core.neighbors.slots import Slots, repeated, tables
+from ragshield_core.neighbors.slots import Slots, repeated
 
 # A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
@@ -96,14 +94,6 @@ class EntryIndex(ABC):
     def let_go(self) -> int:
         """Drop the vectors that the store has by now; return how many."""
         return 0
-
-    def share_ids(self, roster: Roster | None) -> None:
-        """Keep ids where others keep theirs; ``None`` for tables of one's own again."""
-        self._slots.keep_in(tables if roster is None else partial(slot_tables, roster))
-
-    def leave(self) -> None:
-        """Be used no more: ids that others keep too are theirs alone then."""
-        self._slots.leave()
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
@@ -236,7 +226,7 @@ class NeighborIndex(EntryIndex):
     def bytes_per_entry(self) -> float:
         """Memory per entry present, in bytes: vectors, lists and tables; 0.0 if there is none.
 
-        Python objects, for the ids that came last, are estimated.
+        Python objects, for the ids, are estimated.
         """
         return (self._slots.nbytes + self._rows.nbytes) / len(self) if len(self) else 0.0
 
@@ -454,9 +444,7 @@ def saved_slots(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
         raise_damaged("its slots are repeated or out of range")
     if len(set(ids)) != len(ids):
         raise_damaged(f"id {repeated(ids)!r} stands in it more than once")
-    found = Slots()
-    found.put(ids, slots, capacity)
-    return found
+    return Slots.of_saved(ids, slots, capacity)
 
 
 def _whole(value: object) -> int:

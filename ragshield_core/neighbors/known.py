@@ -13,7 +13,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
-from ragshield_core.neighbors.roster import Labels, Roster
+from ragshield_core.neighbors.labels import Labels
 from ragshield_core.state import part_of
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
@@ -92,14 +92,6 @@ class Borrower(ABC):
     @abstractmethod
     def borrow(self, source: NeighborSource | None) -> None:
         """Use another's index from now on; None for one's own again."""
-
-
-class IdSharer(ABC):
-    """Base class of a detector that keeps something of each entry, by its id."""
-
-    @abstractmethod
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where other detectors, and the guard, keep theirs."""
 
 
 class KnownEntries:
@@ -273,10 +265,7 @@ class LabelledEntries:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all entries, by row: in the order in which their ids came to the roster.
-
-        A later revision has the place of the first where somebody has kept the id since.
-        """
+        """The ids of all entries, in the order in which they came."""
         return self._labels.ids
 
     @property
@@ -298,10 +287,6 @@ class LabelledEntries:
     def source(self) -> NeighborSource:
         """Where to ask for neighbours and vectors."""
         return self._own if self._borrowed is None else self._borrowed
-
-    def share(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._labels.move(roster)
 
     def borrow(self, source: NeighborSource | None) -> None:
         """Use another's index from now on; None for one's own again.

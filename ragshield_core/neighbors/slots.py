@@ -1,70 +1,22 @@
-"""Numbers of entries, counted up as they come: which id has which, and which are taken."""
+"""Slots of entries, counted up as they come: which id has which slot, and which are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.chunks import Column
-from ragshield_core.neighbors.ids import Ids, Numbers
 
 # Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.
 SPARSE_AT = 0.25
-
-
-class IdTable(Protocol):
-    """Ids by slot; :class:`Ids` is one."""
-
-    @property
-    def nbytes(self) -> int:
-        """The memory that they take."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def append(self, ids: Sequence[str | None]) -> None:
-        """Add ids, which have the next slots; ``None`` for a slot without an entry."""
-        ...
-
-    def take(self, numbers: NDArray[np.int64]) -> list[str]:
-        """Return the ids of slots, each of which has an entry."""
-        ...
-
-    def leave(self) -> None:
-        """Keep nothing any more."""
-        ...
-
-
-class NumberTable(Protocol):
-    """Slots by id; :class:`Numbers` is one."""
-
-    @property
-    def nbytes(self) -> int:
-        """About the memory that they take."""
-        ...
-
-    def of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the slot of each id, shape (n,); -1 where it has none."""
-        ...
-
-    def put(self, ids: Sequence[str], numbers: NDArray[np.int64]) -> None:
-        """Give slots to ids that have none."""
-        ...
-
-    def drop(self, ids: Sequence[str]) -> None:
-        """Take their slots from ids that have one."""
-        ...
-
-
-def tables() -> tuple[IdTable, NumberTable]:
-    """Return empty tables of one's own."""
-    ids = Ids()
-    return ids, Numbers(ids)
+# About the memory of an entry: its place in a list and a dict, a number, and a short string.
+BYTES = 200
 
 
 class Slots:
@@ -75,23 +27,20 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self._new_tables = tables
-        # By slot, and back. What the tables say of slots of removed entries is nobody's to ask:
-        # some still have an id there.
-        self._ids, self._slots = self._new_tables()
-        self._present = Column(np.bool_)
-        self._n = 0
+        self._ids: list[str | None] = []  # by slot; None where the entry was removed
+        self._slot_of: dict[str, int] = {}  # in the order of slots
+        self._present = Column(np.bool_)  # by slot
 
     def __len__(self) -> int:
-        return self._n
+        return len(self._slot_of)
 
     def __contains__(self, entry_id: object) -> bool:
-        return bool(self._slots.of([entry_id])[0] >= 0)
+        return entry_id in self._slot_of
 
     @property
     def nbytes(self) -> int:
         """About the memory that they take."""
-        return self._ids.nbytes + self._slots.nbytes + self._present.nbytes
+        return BYTES * len(self)
 
     @property
     def capacity(self) -> int:
@@ -122,12 +71,11 @@ class Slots:
 
     def add(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Hand out slots to ids that are new, shape (n,), ascending."""
-        slots = np.arange(self.capacity, self.capacity + len(ids), dtype=np.int64)
-        self._ids.append(ids)
-        self._slots.put(ids, slots)
+        slots = range(self.capacity, self.capacity + len(ids))
+        self._ids.extend(ids)
+        self._slot_of.update(zip(ids, slots, strict=True))
         self._present.append(np.ones(len(ids), dtype=np.bool_))
-        self._n += len(ids)
-        return slots
+        return np.array(slots, dtype=np.int64)
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Take entries out, and return the slots that were theirs.
@@ -145,53 +93,44 @@ class Slots:
         if (unknown := np.flatnonzero(slots < 0)).size:
             msg = f"id {ids[unknown[0]]!r} is not in this index, expected ids that were added."
             raise InvalidBatchError(msg)
-        self._slots.drop(ids)
+        for entry_id, slot in zip(ids, slots.tolist(), strict=True):
+            del self._slot_of[entry_id]
+            self._ids[slot] = None
         self._present.values[slots] = False
-        self._n -= len(ids)
         return slots
 
     def compact(self) -> NDArray[np.int64]:
         """Renumber the entries, without gaps and in their order; return the slots they had."""
         before = self.present
-        self.put(self.ids(before), np.arange(len(before)), len(before))
+        self._ids = list(self._slot_of)
+        self._present = Column.of(np.ones(len(before), dtype=np.bool_))
+        self._slot_of = {entry_id: slot for slot, entry_id in enumerate(self._slot_of)}
         return before
 
-    def put(self, ids: Sequence[str], slots: NDArray[np.int64], capacity: int) -> None:
-        """Be the slots of these entries and no others."""
-        by_slot = np.full(capacity, -1, dtype=np.int64)
-        by_slot[slots] = np.arange(len(ids))
-        names, numbers = self._new_tables()
-        names.append([None if row < 0 else ids[row] for row in by_slot.tolist()])
-        numbers.put(ids, slots)
-        present = Column(np.bool_)
-        present.append(by_slot >= 0)
-        before, self._ids, self._slots = self._ids, names, numbers
-        self._present, self._n = present, len(ids)
-        before.leave()  # last, so that no id is dropped in between
+    @classmethod
+    def of_saved(cls, ids: Sequence[str], slots: NDArray[np.int64], capacity: int) -> Slots:
+        """Return the slots of these entries and no others."""
+        saved = cls()
+        saved._ids = [None] * capacity
+        for row in np.argsort(slots).tolist():
+            saved._ids[slots[row]] = ids[row]
+            saved._slot_of[ids[row]] = int(slots[row])
+        present = np.zeros(capacity, dtype=np.bool_)
+        present[slots] = True
+        saved._present = Column.of(present)
+        return saved
 
-    def keep_in(self, new_tables: Callable[[], tuple[IdTable, NumberTable]]) -> None:
-        """Keep ids elsewhere from now on: in the tables that this returns, empty each time."""
-        slots, capacity = self.present, self.capacity
-        ids = self.ids(slots)
-        self._new_tables = new_tables
-        self.put(ids, slots, capacity)
-
-    def leave(self) -> None:
-        """Keep nothing any more, where others keep something in the same tables."""
-        self._ids.leave()
-
-    def of(self, ids: Iterable[str]) -> NDArray[np.int64]:
+    def of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        return self._slots.of(ids)
+        return np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64)
 
     def among(self, ids: Iterable[str]) -> list[str]:
         """Return which of the ids have a slot, each once."""
-        names = list(dict.fromkeys(ids))
-        return [names[row] for row in np.flatnonzero(self.of(names) >= 0).tolist()]
+        return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self._slot_of]
 
     def ids(self, slots: NDArray[np.int64]) -> list[str]:
         """Return the id of each slot; every one of them has an entry."""
-        return self._ids.take(slots)
+        return [cast("str", self._ids[slot]) for slot in slots.tolist()]
 
     def known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return slots as an array.

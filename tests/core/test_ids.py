@@ -1,74 +1,38 @@
-"""Ids and their numbers in a few bytes each, against a dict."""
+"""Slots of ids, ids in a saved state, and revisions."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.growth.revisions import Revisions
-from ragshield_core.neighbors import ids as module
-from ragshield_core.neighbors.ids import Ids, Numbers, packed, unpacked
+from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.slots import Slots
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
 NAMES = st.text(st.characters(), max_size=5) | st.sampled_from(["a", "b", "\ud800", "\udc00é"])
 
 
-@pytest.fixture
-def small_tables(monkeypatch):
-    """Let ids move into the table of hashes after a few."""
-    monkeypatch.setattr(module, "LEAST_LATEST", 2)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("aaarc"), st.lists(NAMES, max_size=6, unique=True))))
 def test_slots_are_those_of_a_dict_whatever_comes_and_goes(steps):
     slots, known, by_slot = Slots(), {}, []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "LEAST_LATEST", 2)
-        for step, ids in steps:
-            if step == "a":
-                new = [i for i in ids if i not in known]
-                known |= zip(new, slots.add(new).tolist(), strict=True)
-                by_slot += new
-            elif step == "r":
-                gone = [i for i in ids if i in known]
-                assert slots.remove(gone).tolist() == [known.pop(i) for i in gone]
-            else:
-                before = sorted(known.values())
-                assert slots.compact().tolist() == before
-                known = {i: before.index(slot) for i, slot in known.items()}
-                by_slot = sorted(known, key=known.__getitem__)
-            assert (len(slots), slots.capacity) == (len(known), len(by_slot))
-            wanted = [*by_slot, *ids, "never seen"]
-            assert slots.of(wanted).tolist() == [known.get(i, -1) for i in wanted]
-            assert slots.ids(slots.present) == sorted(known, key=known.__getitem__)
-
-
-@pytest.mark.usefixtures("small_tables")
-def test_ids_of_the_same_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(module, "hash", lambda _: 7, raising=False)
-    names = list("abcdef")
-    ids = Ids()
-    numbers = Numbers(ids)
-    for row, name in enumerate(names):
-        ids.append([name])
-        numbers.put([name], np.array([row]))
-    assert numbers.of(names).tolist() == list(range(6))
-    assert numbers.of(["g"]).tolist() == [-1]
-    numbers.drop(names[:3])
-    assert numbers.of(names).tolist() == [-1, -1, -1, 3, 4, 5]
-    ids.append([names[0]])
-    numbers.put([names[0]], np.array([6]))
-    assert numbers.of(names).tolist() == [6, -1, -1, 3, 4, 5]
-
-
-def test_a_large_table_takes_few_bytes_an_id():
-    slots = Slots()
-    for start in range(0, 50_000, 1_000):
-        slots.add([f"entry-{number}" for number in range(start, start + 1_000)])
-    assert slots.of(["entry-0", "entry-49999", "entry-50000"]).tolist() == [0, 49_999, -1]
-    assert slots.nbytes < 70 * 50_000  # a dict and strings take 200
+    for step, ids in steps:
+        if step == "a":
+            new = [i for i in ids if i not in known]
+            known |= zip(new, slots.add(new).tolist(), strict=True)
+            by_slot += new
+        elif step == "r":
+            gone = [i for i in ids if i in known]
+            assert slots.remove(gone).tolist() == [known.pop(i) for i in gone]
+        else:
+            before = sorted(known.values())
+            assert slots.compact().tolist() == before
+            known = {i: before.index(slot) for i, slot in known.items()}
+            by_slot = sorted(known, key=known.__getitem__)
+        assert (len(slots), slots.capacity) == (len(known), len(by_slot))
+        wanted = [*by_slot, *ids, "never seen"]
+        assert slots.of(wanted).tolist() == [known.get(i, -1) for i in wanted]
+        assert slots.ids(slots.present) == sorted(known, key=known.__getitem__)
 
 
 @given(st.lists(NAMES))

@@ -23,11 +23,11 @@ from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.neighbors import GraphNeighbors
 from ragshield_core.detectors.groups.recalling import ACCOMPLICES, accused
 from ragshield_core.detectors.groups.sentences import explained
+from ragshield_core.detectors.groups.sources import FEWEST_OF_SOURCE
 from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.known import IdSharer, Lender, NeighborSource
-from ragshield_core.neighbors.roster import Roster
+from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 
 # Fewer entries say too little about what is usual among them.
@@ -37,7 +37,7 @@ MIN_ENTRIES = 100
 EXTREME = 1e-4
 
 
-class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
+class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
@@ -121,15 +121,12 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
         self._table: VectorTable | None = None  # where vectors are left; stays at a reset
-        self._roster: Roster | None = None  # of ids, if others keep them too; stays as well
         self._known: Known | None = None
         self._neighbors = GraphNeighbors(lambda: self._fitted().graph, self._held_keys)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything."""
-        if self._known is not None:
-            self._known.graph.leave()
         self._known = None
         self._audited: tuple[Overlay, Judgement] | None = None
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
@@ -138,12 +135,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
         return self._neighbors
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._roster = roster
-        if self._known is not None:
-            self._known.graph.share_ids(roster)
 
     # Vectors in the store
 
@@ -362,15 +353,27 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row, as long as the knowledge base is too small."""
+        """Return every row while the knowledge base is too small, then those nobody can tell."""
         if self._ready is not None:
-            return {}
+            return self._told_by_nothing(batch)
         n = 0 if self._known is None else len(self._known.graph)
         reason = (
             f"the knowledge base has {n} entries, {self.min_entries} are needed to know what "
             "is usual in it"
         )
         return dict.fromkeys(range(len(batch)), reason)
+
+    def _told_by_nothing(self, batch: Batch) -> dict[int, str]:
+        """Return rows unlike the knowledge base, of a source too small to be compared with."""
+        if not len(batch):
+            return {}
+        reason = (
+            "it is about nothing that the knowledge base is about, or in another language, and its "
+            f"source has fewer than {FEWEST_OF_SOURCE} entries to compare it with"
+        )
+        _, judgement = self._judged(batch)
+        rows = judgement.apart[judgement.apart < len(batch)]
+        return dict.fromkeys(rows.tolist(), reason)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the surprisal of the tightest group around each entry, shape (n_entries,)."""
@@ -432,8 +435,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
         self.reset()
         if values["graph"] is not None:
             self._known = Known.restored(self._rule, values, arrays)
-            if self._roster is not None:
-                self._known.graph.share_ids(self._roster)
 
     # Inside
 
@@ -475,8 +476,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, IdSharer, TableUser):
                 table=self._table,
                 rounded=self.rule == "groups",  # similarities; the reference rule is exact
             )
-            if self._roster is not None:
-                graph.share_ids(self._roster)
             self._known = Known(rule=self._rule, graph=graph)
         return self._known
 

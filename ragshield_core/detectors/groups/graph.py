@@ -21,7 +21,6 @@ from ragshield_core.neighbors.corpus import all_neighbors, neighbors_in_turn
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.listed import ListedRows
-from ragshield_core.neighbors.roster import Roster
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
 from ragshield_core.neighbors.table import VectorTable, Where
@@ -208,7 +207,6 @@ class SimilarityGraph:
         self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
         self._turn: NDArray[np.int32] | None = None  # of each entry in the search, if it is fixed
-        self._roster: Roster | None = None
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
@@ -292,19 +290,6 @@ class SimilarityGraph:
         elif where == "store" and isinstance(before, NeighborIndex):
             self.index = StoredIndex.of(before, table)
         self._last = None
-        if self.index is not before and self._roster is not None:
-            self.index.share_ids(self._roster)
-            before.share_ids(None)  # it may go on, as what the store does not have yet
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._roster = roster
-        self.index.share_ids(roster)
-
-    def leave(self) -> None:
-        """Be used no more, where ids are shared."""
-        if self._roster is not None:
-            self.index.leave()
 
     def copied(self, slots: NDArray[np.int64], lists: Lists) -> NDArray[np.float32]:
         """Return how much of the shorter text is in the other, along the edges of lists of slots.

@@ -24,6 +24,7 @@ from ragshield_core.detectors.groups.sources import (
 )
 from ragshield_core.detectors.groups.usual import (
     CLONES_AT,
+    NO_ROWS,
     Judgement,
     Tied,
 )
@@ -39,22 +40,28 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
     codes = _sources_of(known, overlay)
     mine = codes[overlay.numbers[suspects]]
     suspects = suspects[known.sources.joining(mine)]
-    scores = judgement.scores.copy()
+    scores, apart = judgement.scores.copy(), [NO_ROWS]
     for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
-        reference, numbers = _of_source(known, overlay, judgement, codes, code)
-        if len(numbers) < FEWEST_OF_SOURCE:
-            continue
         rows = suspects[codes[overlay.numbers[suspects]] == code]
         foreign = known.vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
         rows = rows[foreign | ~_among_standing(known, overlay, judgement, rows, codes)]
+        # No later arrival takes out what is about something else.
+        stands = overlay.numbers[rows] < known.graph.n_slots
+        scores[rows[stands]] = 0.0
+        rows = rows[~stands]
         if not rows.size:
+            continue
+        reference, numbers = _of_source(known, overlay, judgement, codes, code)
+        if len(numbers) < FEWEST_OF_SOURCE:
+            scores[rows] = 0.0
+            apart.append(rows)
             continue
         place = {number: row for row, number in enumerate(numbers.tolist())}
         own = np.array([place.get(n, -1) for n in overlay.numbers[rows].tolist()], dtype=np.intp)
         tied = Tied.of(judgement.evidence, rows, judgement.lineages)
         within = surprisals_within(tied, reference, own)
         scores[rows] = np.minimum(scores[rows], within)
-    return judgement._replace(scores=scores)
+    return judgement._replace(scores=scores, apart=np.concatenate(apart))
 
 
 def _sources_of(known: Known, overlay: Overlay) -> NDArray[np.int32]:

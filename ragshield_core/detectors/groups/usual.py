@@ -61,6 +61,9 @@ GROUPS_OF: dict[Channel, str] = {
 }
 
 
+NO_ROWS = np.empty(0, dtype=np.intp)
+
+
 class Judgement(NamedTuple):
     """Scores of the entries of an overlay, and what they rest on."""
 
@@ -69,6 +72,7 @@ class Judgement(NamedTuple):
     evidence: dict[Channel, GroupEvidence]
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
     edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
+    apart: NDArray[np.intp] = NO_ROWS  # off the standing topics, and of a small source
 
 
 NO_EDGES = np.empty((0, 2), dtype=np.int64)

@@ -26,12 +26,10 @@ from ragshield_core.detectors.label.neighbors import (
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.known import (
     Borrower,
-    IdSharer,
     KnownNeighbors,
     LabelledEntries,
     NeighborSource,
 )
-from ragshield_core.neighbors.roster import Roster
 from ragshield_core.neighbors.threads import one_thread
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
@@ -83,7 +81,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer):
+class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -175,10 +173,6 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer):
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
         self._known.borrow(source)
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._known.share(roster)
 
     def reset(self) -> None:
         """Forget everything."""

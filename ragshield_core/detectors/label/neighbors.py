@@ -15,12 +15,10 @@ from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.known import (
     Borrower,
-    IdSharer,
     KnownNeighbors,
     LabelledEntries,
     NeighborSource,
 )
-from ragshield_core.neighbors.roster import Roster
 
 VOTES = ("majority", "distance", "threshold")
 # A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
@@ -36,7 +34,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer):
+class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
@@ -118,10 +116,6 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower, IdSharer)
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and keep labels only; before fitting."""
         self._known.borrow(source)
-
-    def share_ids(self, roster: Roster) -> None:
-        """Keep ids where others keep theirs."""
-        self._known.share(roster)
 
     def reset(self) -> None:
         """Forget everything."""

@@ -77,17 +77,22 @@ def test_as_entries_of_a_known_source_they_would_be():
     assert len(write(fitted(), site(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
-def test_it_does_not_matter_in_which_slices_it_comes():
-    batch = site(300, 1, 1.0)
-    shares = [len(write(fitted(), batch, size)) / 300 for size in (300, 20)]
-    # Until there are fifty, a source cannot say what is usual in it.
-    assert abs(shares[0] - shares[1]) <= 0.1
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_it_does_not_matter_in_which_slices_it_comes(spread):
+    batch = site(200, 1, spread)
+    shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20, 1)]
+    assert max(shares) - min(shares) <= 0.05, shares
 
 
-def test_nor_where_its_documents_are_nearly_the_same():
-    batch = site(200, 1, 0.3)
-    shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20)]
-    assert abs(shares[0] - shares[1]) <= 0.35
+def test_while_it_is_small_its_groups_are_named_as_unjudged():
+    guard = fitted()
+    report = guard.screen(site(20, 1, 0.3))
+    assert not report.quarantined
+    assert {item.detector for item in report.unjudged} == {"clique"}
+    assert "fewer than 100 entries" in report.unjudged[0].reason
+    # Copies are no matter of what it is about.
+    copies = replace(site(20, 1, 0.3), texts=("The same sentence for all of these pages.",) * 20)
+    assert len(guard.screen(copies).quarantined) > 10
 
 
 @pytest.mark.parametrize("before", ["nothing", "its own documents", "documents like standing ones"])

@@ -1,0 +1,84 @@
+"""Documents for users stay short, in sentences that have a subject and an end."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MOST_WORDS, LONGEST_SENTENCE, LONGEST_PARAGRAPH = 20_000, 30, 6  # words, words, lines
+
+CODE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+INLINE, TARGET = re.compile(r"`[^`]*`"), re.compile(r"\]\([^)]*\)")
+ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
+END = re.compile(r"(?<=[.!?])\s+|: ")
+# A clause in the place of a subject: "What is suspicious is held", "Who may only look ...".
+HEADLESS = re.compile(
+    r"(?:^|[.:;] )(?:What|Who|Which|Of which|Whoever) "
+    r"(?:is|are|was|were|may|can|has|have|nobody|only|a|an|the|it|they|you)\b(?![^.?!]*\?)"
+)
+
+
+def prose(path):
+    return COMMENT.sub("", CODE.sub("\n\n", path.read_text(encoding="utf-8")))
+
+
+def paragraphs(text):
+    """Yield paragraphs and items of lists, as their lines; no tables, headings or code."""
+    for block in re.split(r"\n\s*\n", text):
+        lines = [line for line in block.splitlines() if line.strip()]
+        is_code = all(line.startswith("    ") for line in lines)
+        if not lines or is_code or lines[0].lstrip().startswith(("|", "#", "<", "[")):
+            continue
+        found = []
+        for line in lines:
+            if not found or ITEM.match(line):
+                found.append([])
+            found[-1].append(line.strip())
+        yield from found
+
+
+def faults(text):
+    """Return what is wrong with a text, a line each."""
+    found = []
+    for lines in paragraphs(text):
+        if len(lines) > LONGEST_PARAGRAPH:
+            found.append(f"{len(lines)} lines: {lines[0]}")
+        joined = TARGET.sub("]", INLINE.sub("code", " ".join(lines)))
+        found += [
+            f"{n} words: {sentence}"
+            for sentence in END.split(joined)
+            if (n := len(re.findall(r"\w[\w'’.-]*", sentence))) > LONGEST_SENTENCE
+        ]
+        found += [f"no subject: {joined[m.start() :][:60]}" for m in HEADLESS.finditer(joined)]
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_page_is_in_plain_words(path):
+    assert faults(prose(path)) == []
+
+
+def test_all_pages_together_are_short():
+    assert sum(len(prose(path).split()) for path in PAGES) <= MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("What is suspicious is held.", "no subject"),
+        ("It works. Who may only look verifies without a line in the log.", "no subject"),
+        ("word " * 31 + ".", "31 words"),
+        ("a\nb\nc\nd\ne\nf\ng", "7 lines"),
+        ("Fine.\n\n- one\n- two " + "word " * 30, "31 words"),
+    ],
+)
+def test_faults_are_found(text, fault):
+    assert [one.split(":")[0] for one in faults(text)] == [fault]
+
+
+@pytest.mark.parametrize("text", ["What is held?", "# What is held", "    What is", "| What is |"])
+def test_questions_headings_and_code_are_none(text):
+    assert faults(text) == []
