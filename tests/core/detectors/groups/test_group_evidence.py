@@ -57,8 +57,10 @@ KIN = Kin(np.array([0.0, 10.0], np.float32), np.array([0.0, 10.0 * HALF], np.flo
 class Naive:
     """The docstring of the module in Python, one entry at a time."""
 
-    def __init__(self, batch, channel, exempt=()):
+    def __init__(self, batch, channel, exempt=(), of=None):
         self.batch, self.channel, self.exempt = batch, channel, exempt
+        mean = (batch if of is None else of).embeddings.mean(axis=0)
+        self.unrelated = 1.0 - mean @ mean
         self.n = len(batch)
         self.members = [self.nearest(i) for i in range(self.n)]
         self.tight = [[self.tightness(i, g) for g in SIZES] for i in range(self.n)]
@@ -66,7 +68,9 @@ class Naive:
         self.far = [[self.contrast(i, g, reach=False) for g in SIZES] for i in range(self.n)]
 
     def cosine(self, i, j):
-        return float(self.batch.embeddings[i] @ self.batch.embeddings[j])
+        """Return a cosine relative to that of all pairs."""
+        cosine = self.batch.embeddings[i] @ self.batch.embeddings[j]
+        return float(1.0 - (1.0 - cosine) / self.unrelated)
 
     def copied(self, i, j):
         words = [re.findall(r"\w+", self.batch.texts[x].lower()) for x in (i, j)]
@@ -160,7 +164,7 @@ def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
         standing = evidence_of(graph, channel).raw
         overlay = graph.overlay(batch.take([row]))
         new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()), kin=KIN)
-        expected = Naive(batch, channel)
+        expected = Naive(batch, channel, of=known)
         for part in ("near", "far", "tight"):
             np.testing.assert_allclose(
                 getattr(new.raw, part)[0], getattr(expected, part)[row], atol=1e-3
