@@ -34,7 +34,6 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.cases import Cases
 from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
@@ -744,11 +743,6 @@ class Quarantine:
                 for row in held
                 if row.number in told and told[row.number].action in PROPOSALS.values()
             }
-
-    @property
-    def cases(self) -> Cases:
-        """What waits for decisions, in cases of entries that are judged together."""
-        return Cases(self)
 
     def purge(
         self,

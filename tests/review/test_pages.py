@@ -14,6 +14,7 @@ from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.review import review_app
+from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.rules import Rules
 from ragshield_langchain import GuardedVectorStore
 
@@ -188,7 +189,7 @@ def test_what_nobody_has_looked_at_is_not_decided(quarantine, app):
     anna = Browser(app)
     anna.get("/cases/1")
     held(quarantine, ["leaflet " + "x" * 4 + "\n"])  # a copy of one that comes later
-    assert quarantine.cases.show(1).n_members == 46
+    assert Cases(quarantine).show(1).n_members == 46
     last = re.search(r'name="last" value="(\d+)"', anna.last.text).group(1)
     anna.post("/cases/1", action="confirm", all="yes", last=last)
     while anna.last.url.path == "/progress":
