@@ -330,7 +330,7 @@ def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
 ):
     quarantine = Quarantine(on_file)
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(text(damage))
     if damage.startswith("DROP"):
         with pytest.raises(QuarantineError, match="none was"):  # said, and nothing is half held
@@ -378,7 +378,7 @@ def test_what_somebody_would_do_is_in_the_log_until_something_is_done(any_url):
 def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
     quarantine = Quarantine(on_file, audit_key="k" * 32)
     hold(quarantine, found("a"))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(
             text("UPDATE ragshield_audit_log SET action = 'would release', actor = 'anna'")
         )
@@ -453,7 +453,7 @@ def test_members_are_read_on_one_connection_however_many_views_there_are(any_url
 def test_members_stand_as_asked_though_their_case_counts_them_otherwise(on_file):
     quarantine = Quarantine(on_file)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(
             text("UPDATE ragshield_quarantine SET status = 'confirmed' WHERE entry_id = 'm2'")
         )

@@ -389,7 +389,7 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
     assert "1 of 1, 3 to 100 %" in " ".join(page.split())
     anna.post("/health/verify")
     assert "Log and entries are whole" in anna.told
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'x' WHERE number = 2")
     anna.post("/health/verify")
     assert "BROKEN" in anna.told
@@ -411,7 +411,7 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, app):
     assert verified() == "Last verified by anna, up to line 5: whole. 0 lines came since."
     anna.decide(1, "release", ["1"])
     assert verified() == "Last verified by anna, up to line 5: whole. 1 line came since."
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = '<b>' WHERE number = 2")
     anna.get("/health")
     anna.post("/health/verify")
@@ -440,7 +440,7 @@ def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
     assert verified(key).startswith("Last verified on")
     assert "cannot be checked here: this page runs without the audit key" in verified(None)
     assert caplog.text == ""
-    with keyed.engine() as engine, engine.begin() as connection:
+    with keyed.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve'")
     assert verified(key) == (
         "<strong>The line of the last verification was changed</strong>: verify now."
