@@ -26,6 +26,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.tools.evaluate.rates import proportion_interval
+from ragshield_core.tools.review.cases import Cases
 
 FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
 NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"
@@ -124,7 +125,7 @@ def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
         guard.admit(report)
         rows = [row_of[decision.entry_id] for decision in report.retroactive]
         guard.recall(entries.take(rows), report.retroactive, lambda _: None)
-    queue = guard.quarantine.cases
+    queue = Cases(guard.quarantine)
     cases = [
         Counter(
             coming.group_of.get(held.id, "")

@@ -23,8 +23,8 @@ from starlette.testclient import TestClient
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.quarantine import Order
 from ragshield_core.tools.review import Reviewer, review_app
+from ragshield_core.tools.review.cases import Cases, Order
 
 RESULTS = Path(__file__).parent / "results"
 DIM, SIZE, PAGE, HELD = 384, 5, 1_000, 100_000  # entries of a group, held at a time, in the end
@@ -87,7 +87,7 @@ class Visitor:
 
 def asked(quarantine: Quarantine, n_held: int, n: int) -> dict[str, list[float]]:
     """Return the milliseconds of requests of each kind."""
-    cases = quarantine.cases
+    cases = Cases(quarantine)
     n_pages = -(-cases.count() // 50)
     numbers = [case.number for case in cases.list(limit=n)]
     entries = np.random.default_rng(0).integers(n_held, size=n).tolist()

@@ -300,7 +300,7 @@ def _releasing(
 
 def _with_parts(ids: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> list[str]:
     """Return ids with all that this index has held: parts come in with others of their version."""
-    return list(dict.fromkeys([*ids, *store.quarantine.noted_by(records.namespace)]))
+    return list(dict.fromkeys([*ids, *store.quarantine.indexes.ids(records.namespace)]))
 
 
 def _known(groups: Iterable[str | None]) -> list[str]:
@@ -311,7 +311,7 @@ def _record_released(
     records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
 ) -> Steps[None]:
     """Record what a person has released since, other than by :func:`release_indexed`."""
-    noted = yield own(store.quarantine.noted_by, records.namespace)
+    noted = yield own(store.quarantine.indexes.ids, records.namespace)
     if noted:
         live = yield asked(store, "get_by_ids", noted)
         recorded = (yield asked(records, "exists", _ids(live))) if live else []
@@ -332,7 +332,7 @@ def _settle(
     waiting = {one.id for one in some if one.status in open_still}.difference(_ids(live))
     waiting |= store.quarantine.held_ids(noted)
     decided = [entry_id for entry_id in noted if entry_id not in waiting]
-    store.quarantine.forget_index(decided, records.namespace)
+    store.quarantine.indexes.forget(decided, records.namespace)
 
 
 def _not_recorded(documents: Sequence[Document], recorded: Sequence[bool]) -> list[Document]:
@@ -484,7 +484,7 @@ class _Run:
 
     def note(self, keys: Sequence[str]) -> None:
         """Note where held documents came from that are not recorded, for when they are released."""
-        self.store.quarantine.note_index(keys, self.name)
+        self.store.quarantine.indexes.note(keys, self.name)
 
     def protect(self, document: Document) -> None:
         """Keep what is in the store from the same source."""

@@ -125,17 +125,17 @@ def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quara
 def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantine) -> None:
     """Note which held entries are a version that waits, in place of any other of its document."""
     waiting, replaced = _names(version.document)
-    before, parts = set(quarantine.noted_by(waiting)), set(held)
+    before, parts = set(quarantine.indexes.ids(waiting)), set(held)
     leaving = version.older - version.ids
     if gone := sorted(before - version.ids):
         quarantine.supersede(gone, note="a later version of its document came")
-        quarantine.forget_index(gone, waiting)
+        quarantine.indexes.forget(gone, waiting)
     if parts - before:
-        quarantine.note_index(sorted(parts), waiting)
-    known = set(quarantine.noted_by(replaced))
-    quarantine.forget_index(sorted(known - leaving), replaced)
+        quarantine.indexes.note(sorted(parts), waiting)
+    known = set(quarantine.indexes.ids(replaced))
+    quarantine.indexes.forget(sorted(known - leaving), replaced)
     if leaving - known:
-        quarantine.note_index(sorted(leaving), replaced)
+        quarantine.indexes.note(sorted(leaving), replaced)
 
 
 def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str, ...]:
@@ -146,12 +146,12 @@ def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str
     gone: list[str] = []
     for version in versions if quarantine.exists() else ():
         waiting, replaced = _names(version.document)
-        if before := quarantine.noted_by(waiting):
+        if before := quarantine.indexes.ids(waiting):
             note = "a later version of its document is in the store"
             gone += quarantine.supersede(before, note=note)
-            quarantine.forget_index(before, waiting)
-        if older := quarantine.noted_by(replaced):
-            quarantine.forget_index(older, replaced)
+            quarantine.indexes.forget(before, waiting)
+        if older := quarantine.indexes.ids(replaced):
+            quarantine.indexes.forget(older, replaced)
     return tuple(gone)
 
 
@@ -162,7 +162,7 @@ def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
     """
     for version in versions:
         waiting, _ = _names(version.document)
-        quarantine.forget_index(sorted(version.ids), waiting)
+        quarantine.indexes.forget(sorted(version.ids), waiting)
 
 
 def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
@@ -216,7 +216,7 @@ def settled(
 
 def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return which entries are parts of versions that wait."""
-    noted = quarantine.noted_for(ids)
+    noted = quarantine.indexes.of(ids)
     return [i for i, names in noted.items() if any(n.startswith(WAITING) for n in names)]
 
 
@@ -230,13 +230,13 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
     quarantine
         Which knows their versions.
     """
-    noted = quarantine.noted_for([one.id for one in asked])
+    noted = quarantine.indexes.of([one.id for one in asked])
     wanted = {one.id: one for one in asked}
     entering, decided = dict(wanted), list[HeldEntry]()
     versions = []
     names = {n for some in noted.values() for n in some if n.startswith(WAITING)}
     for waiting in sorted(names):
-        members = quarantine.noted_by(waiting)
+        members = quarantine.indexes.ids(waiting)
         latest = _latest(quarantine.list(None, ids=members))
         undecided = [
             i
@@ -249,7 +249,7 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
             continue
         coming = [i for i, one in latest.items() if one.status in COMING]
         entering |= {one.id: one for one in quarantine.vouched(coming)}
-        replaced = quarantine.noted_by(REPLACED + waiting.removeprefix(WAITING))
+        replaced = quarantine.indexes.ids(REPLACED + waiting.removeprefix(WAITING))
         versions.append(
             NewVersion(waiting.removeprefix(WAITING), frozenset(coming), frozenset(replaced))
         )
@@ -259,8 +259,8 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
 def forget(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
     """Note no longer what waited of versions that are in the store, named as :func:`to_release`."""
     for version in versions:
-        quarantine.forget_index(sorted(version.ids), WAITING + version.document)
-        quarantine.forget_index(sorted(version.older), REPLACED + version.document)
+        quarantine.indexes.forget(sorted(version.ids), WAITING + version.document)
+        quarantine.indexes.forget(sorted(version.older), REPLACED + version.document)
 
 
 def _latest(held: Iterable[HeldEntry]) -> Mapping[str, HeldEntry]:

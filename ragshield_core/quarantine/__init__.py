@@ -1,7 +1,6 @@
 """Where held entries wait for a decision."""
 
 from ragshield_core.database import DEFAULT_URL
-from ragshield_core.quarantine.cases import Case, Cases, Order
 from ragshield_core.quarantine.entries import (
     LET_IN,
     Found,
@@ -19,13 +18,10 @@ from ragshield_core.quarantine.store import Quarantine
 __all__ = [
     "DEFAULT_URL",
     "LET_IN",
-    "Case",
-    "Cases",
     "Found",
     "HeldEntry",
     "LogRecord",
     "Narrowing",
-    "Order",
     "Print",
     "Quarantine",
     "Status",

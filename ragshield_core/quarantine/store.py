@@ -15,8 +15,6 @@ import numpy as np
 from sqlalchemy import (
     URL,
     ColumnElement,
-    Engine,
-    delete,
     func,
     make_url,
     select,
@@ -34,8 +32,7 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.cases import Cases
-from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal
+from ragshield_core.quarantine.changes import Changes, now, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
@@ -59,6 +56,7 @@ from ragshield_core.quarantine.evidence import (
     verify_rows,
     verify_some,
 )
+from ragshield_core.quarantine.indexes import Indexes
 from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import encoded, findings_of, to_held
 from ragshield_core.quarantine.searching import checked
@@ -66,7 +64,6 @@ from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
     HeldRow,
-    IndexedRow,
     LogRow,
 )
 
@@ -257,7 +254,7 @@ class Quarantine:
             return released
 
         with _naming(batch.ids):
-            return self._written(work, session)
+            return self.written(work, session)
 
     @staticmethod
     def unkeepable(batch: Batch) -> dict[int, str]:
@@ -685,7 +682,7 @@ class Quarantine:
             changes.write(by, note)
             return tuple(to_held(row) for row in rows)
 
-        return self._written(work, session)
+        return self.written(work, session)
 
     def propose(
         self,
@@ -745,11 +742,6 @@ class Quarantine:
                 if row.number in told and told[row.number].action in PROPOSALS.values()
             }
 
-    @property
-    def cases(self) -> Cases:
-        """What waits for decisions, in cases of entries that are judged together."""
-        return Cases(self)
-
     def purge(
         self,
         ids: Sequence[str],
@@ -799,10 +791,10 @@ class Quarantine:
             for row in rows:
                 changes.delete(row, "purge")
             changes.write(by, note)
-            self._drop_notes(session, ids)
+            self.indexes.drop(session, ids)
             return len(rows)
 
-        return self._written(work, session)
+        return self.written(work, session)
 
     def released_among(
         self, batch: Batch, decisions: Sequence[Decision] | None = None
@@ -924,7 +916,7 @@ class Quarantine:
             changes.write(by)
             return tuple(row.entry_id for row in rows)
 
-        return self._written(work, session)
+        return self.written(work, session)
 
     def supersede(
         self,
@@ -962,66 +954,12 @@ class Quarantine:
             changes.write(by, note)
             return tuple(found)
 
-        return self._written(work, session)
+        return self.written(work, session)
 
-    def note_index(self, ids: Sequence[str], index: str, *, session: Session | None = None) -> None:
-        """Note by which index held entries came, which then finds them once they are released.
-
-        Otherwise an index that records only what is in the store would never hear of them, and
-        never delete them when their source drops them.
-
-        Parameters
-        ----------
-        ids
-            Of held entries; those that it has noted before stay noted.
-        index
-            Its name, e.g. the namespace of LangChain's record manager.
-        """
-
-        def work(session: Session) -> None:
-            known = {row.entry_id for row in self._notes(session, index)}
-            new = [entry_id for entry_id in dict.fromkeys(ids) if entry_id not in known]
-            first = next_number(session, IndexedRow)
-            for number, entry_id in enumerate(new, start=first):
-                row = IndexedRow(
-                    number=number, namespace=self.namespace, index_name=index, entry_id=entry_id
-                )
-                row.digest = self._digests.of_row(row)
-                session.add(row)
-
-        if ids:
-            self._written(work, session)
-
-    def noted_by(self, index: str) -> tuple[str, ...]:
-        """Return the ids that :meth:`note_index` has noted, whatever became of the entries."""
-        if not self.exists():
-            return ()
-        with self._database.read() as session:
-            return tuple(row.entry_id for row in self._notes(session, index))
-
-    def noted_for(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return by which indexes each of the ids is noted, see :meth:`note_index`."""
-        if not self.exists():
-            return {}
-        named: dict[str, tuple[str, ...]] = {}
-        with self._database.connection() as connection:
-            for start in range(0, len(ids), CHUNK):
-                query = (
-                    select(IndexedRow.entry_id, IndexedRow.index_name)
-                    .where(IndexedRow.namespace == self.namespace)
-                    .where(IndexedRow.entry_id.in_(ids[start : start + CHUNK]))
-                    .order_by(IndexedRow.number)
-                )
-                for entry_id, index in connection.execute(query):
-                    named[entry_id] = (*named.get(entry_id, ()), index)
-        return named
-
-    def forget_index(
-        self, ids: Sequence[str], index: str, *, session: Session | None = None
-    ) -> None:
-        """Note no longer by which index entries came: it knows them, or they are gone."""
-        if ids:
-            self._written(lambda session: self._drop_notes(session, ids, index), session)
+    @property
+    def indexes(self) -> Indexes:
+        """Notes of which index brought a held entry."""
+        return Indexes(self)
 
     def log(
         self,
@@ -1188,7 +1126,7 @@ class Quarantine:
         if self._digests.key_name is None:
             msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
             raise QuarantineError(msg)
-        self._written(lambda session: seal(session, self._digests, by, self.namespace), None)
+        self.written(lambda session: seal(session, self._digests, by, self.namespace), None)
 
     def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
         """Go on with another key, after checking what was written with the old one, or without.
@@ -1214,7 +1152,7 @@ class Quarantine:
             msg = "the new audit key is the one that is used already; draw another one at random."
             raise QuarantineError(msg)
         old, tenant = self._digests, self.namespace
-        self._written(lambda session: rekey(session, old, new, by, tenant), None)
+        self.written(lambda session: rekey(session, old, new, by, tenant), None)
         self._digests = new
 
     def close(self) -> None:
@@ -1286,7 +1224,7 @@ class Quarantine:
                     changes.set(known, row, action)
             changes.write(by)
 
-        self._written(work, session)
+        self.written(work, session)
 
     def _review(
         self,
@@ -1323,7 +1261,7 @@ class Quarantine:
             changes.write(by, note)
             return held
 
-        return self._written(work, session)
+        return self.written(work, session)
 
     def _tell(
         self, ids: Sequence[str], action: str, by: str, note: str | None, session: Session | None
@@ -1343,7 +1281,7 @@ class Quarantine:
                 changes.remark(found[entry_id][-1], action)
             changes.write(by, note)
 
-        self._written(work, session)
+        self.written(work, session)
 
     @property
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
@@ -1386,28 +1324,6 @@ class Quarantine:
                     found.setdefault(row.entry_id, []).append(row)
         return found
 
-    def _notes(self, session: Session, index: str) -> Iterator[IndexedRow]:
-        """Return what is noted of an index, in the order in which it was."""
-        query = (
-            select(IndexedRow)
-            .where(IndexedRow.namespace == self.namespace)
-            .where(IndexedRow.index_name == index)
-            .order_by(IndexedRow.number)
-        )
-        return iter(session.scalars(query))
-
-    def _drop_notes(self, session: Session, ids: Sequence[str], index: str | None = None) -> None:
-        """Delete what is noted of entries, by one index or by all."""
-        for start in range(0, len(ids), CHUNK):
-            query = (
-                delete(IndexedRow)
-                .where(IndexedRow.namespace == self.namespace)
-                .where(IndexedRow.entry_id.in_(ids[start : start + CHUNK]))
-            )
-            if index is not None:
-                query = query.where(IndexedRow.index_name == index)
-            session.execute(query)
-
     @property
     def database(self) -> Database:
         """Its database, for tables that lie beside its own and are written together with them."""
@@ -1446,7 +1362,7 @@ class Quarantine:
             changes.write(by, note(answer) if callable(note) else note)
             return answer
 
-        return self._written(once, None)
+        return self.written(once, None)
 
     def record(self, action: str, *, by: str, note: str) -> None:
         """Write a line of the log that is about no entry: what a person decided of the guard.
@@ -1461,7 +1377,7 @@ class Quarantine:
         namespace = self.namespace
         self.change(lambda _, changes: changes.tell(action, namespace), by=by, note=note)
 
-    def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
+    def written(self, work: Callable[[Session], T], session: Session | None = None) -> T:
         """Do ``work`` as a part of a write of this thread, or in one of its own."""
         session = session if session is not None else self._database.writing
         if session is None:
@@ -1491,21 +1407,6 @@ class Quarantine:
     def exists(self) -> bool:
         """Whether there is a database yet; asking must not make one."""
         return self._database.exists()
-
-    @property
-    def busy(self) -> bool:
-        """Whether this thread is within a transaction of it, where no other can begin."""
-        return self._database.busy
-
-    @contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """Yield the engine of its database, for tables that lie beside its own.
-
-        An SQLite database in memory has no other; and its settings (write-ahead log, durability,
-        locks taken at once) are those that are wanted for these as well. One thread at a time.
-        """
-        with self._database.engine() as engine:
-            yield engine
 
 
 def _check_batch(batch: object) -> None:

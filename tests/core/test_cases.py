@@ -9,9 +9,10 @@ from sqlalchemy import event, select, text
 from ragshield_core import Batch, Quarantine
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.quarantine import Order, Status
+from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.quarantine.tables import CaseRow, MemberRow
+from ragshield_core.tools.review.cases import Cases, Order
 
 
 def found(entry_id, related=(), detector="clique", p_value=0.001):
@@ -41,9 +42,9 @@ def hold(quarantine, *decisions, texts=None, lineages=None):
 
 def grouped(quarantine):
     """Return the ids of each case, those that are decided included."""
-    cases = quarantine.cases.list(waiting=None, order="age", limit=1000)
+    cases = Cases(quarantine).list(waiting=None, order="age", limit=1000)
     return sorted(
-        tuple(sorted(h.id for h in quarantine.cases.members(c.number, limit=1000))) for c in cases
+        tuple(sorted(h.id for h in Cases(quarantine).members(c.number, limit=1000))) for c in cases
     )
 
 
@@ -59,7 +60,7 @@ def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(any_url):
     hold(quarantine, *(found(i, [j for j in names if j != i]) for i in names), found("lone"))
     hold(quarantine, found("later", ["a", "no longer here"]))
     assert grouped(quarantine) == [("a", "b", "c", "later"), ("lone",)]
-    (case, lone) = quarantine.cases.list()
+    (case, lone) = Cases(quarantine).list()
     assert (case.n_waiting, case.n_members, case.detectors) == (4, 4, ("clique",))
     assert (lone.n_waiting, lone.severity) == (1, pytest.approx(3.0))
 
@@ -67,11 +68,11 @@ def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(any_url):
 def test_an_entry_that_ties_two_cases_makes_one_of_them(any_url):
     quarantine = Quarantine(any_url)
     hold(quarantine, found("a", p_value=0.01), found("b", p_value=0.0001))
-    first, second = sorted(case.number for case in quarantine.cases.list())
+    first, second = sorted(case.number for case in Cases(quarantine).list())
     hold(quarantine, found("c", ["a", "b"]))
-    (case,) = quarantine.cases.list()
+    (case,) = Cases(quarantine).list()
     assert (case.number, case.n_waiting, case.severity) == (first, 3, pytest.approx(4.0))
-    assert quarantine.cases.show(second) == case  # who knows the other number finds it
+    assert Cases(quarantine).show(second) == case  # who knows the other number finds it
 
 
 def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(any_url):
@@ -113,7 +114,7 @@ def test_a_phrase_that_groups_share_makes_no_one_case_of_them(any_url):
     hold(quarantine, found("later", ["a", "x", "clean"], "trigger_phrase"))
     expected = [("a", "b"), ("clean", "later"), ("x", "y")]
     assert grouped(quarantine) == expected
-    quarantine.cases.regroup()
+    Cases(quarantine).regroup()
     assert grouped(quarantine) == expected
 
 
@@ -121,10 +122,10 @@ def test_what_joins_a_confirmed_case_opens_it_again(any_url):
     quarantine = Quarantine(any_url)
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
     quarantine.confirm(["a", "b"], by="anna")
-    assert quarantine.cases.list() == ()
-    (closed,) = quarantine.cases.list(waiting=False)
+    assert Cases(quarantine).list() == ()
+    (closed,) = Cases(quarantine).list(waiting=False)
     hold(quarantine, found("c", ["a"]))
-    (case,) = quarantine.cases.list()
+    (case,) = Cases(quarantine).list()
     assert (case.number, case.n_waiting, case.n_confirmed) == (closed.number, 1, 2)
 
 
@@ -142,18 +143,18 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
         seen = quarantine.for_store(store)
         hold(seen, *map(found, copies), texts=[f"Call 0800 {n} now" for n in copies])
         seen.release(copies[:20], by="anna")
-    news, mail = sorted(case.number for case in quarantine.cases.list())
+    news, mail = sorted(case.number for case in Cases(quarantine).list())
     hold(
         quarantine.for_store("mail"), found("one more"), found("x"), texts=["Call 0800 7 now", "x"]
     )
     hold(quarantine.for_store("else"), found("another"), texts=["Call 0800 7 now"])
-    sizes = {case.number: case.n_members for case in quarantine.cases.list()}
+    sizes = {case.number: case.n_members for case in Cases(quarantine).list()}
     assert (sizes.pop(news), sizes.pop(mail)) == (30, 31)
     assert list(sizes.values()) == [1, 1]
     mail_store = quarantine.for_store("mail")
     mail_store.release([*copies[20:], "one more"], by="anna")  # nobody of it tells any more
     hold(mail_store, found("later"), texts=["Call 0800 8 now"])
-    (case,) = quarantine.cases.of(["later"])
+    (case,) = Cases(quarantine).of(["later"])
     assert case.n_members == 1
 
 
@@ -164,18 +165,18 @@ def test_what_waits_again_joins_the_copies_that_came_meanwhile(any_url, n):
     for copies in floods:
         hold(quarantine, *map(found, copies), texts=[f"Call 0800 {k} now" for k in range(n)])
         quarantine.release(copies if copies is not floods[-1] else [], by="anna")
-    assert quarantine.cases.count(waiting=None) == 3
+    assert Cases(quarantine).count(waiting=None) == 3
     quarantine.reopen(floods[1][:2], by="anna")
     quarantine.release([*floods[1][:2], *floods[2]], by="anna")
-    assert [case.n_members for case in quarantine.cases.list(waiting=False, order="age")] == [
+    assert [case.n_members for case in Cases(quarantine).list(waiting=False, order="age")] == [
         *(n, 2 * n)
     ]
     quarantine.reopen([floods[0][0], floods[1][0]], by="anna")  # one of each case, at once
-    (case,) = quarantine.cases.list(waiting=None)
+    (case,) = Cases(quarantine).list(waiting=None)
     assert (case.n_waiting, case.n_released, case.n_members) == (2, 3 * n - 2, 3 * n)
     quarantine.reopen([*floods[0][1:], *floods[1][1:], *floods[2]], by="anna")
     before = tables(quarantine)
-    assert quarantine.cases.regroup() == 1
+    assert Cases(quarantine).regroup() == 1
     assert tables(quarantine) == before
 
 
@@ -184,14 +185,14 @@ def test_tenants_and_stores_have_cases_of_their_own(any_url):
     other = Quarantine(any_url, namespace="other")
     for one in (quarantine.for_store("news"), quarantine.for_store("mail"), other):
         hold(one, found("a", ["b"]), found("b", ["a"]))
-    assert [case.store for case in quarantine.cases.list()] == ["news", "mail"]
-    assert [case.n_waiting for case in quarantine.for_store("mail").cases.list()] == [2]
-    assert [case.n_waiting for case in other.cases.list()] == [2]
-    number = other.cases.list()[0].number
+    assert [case.store for case in Cases(quarantine).list()] == ["news", "mail"]
+    assert [case.n_waiting for case in Cases(quarantine.for_store("mail")).list()] == [2]
+    assert [case.n_waiting for case in Cases(other).list()] == [2]
+    number = Cases(other).list()[0].number
     with pytest.raises(QuarantineError, match=f"no case {number} "):
-        quarantine.cases.show(number)
-    assert quarantine.cases.entries([number]) == {}
-    assert quarantine.cases.beginnings([number]) == {}
+        Cases(quarantine).show(number)
+    assert Cases(quarantine).entries([number]) == {}
+    assert Cases(quarantine).beginnings([number]) == {}
 
 
 def test_the_queue_is_ordered_narrowed_and_paged(any_url):
@@ -205,7 +206,7 @@ def test_the_queue_is_ordered_narrowed_and_paged(any_url):
         lineages=["z.example", "a.example", "m.example", "a.example"],
         texts=["Straße 100%", "Grüße", "one_1", "another text"],
     )
-    cases = quarantine.cases
+    cases = Cases(quarantine)
 
     def first_ids(**how):
         return [cases.members(case.number)[0].id for case in cases.list(**how)]
@@ -237,11 +238,11 @@ def test_a_page_is_what_is_listed_and_counted(any_url):
     hold(quarantine, *map(found, names), texts=["x" * (i + 1) for i in range(120)])  # no copies
     for search, n_cases in ((None, 120), ("ENTRY-0", 100), ("entry-007", 1), ("nowhere", 0)):
         for asked in (1, 2, 3, 9):
-            page = quarantine.cases.page(asked, search=search, order="age")
+            page = Cases(quarantine).page(asked, search=search, order="age")
             number = min(asked, max(1, -(-n_cases // 50)))
-            assert page.n_cases == quarantine.cases.count(search=search) == n_cases
+            assert page.n_cases == Cases(quarantine).count(search=search) == n_cases
             assert page.number == number
-            assert page.cases == quarantine.cases.list(
+            assert page.cases == Cases(quarantine).list(
                 search=search, order="age", offset=50 * (number - 1)
             )
 
@@ -251,7 +252,7 @@ def test_a_source_of_any_length_or_kind_is_kept_and_found(any_url):
     names = ["x" * 10_000, "a\nb", "100%"]
     hold(quarantine, *(found(str(n)) for n in range(3)), lineages=names)
     for name in names:
-        assert quarantine.cases.count(source=name) == 1
+        assert Cases(quarantine).count(source=name) == 1
 
 
 def test_counts_follow_every_decision(any_url):
@@ -260,7 +261,7 @@ def test_counts_follow_every_decision(any_url):
     hold(quarantine, *(found(i, names) for i in names))
 
     def counts():
-        (case,) = quarantine.cases.list(waiting=None)
+        (case,) = Cases(quarantine).list(waiting=None)
         return case.n_waiting, case.n_released, case.n_confirmed, case.n_members
 
     quarantine.release(["a"], by="anna")
@@ -269,7 +270,7 @@ def test_counts_follow_every_decision(any_url):
     quarantine.reopen(["a", "b"], by="anna")
     assert counts() == (4, 0, 0, 4)
     hold(quarantine, found("c"), texts=["a later revision"])  # supersedes; a case of its own
-    assert [case.n_waiting for case in quarantine.cases.list(order="age")] == [3, 1]
+    assert [case.n_waiting for case in Cases(quarantine).list(order="age")] == [3, 1]
     quarantine.purge(["c", "d"])
     assert counts() == (2, 0, 0, 2)
     quarantine.purge(["a", "b"])
@@ -296,10 +297,10 @@ def test_whatever_is_done_cases_count_what_there_is(steps):
                 getattr(quarantine, action)(ids)
         except QuarantineError:
             continue
-    assert quarantine.cases.whole()
+    assert Cases(quarantine).whole()
     numbers = {held.number: held for held in quarantine.list(None)}
-    for case in quarantine.cases.list(waiting=None, limit=1000):
-        members = quarantine.cases.members(case.number, limit=1000)
+    for case in Cases(quarantine).list(waiting=None, limit=1000):
+        members = Cases(quarantine).members(case.number, limit=1000)
         tally = [sum(one.status is status for one in members) for status in Status][:3]
         assert tally == [case.n_waiting, case.n_released, case.n_confirmed]
         assert case.n_members == len(members)
@@ -307,7 +308,7 @@ def test_whatever_is_done_cases_count_what_there_is(steps):
             assert numbers.pop(one.number).id == one.id
     assert not numbers
     quarantine.database.write(regroup)
-    assert quarantine.cases.whole()
+    assert Cases(quarantine).whole()
 
 
 def test_telling_cases_anew_gives_the_same_ones(any_url):
@@ -317,7 +318,7 @@ def test_telling_cases_anew_gives_the_same_ones(any_url):
         others = [f"none {start}", *(str((7 * start + k) % 60) for k in range(2))]
         hold(quarantine, *(found(i, others) for i in ids))
     before = tables(quarantine)
-    assert quarantine.cases.regroup() == len(before[0])
+    assert Cases(quarantine).regroup() == len(before[0])
     after = tables(quarantine)
     assert [row[2:] for row in after[1]] == [row[2:] for row in before[1]]
     assert {row[0] for row in after[0]} <= {row[0] for row in before[0]}
@@ -329,16 +330,16 @@ def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
 ):
     quarantine = Quarantine(on_file)
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(text(damage))
     if damage.startswith("DROP"):
         with pytest.raises(QuarantineError, match="none was"):  # said, and nothing is half held
             hold(quarantine, found("c", ["a"]))
         assert quarantine.count() == 2
         return
-    assert not quarantine.cases.whole()
+    assert not Cases(quarantine).whole()
     hold(quarantine, found("c", ["a"]))
-    assert quarantine.cases.whole()
+    assert Cases(quarantine).whole()
     assert grouped(quarantine) == [("a", "b", "c")]
     assert "told anew" in caplog.text
 
@@ -377,7 +378,7 @@ def test_what_somebody_would_do_is_in_the_log_until_something_is_done(any_url):
 def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
     quarantine = Quarantine(on_file, audit_key="k" * 32)
     hold(quarantine, found("a"))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(
             text("UPDATE ragshield_audit_log SET action = 'would release', actor = 'anna'")
         )
@@ -392,10 +393,10 @@ def test_a_text_is_sought_as_a_text_and_read_once(any_url):
     with quarantine.database.engine() as engine:
         sought: list[str] = []
         event.listen(engine, "before_cursor_execute", lambda *given: sought.append(given[2]))
-    assert quarantine.cases.page(search="E7").n_cases == 1
+    assert Cases(quarantine).page(search="E7").n_cases == 1
     (query,) = (one for one in sought if "searched" in one)
     assert ("strpos(" if "postgresql" in any_url else " LIKE ") in query
-    assert [quarantine.cases.count(search=one) for one in ("e29", "e30", "e2", "E2_", "/")] == [
+    assert [Cases(quarantine).count(search=one) for one in ("e29", "e30", "e2", "E2_", "/")] == [
         *(1, 0, 11, 0, 0)  # statements are kept, values are not
     ]
     assert ("AS MATERIALIZED" in query) is ("postgresql" in any_url)
@@ -404,23 +405,23 @@ def test_a_text_is_sought_as_a_text_and_read_once(any_url):
 def test_entries_of_a_case_are_gone_through_as_they_came(any_url):
     quarantine = Quarantine(any_url)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(7)))
-    (case,) = quarantine.cases.list()
+    (case,) = Cases(quarantine).list()
     quarantine.confirm(["m1", "m4"])
-    last = quarantine.cases.newest(case.number)
+    last = Cases(quarantine).newest(case.number)
     seen, at = [], 0
-    while places := quarantine.cases.places(case.number, after=at, until=last, limit=3):
+    while places := Cases(quarantine).places(case.number, after=at, until=last, limit=3):
         assert len(places) <= 3
         seen += [(one.id, one.status) for one in places]
         at = places[-1].number
     assert seen == [(f"m{n}", "confirmed" if n in (1, 4) else "held") for n in range(7)]
     hold(quarantine, found("m7", ["m0"]), found("m8", ["m0"]))
     quarantine.release(["m8"])
-    later = quarantine.cases.later(case.number, last)
+    later = Cases(quarantine).later(case.number, last)
     assert later == {Status.HELD: 1, Status.RELEASED: 1}
-    assert not quarantine.cases.places(case.number, after=last, until=last)
-    members = quarantine.cases.members(case.number, limit=20)
+    assert not Cases(quarantine).places(case.number, after=last, until=last)
+    members = Cases(quarantine).members(case.number, limit=20)
     assert [one.id for one in members] == ["m0", "m2", "m3", "m5", "m6", "m7", "m1", "m4", "m8"]
-    assert quarantine.cases.newest(99) == 0
+    assert Cases(quarantine).newest(99) == 0
 
 
 def test_members_are_read_on_one_connection_however_many_views_there_are(any_url):
@@ -428,7 +429,7 @@ def test_members_are_read_on_one_connection_however_many_views_there_are(any_url
     quarantine = Quarantine(any_url)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)), found("other"))
     quarantine.confirm(["m1"])
-    (case, _) = quarantine.cases.list()
+    (case, _) = Cases(quarantine).list()
     taken, most = 0, []
 
     def take(*_):
@@ -444,7 +445,7 @@ def test_members_are_read_on_one_connection_however_many_views_there_are(any_url
         event.listen(engine, "checkout", take)
         event.listen(engine, "checkin", give)
     for status, ids in ((None, "0231"), ("held", "023"), ("confirmed", "1"), ("released", "")):
-        members = quarantine.cases.members(case.number, status=status)
+        members = Cases(quarantine).members(case.number, status=status)
         assert [one.id for one in members] == [f"m{n}" for n in ids]
     assert max(most) == 1
 
@@ -452,11 +453,11 @@ def test_members_are_read_on_one_connection_however_many_views_there_are(any_url
 def test_members_stand_as_asked_though_their_case_counts_them_otherwise(on_file):
     quarantine = Quarantine(on_file)
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)))
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.execute(
             text("UPDATE ragshield_quarantine SET status = 'confirmed' WHERE entry_id = 'm2'")
         )
-    (case,) = quarantine.cases.list()
+    (case,) = Cases(quarantine).list()
     assert (case.n_waiting, case.n_members) == (4, 4)
-    waiting = quarantine.cases.members(case.number, status="held")
+    waiting = Cases(quarantine).members(case.number, status="held")
     assert [one.id for one in waiting] == ["m0", "m1", "m3"]

@@ -55,7 +55,7 @@ def quarantine(on_file, key):
     quarantine.release(["b"], by="anna", note="fine")
     quarantine.confirm(["c"], by="bert")
     quarantine.purge(["d"], by="carl")
-    quarantine.note_index(["a", "b", "c"], "manual")
+    quarantine.indexes.note(["a", "b", "c"], "manual")
     rules = Rules(quarantine)
     end = dt.datetime.now(dt.UTC) + dt.timedelta(days=30)
     given = {"detectors": ["d"], "reason": "ours", "by": "dora", "expires_at": end}
@@ -248,7 +248,7 @@ def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
 def test_a_new_key_seals_what_was_written_without(on_file):
     plain = Quarantine(on_file)
     plain.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
-    plain.note_index(["a"], "manual")
+    plain.indexes.note(["a"], "manual")
     with pytest.raises(QuarantineError, match="no key to seal with"):
         plain.seal()
     mine = Quarantine(on_file, audit_key=KEY)

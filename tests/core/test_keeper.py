@@ -188,7 +188,7 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
     write = keeper._write
 
     def watched(*args):
-        states.append((keeper.guard.quarantine.busy, keeper.guard.quarantine.count()))
+        states.append((keeper.guard.quarantine.database.busy, keeper.guard.quarantine.count()))
         return (yield from write(*args))
 
     with patch.object(keeper, "_write", watched):

@@ -149,7 +149,7 @@ def test_a_broken_log_is_told_of(on_file):
     notifier = Notifier([heard.append])
     hold(quarantine, found("g0"))
     assert notifier.verify(quarantine)
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'ham'")
     for _ in range(2):
         assert not notifier.verify(quarantine)
@@ -168,7 +168,7 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     assert notifier.verify(quarantine, by="nightly")
     last = quarantine.verified()
     assert (last.by, last.whole, last.up_to, last.said) == ("nightly", True, 1, "")
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve' WHERE seq = 1")
     for _ in range(2):
         assert not notifier.verify(quarantine, by="nightly")
@@ -181,7 +181,7 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
 
 def cut_off(quarantine, after):
     """Cut the log off, with the rows that it told of."""
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM ragshield_audit_log WHERE seq > ?", (after,))
         connection.exec_driver_sql("DELETE FROM ragshield_quarantine WHERE number > ?", (after,))
 
@@ -214,7 +214,7 @@ def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
     notifier = Notifier([heard.append])
     hold(quarantine, found("g0"), found("g1"))
     for number in (2, 1):
-        with quarantine.engine() as engine, engine.begin() as connection:
+        with quarantine.database.engine() as engine, engine.begin() as connection:
             change = "UPDATE ragshield_quarantine SET label = 'x' WHERE number = ?"
             connection.exec_driver_sql(change, (number,))
         for _ in range(2):

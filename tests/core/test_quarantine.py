@@ -683,20 +683,20 @@ def test_a_url_may_be_an_object(on_file):
 def test_it_knows_by_which_index_entries_came(on_file):
     quarantine = Quarantine(on_file)
     quarantine.hold(ENTRIES)
-    quarantine.note_index([FIRST, SECOND], "manual")
-    quarantine.note_index([FIRST], "manual")
-    quarantine.note_index([FIRST], "wiki")
+    quarantine.indexes.note([FIRST, SECOND], "manual")
+    quarantine.indexes.note([FIRST], "manual")
+    quarantine.indexes.note([FIRST], "wiki")
     again = Quarantine(on_file)
-    assert (again.noted_by("manual"), again.noted_by("wiki")) == ((FIRST, SECOND), (FIRST,))
-    assert Quarantine(on_file, namespace="other").noted_by("manual") == ()
-    again.forget_index([FIRST, THIRD], "manual")
-    assert (again.noted_by("manual"), again.noted_by("wiki")) == ((SECOND,), (FIRST,))
+    assert (again.indexes.ids("manual"), again.indexes.ids("wiki")) == ((FIRST, SECOND), (FIRST,))
+    assert Quarantine(on_file, namespace="other").indexes.ids("manual") == ()
+    again.indexes.forget([FIRST, THIRD], "manual")
+    assert (again.indexes.ids("manual"), again.indexes.ids("wiki")) == ((SECOND,), (FIRST,))
     again.purge([FIRST, SECOND])
-    assert again.noted_by("manual") == again.noted_by("wiki") == ()
+    assert again.indexes.ids("manual") == again.indexes.ids("wiki") == ()
 
 
 def test_asking_what_an_index_has_noted_makes_no_database(on_file):
-    assert Quarantine(on_file).noted_by("manual") == ()
+    assert Quarantine(on_file).indexes.ids("manual") == ()
     assert not Path(on_file.removeprefix("sqlite:///")).exists()
 
 

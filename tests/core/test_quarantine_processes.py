@@ -41,7 +41,7 @@ for i in range(rounds):
         elif what == "purge":
             quarantine.purge(ids[:1], by=name, held_only=True)
         elif what == "note":
-            quarantine.note_index(ids, "shared")
+            quarantine.indexes.note(ids, "shared")
         else:
             quarantine.readmit(batch, by=name)
         done[what] += 1
@@ -116,7 +116,7 @@ def test_processes_that_judge_the_same_entries_never_contradict_each_other(url):
         if record.action == "release":
             released.add(revision)
         assert record.action != "hold" or revision not in released
-    assert len(set(quarantine.noted_by("shared"))) == len(quarantine.noted_by("shared"))
+    assert len(set(quarantine.indexes.ids("shared"))) == len(quarantine.indexes.ids("shared"))
     quarantine.close()
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import event
 from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.case_view import PAGE
+from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.desk import Action, Desk
 from ragshield_core.tools.review.feedback import reviewed
 
@@ -101,7 +102,7 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     desk, sent = Desk(quarantine), []
     with quarantine.database.engine() as engine:
         event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
-    whole = desk.begin(Action(action), quarantine.cases.show(1))
+    whole = desk.begin(Action(action), Cases(quarantine).show(1))
     lines = desk.go_on(whole, by="anna", note=None).lines
     assert len(sent) < 40 * 3
     sent.clear()
@@ -157,7 +158,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
     for k in range(n, n + 3):
         with effort.of(rows=100, steps=3_000):
             flood.hold(store, k, k + 1)
-    waiting = {case.store: case.n_waiting for case in quarantine.cases.list()}
+    waiting = {case.store: case.n_waiting for case in Cases(quarantine).list()}
     assert (
         waiting
         == {
@@ -166,7 +167,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
             "elsewhere": {None: n, "another": 3},
         }[place]
     )
-    assert quarantine.cases.whole()
+    assert Cases(quarantine).whole()
     quarantine.close()
 
 
@@ -229,6 +230,6 @@ def test_a_case_of_a_million_is_shown_decided_and_taken_back(url, monkeypatch):
         decide("/progress")
     assert f"{2 * STEP} entries wait again" in anna.told
     assert (quarantine.count("confirmed"), quarantine.count()) == (0, n + 1)
-    assert quarantine.cases.whole()
+    assert Cases(quarantine).whole()
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
     quarantine.close()

@@ -14,6 +14,7 @@ from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.review import review_app
+from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.rules import Rules
 from ragshield_langchain import GuardedVectorStore
 
@@ -188,7 +189,7 @@ def test_what_nobody_has_looked_at_is_not_decided(quarantine, app):
     anna = Browser(app)
     anna.get("/cases/1")
     held(quarantine, ["leaflet " + "x" * 4 + "\n"])  # a copy of one that comes later
-    assert quarantine.cases.show(1).n_members == 46
+    assert Cases(quarantine).show(1).n_members == 46
     last = re.search(r'name="last" value="(\d+)"', anna.last.text).group(1)
     anna.post("/cases/1", action="confirm", all="yes", last=last)
     while anna.last.url.path == "/progress":
@@ -388,7 +389,7 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
     assert "1 of 1, 3 to 100 %" in " ".join(page.split())
     anna.post("/health/verify")
     assert "Log and entries are whole" in anna.told
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'x' WHERE number = 2")
     anna.post("/health/verify")
     assert "BROKEN" in anna.told
@@ -410,7 +411,7 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, app):
     assert verified() == "Last verified by anna, up to line 5: whole. 0 lines came since."
     anna.decide(1, "release", ["1"])
     assert verified() == "Last verified by anna, up to line 5: whole. 1 line came since."
-    with quarantine.engine() as engine, engine.begin() as connection:
+    with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = '<b>' WHERE number = 2")
     anna.get("/health")
     anna.post("/health/verify")
@@ -439,7 +440,7 @@ def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
     assert verified(key).startswith("Last verified on")
     assert "cannot be checked here: this page runs without the audit key" in verified(None)
     assert caplog.text == ""
-    with keyed.engine() as engine, engine.begin() as connection:
+    with keyed.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve'")
     assert verified(key) == (
         "<strong>The line of the last verification was changed</strong>: verify now."

@@ -243,7 +243,7 @@ class CanaryStore:
     @property
     def busy(self) -> bool:
         """Whether this thread is within a transaction of the quarantine, where none can begin."""
-        return self._quarantine.busy
+        return self._quarantine.database.busy
 
     @property
     def _namespace(self) -> str:
@@ -252,7 +252,7 @@ class CanaryStore:
     @contextmanager
     def _session(self, *, writes: bool = False) -> Iterator[Session]:
         """One transaction."""
-        with self._quarantine.engine() as engine:
+        with self._quarantine.database.engine() as engine:
             if self._prepared is not engine:
                 # The lock comes first, or two processes make the tables at once and one fails.
                 with Session(engine) as session, session.begin():

@@ -33,10 +33,10 @@ from ragshield_core.errors import (
 )
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
-from ragshield_core.quarantine.cases import LIMIT, Order
 from ragshield_core.tools.review import picture
 from ragshield_core.tools.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
 from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view
+from ragshield_core.tools.review.cases import LIMIT, Cases, Order
 from ragshield_core.tools.review.desk import (
     NOTHING_LEFT,
     Action,
@@ -269,7 +269,7 @@ class _Pages:
 
     def queue(self, visit: _Visit) -> Response:
         """Show what waits."""
-        cases = self.desk.quarantine.cases
+        cases = Cases(self.desk.quarantine)
         narrowed = _narrowed(visit.session)
         given = visit.request.query_params.get("order", "")
         order = Order(given) if given in list(Order) else Order.SEVERITY
@@ -624,14 +624,14 @@ class _Pages:
 
     def _case(self, number: int) -> Any:
         try:
-            return self.desk.quarantine.cases.show(number)
+            return Cases(self.desk.quarantine).show(number)
         except QuarantineError:
             msg = f"There is no case {number} here; it may have been purged."
             raise HTTPException(404, msg) from None
 
     def _entry(self, visit: _Visit) -> HeldEntry:
         number = visit.request.path_params["number"]
-        held = self.desk.quarantine.cases.entries([number]).get(number)
+        held = Cases(self.desk.quarantine).entries([number]).get(number)
         if held is None:
             raise HTTPException(404, "There is no such entry.")
         return held

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import Decision, Finding, Verdict, by_strength, printable
-from ragshield_core.quarantine import Case, HeldEntry, LogRecord, Quarantine, Status
+from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
+from ragshield_core.tools.review.cases import Case, Cases
 from ragshield_core.tools.review.desk import LiveStore
 from ragshield_core.tools.review.marking import (
     SHOWN,
@@ -139,7 +140,7 @@ def case_view(
     offset
         Of the first entry.
     """
-    held = quarantine.cases.members(case.number, limit=PAGE, offset=offset)
+    held = Cases(quarantine).members(case.number, limit=PAGE, offset=offset)
     ids = [one.id for one in held]
     remarks: list[str] = []
     older, neighbors = _older(quarantine, held), _no_neighbors(held)
@@ -162,13 +163,13 @@ def case_view(
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
     return CaseView(
         case=case,
-        last=quarantine.cases.newest(case.number),
+        last=Cases(quarantine).newest(case.number),
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
         history=quarantine.log(ids)[-HISTORY:],
         sources=[
-            (name, quarantine.cases.by_source(name, limit=COUNTED))
+            (name, Cases(quarantine).by_source(name, limit=COUNTED))
             for name in list(sources)[:SOURCES]
         ],
         takeovers=taken,

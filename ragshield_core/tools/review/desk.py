@@ -12,8 +12,8 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import Case, HeldEntry, Quarantine, Status
-from ragshield_core.quarantine.cases import Place
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.tools.review.cases import Case, Cases, Place
 
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
 # a request, or for a write of theirs, shall not wait for long.
@@ -200,7 +200,7 @@ class Desk:
         RAGShieldError
             If the store or the database refuses; what it says tells what was done.
         """
-        found = self.quarantine.cases.entries(numbers)
+        found = Cases(self.quarantine).entries(numbers)
         late = [one for one in found.values() if one.status not in action.of]
         missing = len(set(numbers)) - len(found)
         if late or missing:
@@ -217,7 +217,7 @@ class Desk:
         last
             Number of the entry that was its last one then; ``None`` for that of now.
         """
-        cases = self.quarantine.cases
+        cases = Cases(self.quarantine)
         case, newest = cases.show(case.number), cases.newest(case.number)
         last = newest if last is None else min(last, newest)
         later = cases.later(case.number, last)
@@ -369,14 +369,14 @@ class Desk:
         )
 
     def _next(self, whole: WholeCase) -> tuple[Place, ...]:
-        return self.quarantine.cases.places(
+        return Cases(self.quarantine).places(
             whole.case, after=whole.at, until=whole.last, limit=AT_ONCE
         )
 
     def _check_same(self, whole: WholeCase) -> None:
         """Refuse to decide of entries that nobody has looked at."""
-        case = self.quarantine.cases.show(whole.case)
-        later = sum(self.quarantine.cases.later(whole.case, whole.last).values())
+        case = Cases(self.quarantine).show(whole.case)
+        later = sum(Cases(self.quarantine).later(whole.case, whole.last).values())
         if case.number == whole.case and case.n_members - later <= whole.n_members:
             return
         what = f"case {whole.case} is a part of case {case.number} by now"

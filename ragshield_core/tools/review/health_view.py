@@ -13,6 +13,7 @@ from ragshield_core.growth.status import Status as Standing
 from ragshield_core.knowledge.standing import status_of
 from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
 from ragshield_core.tools.evaluate.rates import exact_interval
+from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.desk import LiveStore
 from ragshield_core.tools.review.takeovers import Suite, suites
 
@@ -72,7 +73,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
     counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
-    days = _latest(quarantine.cases.by_day(DAYS)) if there else []
+    days = _latest(Cases(quarantine).by_day(DAYS)) if there else []
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
     good = None
     if judged:
@@ -88,7 +89,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         counts=counts,
         by_day=days,
         good=good,
-        whole=quarantine.cases.whole() if there else True,
+        whole=Cases(quarantine).whole() if there else True,
         head=quarantine.head() if there else "0:",
         suites=suites(quarantine) if there else [],
         verified=verified,

@@ -20,16 +20,15 @@ from ragshield_core.errors import ConfigurationError, QuarantineError, RAGShield
 from ragshield_core.findings import finding_to_dict, printable
 from ragshield_core.quarantine import (
     DEFAULT_URL,
-    Case,
     HeldEntry,
     Narrowing,
-    Order,
     Quarantine,
     Status,
     metadata_json,
 )
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.settings.objects import modules_here, named_object
+from ragshield_core.tools.review.cases import Case, Cases, Order
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 
 LIMIT = 50
@@ -106,7 +105,7 @@ DetectorName = Annotated[
     typer.Option(
         "--detector",
         help="Only what it has found.",
-        autocompletion=_completed(lambda one: one.cases.detectors()),
+        autocompletion=_completed(lambda one: Cases(one).detectors()),
     ),
 ]
 Source = Annotated[str | None, typer.Option(help="Only what claims to be of that lineage.")]
@@ -135,10 +134,10 @@ def list_held(  # noqa: PLR0913 - options of a command
 ) -> None:
     """Show what is held, oldest first."""
     quarantine = _opened(database, namespace, store)
-    number = None if case is None else quarantine.cases.show(case).number
+    number = None if case is None else Cases(quarantine).show(case).number
     narrowing = Narrowing(detector=detector, source=source, since=since, case=number, search=search)
     found = quarantine.list(status, narrowing=narrowing, limit=limit, offset=offset)
-    cases = quarantine.cases.numbers_of(found)
+    cases = Cases(quarantine).numbers_of(found)
     if as_json:
         _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
         return
@@ -171,7 +170,7 @@ def list_cases(  # noqa: PLR0913 - options of a command
     as_json: AsJson = False,
 ) -> None:
     """Show what waits in cases: entries that are judged together, one decision each."""
-    cases = _opened(database, namespace, store).cases
+    cases = Cases(_opened(database, namespace, store))
     narrowed: dict[str, Any] = {
         "waiting": {Which.WAITING: True, Which.DECIDED: False}.get(status),
         "detector": detector,
@@ -209,7 +208,7 @@ def show_case(
     as_json: AsJson = False,
 ) -> None:
     """Show a case and its entries, those that wait first; `show` has the whole of one entry."""
-    cases = _opened(database, namespace, store).cases
+    cases = Cases(_opened(database, namespace, store))
     case = cases.show(number)
     members = cases.members(case.number, limit=limit, offset=offset)
     if as_json:
@@ -242,7 +241,7 @@ def show(
     """Show all that is kept of one entry; its text is hostile and shown escaped."""
     quarantine = _opened(database, namespace, store)
     held = quarantine.show(entry_id)
-    case = quarantine.cases.numbers_of([held]).get(held.number)
+    case = Cases(quarantine).numbers_of([held]).get(held.number)
     if as_json:
         metadata = json.loads(metadata_json.dumps(held.entry.metadata))
         _print_json(_summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text})
@@ -435,7 +434,7 @@ def regroup(*, database: Database = DEFAULT_URL, namespace: Namespace = "default
     Of all namespaces. Nothing else is changed; needed only where somebody else has written to the
     database.
     """
-    count = _opened(database, namespace).cases.regroup()
+    count = Cases(_opened(database, namespace)).regroup()
     console.print(f"{count} cases")
 
 
@@ -502,7 +501,7 @@ def _whole(
         raise QuarantineError(msg)
     if number is None:
         return None
-    case, last = quarantine.cases.show(number), quarantine.cases.newest(number)
+    case, last = Cases(quarantine).show(number), Cases(quarantine).newest(number)
     if case.number != number:
         msg = (
             f"nothing was done: case {number} is a part of case {case.number} by now, which has "
@@ -553,7 +552,7 @@ def _by_store(quarantine: Quarantine, looked: Looked) -> dict[str | None, list[s
     """Return the ids of a case's entries, by the store that they are of."""
     ids: dict[str | None, list[str]] = {}
     at = 0
-    while places := quarantine.cases.places(
+    while places := Cases(quarantine).places(
         looked.case.number, after=at, until=looked.last, limit=AT_ONCE
     ):
         for one in places:

@@ -197,9 +197,11 @@ class Notifier:
     def _notice_groups(self, ids: Sequence[str], quarantine: Quarantine) -> None:
         if self.group is None:
             return
-        for case in quarantine.cases.of(ids):
+        from ragshield_core.tools.review.cases import Cases  # noqa: PLC0415 - brings SQLAlchemy
+
+        for case in Cases(quarantine).of(ids):
             if case.n_waiting >= self.group:
-                members = quarantine.cases.members(case.number, limit=SHOWN_IDS)
+                members = Cases(quarantine).members(case.number, limit=SHOWN_IDS)
                 data = {
                     "case": case.number,
                     "n_waiting": case.n_waiting,

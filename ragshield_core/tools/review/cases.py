@@ -1,4 +1,4 @@
-"""The queue of a quarantine: cases, each of entries that are judged together."""
+"""The queue of the reviewers: held entries in cases, each of which takes one decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ragshield_core.quarantine.searching import checked, contains
 from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 
 if TYPE_CHECKING:
-    from ragshield_core.quarantine.store import Quarantine
+    from ragshield_core.quarantine import Quarantine
 
 # Rows of a page.
 LIMIT = 50
