@@ -177,8 +177,7 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", STEP)
     for module in ("app", "case_view"):
         monkeypatch.setattr(f"ragshield_core.tools.review.{module}.COUNTED", COUNTED)
-    quarantine = Quarantine(url)
-    n = MEMBERS[url.split("+")[0].split(":")[0]]
+    quarantine, n = Quarantine(url), MEMBERS[url.split("+")[0].split(":")[0]]
     flood.fill(quarantine, n)
     anna, effort = Browser(review_app(quarantine, token=TOKEN)), Effort(quarantine)
 
