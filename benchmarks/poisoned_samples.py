@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 from cliques import attack, join, knowledge_base, renamed
 from corpora import load, read_rows
+from decisions import failed
 from ingestion import written
 from joint_fpr import FPR, TOGETHER, halves, held
 from results_files import RESULTS, write
@@ -28,6 +29,8 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.tools.evaluate.attacks import plant_phrase
 
+# Of a quick run: shares of poisoned entries held, at least, and of clean ones, at most.
+LEAST, MOST = 0.9, 0.03
 SPLITS = 3
 # The corpus, and the attack texts: for questions about it, or about anything else.
 POISONED = {
@@ -216,7 +219,11 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     if given.quick:
-        print(measure("web + nq", MANNERS[0], 0))
+        shares = measure("web + nq", MANNERS[0], 0)
+        print(shares)
+        held, clean = shares["black-box, 5 each"], shares["clean entries"]
+        failed(["black-box texts are not held"] if held < LEAST else [])
+        failed(["clean entries are held"] if clean > MOST else [])
         return
     kept = RESULTS / "poisoned_samples.json"
     figures = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from cliques import join, knowledge_base, renamed
 from corpora import load, read_rows
+from decisions import failed
 from ingestion import chunks, guard_of, split
 from numpy.typing import NDArray
 from results_files import write
@@ -60,6 +61,9 @@ ATTACKS = (
         for kind in ("dispersion", "mixed", "synonym", "paraphrase")
     ),
 )  # fmt: skip
+# A quick run knows a share of so few entries; it has to hold at least and at most these shares, of
+# poisoned and of clean ones.
+QUICK, LEAST, MOST = 3_000, 0.9, 0.05
 HEAD = f"""# Streams with one per cent of poison
 
 Written by `benchmarks/stream.py`. Python {platform.python_version()}; vectors: all-MiniLM-L6-v2.
@@ -103,10 +107,13 @@ def streamed(guard: Guard, clean: Batch, poison: Batch, seed: int) -> NDArray[np
     return gone
 
 
-def measured(attacks: Sequence[Attack], *, streams: int, n_clean: int) -> list[str]:
-    """Return a row for each attack on one knowledge base."""
-    known, rest = split(knowledge_base(attacks[0].knowledge_base), 0)
-    lines = []
+def measured(
+    attacks: Sequence[Attack], *, streams: int, n_clean: int, size: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Return a row for each attack on a knowledge base, or its first entries, and broken goals."""
+    corpus = knowledge_base(attacks[0].knowledge_base)
+    known, rest = split(corpus.take(range(size or len(corpus))), 0)
+    lines, broken = [], []
     with TemporaryDirectory(prefix="ragshield") as folder:
         guard_of([cls() for cls in BUILT_IN.values()], known, FPR).save(folder)
         for attack in attacks:
@@ -126,7 +133,10 @@ def measured(attacks: Sequence[Attack], *, streams: int, n_clean: int) -> list[s
             line = f"| {attack.knowledge_base} | {attack.name} | {attack.size} | {cells} |"
             print(line, flush=True)
             lines.append(line)
-    return lines
+            (bad, n_bad), (good, n_good) = held.values()
+            if bad < LEAST * n_bad or good > MOST * n_good:
+                broken.append(line)
+    return lines, broken
 
 
 def main() -> None:
@@ -139,9 +149,12 @@ def main() -> None:
     by_base: dict[str, list[Attack]] = defaultdict(list)
     for attack in ATTACKS[:1] if quick else ATTACKS:
         by_base[attack.knowledge_base].append(attack)
-    lines = [HEAD]
+    lines, size = [HEAD], QUICK if quick else None
     for attacks in by_base.values():
-        lines += measured(attacks, streams=streams, n_clean=n_clean)
+        rows, broken = measured(attacks, streams=streams, n_clean=n_clean, size=size)
+        lines += rows
+        if quick:
+            failed(broken)
     if not quick:
         write("stream", "\n".join(lines))
 

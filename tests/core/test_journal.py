@@ -769,7 +769,7 @@ def test_processes_that_make_the_tables_at_once_all_succeed(url):
 
 
 @pytest.mark.parametrize(
-    ("n_processes", "n_events"), [(3, 15), pytest.param(8, 200, marks=pytest.mark.slow)]
+    ("n_processes", "n_events"), [(3, 15), pytest.param(4, 60, marks=pytest.mark.slow)]
 )
 def test_processes_that_write_at_once_have_each_seen_all_before(
     shared, journal, n_processes, n_events

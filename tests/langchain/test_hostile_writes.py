@@ -25,7 +25,8 @@ from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
 from ragshield_langchain import GuardedVectorStore
 
-N_WRITES = 600
+N_WRITES = 600  # dealt out to the stores
+STORES = ("memory", "faiss", "chroma", "qdrant")
 MARK = "swordfish"  # of texts and metadata: never in messages or logs
 
 
@@ -261,7 +262,7 @@ def _valid(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "faiss", "chroma", "qdrant"])
+@pytest.mark.parametrize("kind", STORES)
 def test_hostile_writes_cost_themselves(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")
     detectors = [Scripted(), InstructionDetector(), HiddenTextDetector()]
@@ -270,7 +271,8 @@ def test_hostile_writes_cost_themselves(kind, make_store, caplog):
     store.add_texts(["billing score=9", "billing fine"], ids=["held", "fine"])
     assert store.quarantine.held_ids(["held"])
     counts, errors, wrong = Counter(), Counter(), []
-    for seed in range(N_WRITES):
+    dealt = range(STORES.index(kind), N_WRITES, len(STORES))
+    for seed in dealt:
         entries, rng = a_write(seed)
         error = None
         with warnings.catch_warnings():
@@ -299,7 +301,7 @@ def test_hostile_writes_cost_themselves(kind, make_store, caplog):
             ]
     print(kind, dict(counts), dict(errors))  # noqa: T201 - shown with -s
     assert not wrong, f"{len(wrong)} of {sum(counts.values())}: " + "\n".join(wrong[:40])
-    assert min(counts[fate] for fate in ("stored", "held", "refused")) > N_WRITES // 10
+    assert min(counts[fate] for fate in ("stored", "held", "refused")) > len(dealt) // 10
     assert MARK not in caplog.text
     assert store.scan().batch.ids  # all that is in there can be read back
     assert len(store.quarantine.list(None)) == store.quarantine.count(None)

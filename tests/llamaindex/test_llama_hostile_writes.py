@@ -1,4 +1,6 @@
-"""Six hundred odd and hostile writes each: every odd node bears the consequences alone.
+"""Six hundred odd and hostile writes: every odd node bears the consequences alone.
+
+They are dealt out to the ways into an index, since most of the cost of a write is its new store.
 
 Every entry of a write ends in the store, in quarantine, or in an error of ours that names it, and
 the good ones in the store. Only where something that is no node is among them, and by steps of
@@ -9,6 +11,7 @@ neither the store nor the quarantine has changed.
 import datetime as dt
 import decimal
 import enum
+import itertools
 import logging
 import pathlib
 import random
@@ -43,6 +46,7 @@ from ragshield_llamaindex import (
 )
 
 WRITES = 600
+WAYS = ("simple", "chroma", "qdrant", "step", "pipeline")
 # Stands in every text and value: no error may quote it.
 SECRET = "rosebud"  # noqa: S105 - no password
 STORED, HELD = id_of("stored"), id_of("held")
@@ -443,20 +447,21 @@ def world_of(kind, make_store):
     )
 
 
-@pytest.mark.parametrize("kind", ["simple", "chroma", "qdrant", "step", "pipeline"])
+@pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.filterwarnings("ignore::ragshield_core.errors.MalformedEntriesWarning")
 @pytest.mark.slow
 def test_each_odd_node_of_a_hostile_write_bears_the_consequences_alone(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")
     counts, wrong = Counter(), []
-    for write in writes():
+    dealt = list(itertools.islice(writes(), WAYS.index(kind), None, len(WAYS)))
+    for write in dealt:
         ends, faults, error = judged(world_of(kind, make_store), write)
         counts.update(ends)
         if faults:
             how = f"{type(error).__name__}: {str(error)[:200]!r}"
             wrong.append(f"{write.number} {write.kind}: {'; '.join(faults)}: {how}")
-    assert not wrong, "\n".join([f"{len(wrong)} of {WRITES}: {dict(counts)}", *wrong[:60]])
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(dealt)}: {dict(counts)}", *wrong[:60]])
     assert SECRET not in caplog.text
-    assert min(counts[fate] for fate in ("stored", "held", "whole")) > WRITES / 20
+    assert min(counts[fate] for fate in ("stored", "held", "whole")) > len(dealt) / 30
     if kind not in {"step", "pipeline"}:
-        assert counts["refused"] > WRITES / 20
+        assert counts["refused"] > len(dealt) / 20
