@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.text.characters import COMBINING
+
 # Three words in a row hardly repeat by chance; generated paraphrases share few of them.
 GRAM = 3
 # A text with fewer grams than this is compared by its single words: one changed word takes three
@@ -23,7 +25,7 @@ COLUMN_BITS = 24
 # Pairs that are compared together: of passages, in 20 MB.
 PAIRS = 1 << 14
 
-_WORD, _OTHER = re.compile(r"\w+"), re.compile(r"\W+")
+_WORD, _OTHER = re.compile(r"\w+"), re.compile(rf"[^\w{COMBINING}]+")
 # Every ASCII character that is no part of a word becomes a space.
 _ASCII_WORDS = bytes(
     code if chr(code).isascii() and _WORD.match(chr(code)) else ord(" ") for code in range(256)

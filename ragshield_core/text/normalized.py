@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from ragshield_core.text.characters import CJK, IGNORABLE, MARKS
+from ragshield_core.text.characters import (
+    CJK,
+    FULL_STOPS,
+    IGNORABLE,
+    MARKS,
+    QUESTION_MARKS,
+    SPACED_LETTERS,
+)
 from ragshield_core.text.linear import Hint
 from ragshield_core.text.readings import Remembered
 
@@ -69,13 +76,14 @@ _BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
 # The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
 # ends it. One class in front, because that is what the engine looks for quickly.
 _SENTENCE_END = re.compile(
-    r"[.!?\u2026\u061f\u0964\u3002\uff01\uff1f\n](?:(?<=[\u3002\uff01\uff1f\n])[\u201d\u2019\u300d]?"
+    rf"[.!\u2026\n{FULL_STOPS}{QUESTION_MARKS}]"
+    rf"(?:(?<=[\n{FULL_STOPS}{QUESTION_MARKS[1:]}])[\u201d\u2019\u300d]?"
     r"|(?<![ .(][A-Z]\.)[.!?]{0,8}[\"'\u201d\u2019)\]]{0,4}(?=\s))"
 )
 # Longer ones are cut: rules look at sentences one by one, and a page without a full stop is none.
 MAX_SENTENCE = 600
 
-_TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+")
+_TOKEN = re.compile(rf"[{CJK}]|[{SPACED_LETTERS}\d]+")
 _ASCII_TOKEN = re.compile(r"[a-z0-9]+")
 _ASCII_WORDS = bytes(
     code if chr(code).isascii() and chr(code).isalnum() else ord(" ") for code in range(256)

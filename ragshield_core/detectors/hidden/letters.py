@@ -11,6 +11,7 @@ from math import log2
 
 from ragshield_core.detectors.hidden.payload import BIDI, LOOK_ALIKES, STYLED, Payload, smuggled
 from ragshield_core.detectors.hidden.symbols import grouped
+from ragshield_core.text.characters import LETTERS, RIGHT_TO_LEFT
 
 # Bidirectional controls
 
@@ -23,10 +24,10 @@ _OPENS = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
 _LRO, _RLO = "\u202d", "\u202e"
 
 
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_RIGHT_TO_LEFT = re.compile(f"[{RIGHT_TO_LEFT}]")
 
 
-_LATIN_OR_DIGIT = re.compile("[A-Za-z0-9]")
+_LEFT_TO_RIGHT = re.compile(f"(?![{RIGHT_TO_LEFT}])[{LETTERS}0-9]")
 
 
 # As "Trojan Source" (CVE-2021-42574) does it: left-to-right pieces put in right-to-left order.
@@ -43,7 +44,7 @@ def overrides(text: str) -> Iterator[Payload]:
         plain = inner.translate(_BIDI_CONTROLS)
         shown = plain[::-1]
         if opener in (_RLO, _LRO):
-            turned = _LATIN_OR_DIGIT if opener == _RLO else _RIGHT_TO_LEFT
+            turned = _LEFT_TO_RIGHT if opener == _RLO else _RIGHT_TO_LEFT
             n = len(turned.findall(plain))
         elif opener in "\u202b\u2067" and not _RIGHT_TO_LEFT.search(inner):
             pieces = [piece for piece in _BIDI_CONTROL.split(inner) if piece.strip()]

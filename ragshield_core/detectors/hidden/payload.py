@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from math import log2
 
+from ragshield_core.text.characters import FULL_STOPS, LETTERS, QUESTION_MARKS, UNSPACED
+
 TAGS = "tag characters"
 
 
@@ -88,7 +90,12 @@ _COMMON = (
 _FUNCTION_WORDS = frozenset(_COMMON.split())
 
 
-_PLAIN_WORD = re.compile(r"[(\"'«„“¿¡]{0,2}[^\W\d_]+(?:['’-][^\W\d_]+){0,3}[.,;:!?)\"'»”]{0,3}")
+# With apostrophes and hyphens, Hebrew and Armenian ones among them; Armenian sets marks in words.
+_PLAIN_WORD = re.compile(
+    rf"[(\"'«„“¿¡]{{0,2}}[{LETTERS}]+(?:['’\-\u05be\u05f3\u05f4\u055a-\u055e\u058a][{LETTERS}]+){{0,3}}"
+    rf"[.,;:!)\"'»”\u055a-\u055e\u060c\u061b{QUESTION_MARKS}{FULL_STOPS}]{{0,3}}"
+)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 _CODE = re.compile(r"[{}=<>;|\\$]|\w\(|::|//|\w:(?=\s)|\s-\s")
@@ -97,13 +104,13 @@ _CODE = re.compile(r"[{}=<>;|\\$]|\w\(|::|//|\w:(?=\s)|\s-\s")
 def prose_words(text: str) -> float:
     """Return how many words of prose a text holds: fewer than its words if it looks like code.
 
-    Text without any spaces between its letters (Chinese, Japanese, Thai) counts half a word per
-    letter. At most the first 4,000 characters are looked at, so that time is bounded.
+    Text without spaces between its letters (Chinese, Japanese, Thai, others) counts half a word
+    per letter. At most the first 4,000 characters are looked at, so that time is bounded.
     """
     text = text[:4000]
     tokens = text.split()
     words = [token for token in tokens if _PLAIN_WORD.fullmatch(token)]
-    unspaced = sum(1 for c in text if "\u0e00" <= c <= "\u0eff" or "\u3040" <= c <= "\u9fff")
+    unspaced = 0 if text.isascii() else len(_UNSPACED.findall(text))
     if unspaced >= 4:
         return unspaced / 2 + sum(word.isascii() for word in words)
     if len(words) < 3 or len(words) < 0.6 * len(tokens):

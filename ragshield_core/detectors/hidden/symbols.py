@@ -18,6 +18,7 @@ from ragshield_core.detectors.hidden.payload import (
     Payload,
     smuggled,
 )
+from ragshield_core.text.characters import COMBINING, LETTERS, UNSPACED
 
 # Tag characters
 
@@ -110,11 +111,34 @@ INVISIBLE = (
 _INVISIBLE_RUN = re.compile(f"[{INVISIBLE}]+")
 
 
-_SPLIT = re.compile(
-    # invisible between two Latin letters; soft hyphens only where they stand one letter apart
-    "(?<=[A-Za-z])(?:[\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2064\u3164\ufeff\uffa0]{1,7}"
-    "(?=[A-Za-z])|\u00ad(?=[A-Za-z]\u00ad))"
+_LETTER, _COMBINING = re.compile(f"[{LETTERS}]"), re.compile(f"[{COMBINING}]")
+
+
+# Scripts whose words have joiners in them; and others whose words have no spaces between them, or
+# whose syllables may hold fillers.
+_JOINED = re.compile("[\u0600-\u0dff\ufb50-\ufdff\ufe70-\ufefe]")
+_UNSPACED = re.compile(f"[\u0f00-\u0fff\u1100-\u11ff\u1800-\u18af{UNSPACED}]")
+
+
+# In the scripts of India, joiners have their place behind one of these, and before one.
+_VIRAMA = frozenset("\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca")
+
+
+_SPLITTERS = frozenset(
+    "\u034f\u115f\u1160\u180e\u200b\u200c\u200d\u2060\u2061\u2062\u2063\u2064\u3164\ufeff\uffa0"
 )
+
+
+_JOINERS = frozenset("\u200c\u200d")
+
+
+_WORD_JOINERS = frozenset("\u2060\u2061\u2062\u2063\u2064\ufeff")
+
+
+# One letter on, there is another; and one more, because words of one letter are common in scripts
+# without spaces.
+_LETTER_ON = f"[{LETTERS}][{COMBINING}]{{0,3}}[{INVISIBLE}]"
+_APART, _FURTHER_APART = re.compile(_LETTER_ON), re.compile(f"(?:{_LETTER_ON}){{2}}")
 
 
 _MARKS = frozenset("\u200e\u200f\u061c\u00ad")
@@ -131,9 +155,32 @@ def _innocent(text: str, start: int, end: int) -> bool:
     if start == 0 or set(text[start:end]) <= _MARKS:
         return True
     before, after = text[start - 1], text[end : end + 1]
-    # Joiners and fillers serve scripts beyond Latin, and emoji; a zero-width space separates
-    # words of scripts that have no spaces.
-    return ord(before) > 0x02FF or after > "\u02ff"
+    return not all(c <= "\u02ff" or _is_plain(c) for c in (before, after))
+
+
+def _is_plain(character: str) -> bool:
+    """Return whether it is a letter of a script that needs neither joiners, fillers nor breaks."""
+    special = _JOINED.match(character) or _UNSPACED.match(character)
+    return bool(_LETTER.match(character)) and not special
+
+
+def _splits(text: str, start: int, end: int) -> bool:
+    """Return whether a run of invisible characters splits a word."""
+    before, after, run = text[start - 1 : start], text[end : end + 1], set(text[start:end])
+    if end - start >= _LONG or not (_LETTER.match(before) and _LETTER.match(after)):
+        return False
+    unspaced = _UNSPACED.match(before) or _UNSPACED.match(after)
+    if run <= _SPLITTERS:
+        if "\u034f" in run and _COMBINING.match(after):  # where the order of marks matters
+            return False
+        if run <= _WORD_JOINERS or (_is_plain(before) and _is_plain(after)):
+            return True
+        # Zero-width spaces, but not joiners.
+        if not unspaced and run.isdisjoint(_JOINERS):
+            return True
+    # What typography puts there, it does not put between one letter and the next.
+    apart = _FURTHER_APART if unspaced else _APART
+    return _VIRAMA.isdisjoint((before, after)) and bool(apart.match(text, end))
 
 
 def zero_width_symbols(text: str) -> Iterator[Payload]:
@@ -158,8 +205,7 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
         yield from (_message(text, [span]) for span in long)
     if legible:
         return
-    # With a letter before it, each is the first of a run.
-    places = [match.span() for start, _ in runs if (match := _SPLIT.match(text, start))]
+    places = [span for span in runs if _splits(text, *span)]
     # Breaking opportunities in long words come one or two to a text.
     weight = 0.25 * log2(1 + len(places)) / max(1, len(places))
     for group in grouped(places):
@@ -241,7 +287,7 @@ def _legibility(text: str) -> float:
             value += 1.0
         elif c.isascii() and c.isprintable():
             value += 0.8 if c.isalnum() or c in ".,'-:!?" else 0.4
-        elif not c.isascii() and c.isalpha():
+        elif not c.isascii() and _LETTER.match(c):
             value += 0.75 if ord(c) > 0x36F else 0.2
         elif c not in "\n\t":
             value -= 0.5 if c.isprintable() else 2.0

@@ -14,7 +14,7 @@ from operator import or_
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
 from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks, words_of
-from ragshield_core.detectors.instruction.sentences import sentences_of
+from ragshield_core.detectors.instruction.sentences import sentences_of, without_markup
 from ragshield_core.text.linear import narrow
 from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Remembered
@@ -116,7 +116,11 @@ def suspicion(text: str) -> Suspicion:
 
 
 def _suspicion(text: str) -> Suspicion:
-    verdict, _ = _read(readable(text))
+    view = readable(text)
+    verdict, _ = _read(view)
+    shown = without_markup(view)
+    if shown is not view:  # tags themselves may be an order, those of a chat template for instance
+        verdict = max(verdict, _read(shown)[0], key=lambda each: each.score)
     for concealing, decoded, span in concealed_in(text):
         inner, weight = _read(readable(decoded))
         if weight and _saturated(weight + CONCEALED) > verdict.score:

@@ -18,6 +18,129 @@ _LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
 # Other than of letters alone.
 _LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(?![\w@$])")
 
+_TAG = re.compile(r"(?<!/)<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})((?:\s[^<>]{0,2000})?)>")
+# Words go on behind these; other elements begin a line.
+_INLINE = frozenset(
+    [
+        "a",
+        "abbr",
+        "b",
+        "cite",
+        "code",
+        "del",
+        "em",
+        "font",
+        "i",
+        "ins",
+        "kbd",
+        "mark",
+        "q",
+        "s",
+        "small",
+        "span",
+        "strong",
+        "sub",
+        "sup",
+        "tt",
+        "u",
+        "wbr",
+    ]
+)
+_BLOCKS = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "br",
+        "button",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "head",
+        "header",
+        "hr",
+        "html",
+        "label",
+        "legend",
+        "li",
+        "main",
+        "meta",
+        "nav",
+        "noscript",
+        "ol",
+        "option",
+        "p",
+        "pre",
+        "section",
+        "select",
+        "summary",
+        "table",
+        "tbody",
+        "td",
+        "template",
+        "textarea",
+        "tfoot",
+        "th",
+        "thead",
+        "title",
+        "tr",
+        "ul",
+    ]
+)
+# A text in an attribute, three words or more: of a picture, a title, a description.
+_ATTRIBUTE_TEXT = re.compile(
+    r"\s(?:alt|title|content|summary|label|placeholder|caption|value|description|aria-[a-z]{1,20}"
+    r"|data-[a-z-]{1,20})=(?:\"([^\"]{12,1000})\"|'([^']{12,1000})')",
+    re.IGNORECASE,
+)
+# The texts of pictures and the titles of links in Markdown; quoted values on lines of their own, as
+# in front matter, and text in three quotes.
+_VALUE = re.compile(
+    r"!\[([^\][\n]{12,1000})\](?:\([^\s()]{0,500})?"
+    r"|\]\([^\s()]{1,500}\s{1,4}[\"']([^\"'\n]{12,1000})[\"']\)"
+    r"|(?<=\n)[ \t-]{0,8}\"?[A-Za-z_-]{1,40}\"?:[ ]{1,4}\"([^\"\n]{12,1000})\",?(?=\n)"
+    r"|\"\"\"([^\"]{12,1000})\"\"\""
+)
+
+
+def without_markup(view: Readable) -> Readable:
+    """Return a text as its reader sees it, with the texts of attributes on lines of their own."""
+    if '"' in view.text or "![" in view.text:
+        view = view.replaced(_VALUE, _value)
+    return view.replaced(_TAG, _shown_tag) if ">" in view.text else view
+
+
+def _value(match: re.Match[str]) -> str:
+    return f"\n{match[match.lastindex or 0]}\n"
+
+
+def _shown_tag(match: re.Match[str]) -> str:
+    name = match[2].lower()
+    if name not in _INLINE and name not in _BLOCKS and not match[3]:
+        return match[0]  # a placeholder, or a mark of a template
+    texts = [one or other for one, other in _ATTRIBUTE_TEXT.findall(match[3])] if match[3] else ()
+    if texts:
+        return "\n{}\n".format("\n".join(texts))
+    return "" if name in _INLINE else "\n"
+
 
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
     """Return readable text without leetspeak, the same in small letters, and its sentences."""

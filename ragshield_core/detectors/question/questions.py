@@ -22,6 +22,8 @@ from ragshield_core.detectors.question.question_words import (
 from ragshield_core.detectors.question.question_words import (
     WEAK as _WEAK_WORDS,
 )
+from ragshield_core.text.characters import FULL_STOPS, LETTERS, QUESTION_MARKS
+from ragshield_core.text.characters import UNSPACED as TOUCHING
 
 # What an opening can be, by what it tells; the first that applies.
 KINDS = (
@@ -128,6 +130,7 @@ _MID_END = re.compile(
     rf"\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}|(?:what|which)\s{_NOT_ASKED}\w{{1,20}})$",
     re.IGNORECASE,
 )
+_ASKING_ENDS = ("か", "까", "나요", "가요", "는가", "은가")
 _FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
 # What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
 _OPENERS = frozenset(re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"])))
@@ -160,24 +163,19 @@ _LEAD = re.compile(
     r"\s?\d{0,3}\s?[:：.)])[\s*_\"'“¿]{1,6})?",
     re.IGNORECASE,
 )
-# Of Latin, Chinese, Arabic, Armenian, Ethiopic, Vai and Coptic script, and signs that hold one.
-_MARKS = frozenset("?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e")
-_GREEK = re.compile("[\u0370-\u03ff]")  # there, a semicolon asks
+_MARK = re.compile(f"[{QUESTION_MARKS}]")
+_GREEK = re.compile(r"(?<=[\u0370-\u03ff\u1f00-\u1fff]);(?=\s|$)")  # there, a semicolon asks
+# In Armenian, a mark within a word asks, and a full stop ends the sentence.
+_ARMENIAN = re.compile("\u055e([^\u0589\n\u055e]{0,400})[\u0589:]")
 _ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
-_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
-# Letters with the vowel signs of Arabic and of the scripts of India, where there are any.
-_SIGN = r"[\u064b-\u065f\u0900-\u0963\u0966-\u0dff]"
-_SIGNS = re.compile(_SIGN)
-_WORD_OF_SIGNS = re.compile(rf"(?:[^\W_]|{_SIGN})+")
+_WORD = re.compile(rf"[{LETTERS}\d]+(?:['’.-][{LETTERS}\d]+)*")
 _OTHERS = (
     "the a an and or but not that this these those there their they its it his her he she you your "
     "we our i my me be been being do done any some most more than then as such first last many "
     "much new one two name called der die das ein eine und ist sind le la les un une et est sont "
     "el los las una y es son il lo gli e o os"
 )
-# Kana, ideographs, and the scripts of Thailand, Laos, Burma and Cambodia.
-_TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
-_UNSPACED = re.compile(f"[{_TOUCHING}]{{2,4000}}")
+_UNSPACED_RUN = re.compile(f"[{TOUCHING}]{{2,4000}}")
 _STEM = 5  # letters that two forms of a word have in common
 _STOP = frozenset(
     word[:_STEM] for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
@@ -189,7 +187,8 @@ _ABBREVIATION = re.compile(
 )
 # One class in front, because that is what the engine looks for quickly; so below.
 _STOPS = re.compile(
-    r"[.!。！\n?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e](?:(?<=[.!。！])(?=[\s\"'”’»)]|$|[^\W\d_])|(?<=\n)\s{0,9}\n|(?<=[?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e]))"
+    rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=[.!{FULL_STOPS}])(?=[\s\"'”’»)]|$|[{LETTERS}])"
+    rf"|(?<=\n)\s{{0,9}}\n|(?<=[{QUESTION_MARKS}]))"
 )
 _RUNS_ON = re.compile("[.?!]|[A-Za-z]")
 # What goes on after the mark in the same sentence: the title of a work, mostly.
@@ -198,6 +197,8 @@ _GOES_ON = re.compile(
     r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
 )
 _BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
+# Thai, Lao, Burmese and Khmer have no marks, and spaces between sentences.
+_SPACE = re.compile(r"(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\s(?=\S)")
 _BREAKS = re.compile("[\n–—|:;-]")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
 
@@ -211,13 +212,14 @@ def opening_of(text: str) -> Opening:
         Only its first 600 characters and its last sentence are searched for a question, and 4,000
         for the words of it.
     """
+    text = _with_marks(text)
     head = _head_of(text)
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
     first: tuple[int, int, str] | None = None
     marked = _has_mark(head)
     for n, (begin, end, stop) in enumerate(_sentences(head, start)):
-        if stop in _MARKS:
+        if stop and _MARK.match(stop):
             return _marked(text, head, (begin, end), n)
         first = first or (begin, end, stop)
         if not marked:
@@ -234,18 +236,25 @@ def opening_of(text: str) -> Opening:
         opening = _question(text, kind, (start, end), glued=glued)
         if kind not in (PHRASE, INDIRECT) or 2 * opening.n_back >= max(1, opening.n_words):
             return opening
-    if len(text) > _OPENING and text.rstrip()[-1:] in _MARKS:
+    if len(text) > _OPENING and _MARK.match(text.rstrip()[-1:]):
         *_, last = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
-        if last[2] in _MARKS:
+        if _MARK.match(last[2]):
             return _question(text, LATER, (last[0], last[1] + 1), glued=False, behind=True)
     return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
+
+
+def _with_marks(text: str) -> str:
+    """Return a text with the question marks of Greek and Armenian where others have theirs."""
+    if text.isascii():
+        return text
+    if ";" in text:
+        text = _GREEK.sub("?", text)
+    return _ARMENIAN.sub("\u055e\\1?", text) if "\u055e" in text else text
 
 
 def _head_of(text: str) -> str:
     """Return a text's beginning without question marks of others than who wrote it."""
     head = text[:_OPENING]
-    if ";" in head and _GREEK.search(head):
-        head = head.replace(";", "?")
     if "?" in head and ("[" in head or "(" in head):
         head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
     return head
@@ -256,7 +265,7 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
     broken = _BREAK.search(head, start, end) if _BREAKS.search(head, start, end + 1) else None
     if broken is None and head[start : start + 1].islower():
         broken = _CAPITAL.search(head, start, end)
-    return broken
+    return broken or (None if head.isascii() else _SPACE.search(head, start, end))
 
 
 def further_of(text: str, opening: Opening) -> Opening:
@@ -276,10 +285,11 @@ def further_of(text: str, opening: Opening) -> Opening:
     >>> text[start:end]
     'who built the mill of brill'
     """
+    text = _with_marks(text[:_FURTHER])
     best, most = Opening(NONE, lower=False, glued=False, focus=0, span=(0, 0)), 0
     done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
     asks = []
-    for start, end, glued in _pieces(text[:_FURTHER]):
+    for start, end, glued in _pieces(text):
         if start < done:
             continue
         kind = _further_kind(text[start:end])
@@ -317,8 +327,9 @@ def _wrapped(text: str, start: int) -> bool:
 # Which of several questions is the one that was planted: in running text, people set marks.
 _STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1, 0), strict=True))
 _PIECE_END = re.compile(
-    r"[.!?。！？\n](?:(?<=\n)\s{0,9}(?=\S)"
-    r"|(?<!\n)[.!?。！？]{0,2}[\"'”’»)\]]{0,3}\s{0,3}(?=[^\s.!?。！？]))"
+    rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=\n)\s{{0,9}}(?=\S)"
+    rf"|(?<!\n)[.!{FULL_STOPS}{QUESTION_MARKS}]{{0,2}}[\"'”’»)\]]{{0,3}}\s{{0,3}}"
+    rf"(?=[^\s.!{FULL_STOPS}{QUESTION_MARKS}]))"
 )
 
 
@@ -346,20 +357,20 @@ def _ends_a_piece(text: str, place: int) -> bool:
         before = text[max(0, place - 8) : place]
         long = len(before) == 8 and before[1:].isalnum()
         return long or not _ABBREVIATION.search(before)
-    return text[place] not in _MARKS or _ends_a_question(text, place)
+    return not _MARK.match(text, place) or _ends_a_question(text, place)
 
 
 def _end_of_piece(text: str, begin: int, place: int | None) -> int:
     """Return where a sentence ends, given the mark behind it, if there is one."""
     if place is None:
-        return max(begin, len(text.rstrip().rstrip(".!。！")))
-    return place + (text[place] in _MARKS)
+        return max(begin, len(text.rstrip().rstrip(f".!{FULL_STOPS}")))
+    return place + bool(_MARK.match(text, place))
 
 
 def _further_kind(piece: str) -> int:
     """Return what kind of question a sentence is."""
     first, _, rest = piece.partition(" ")
-    if piece[-1:] in _MARKS:
+    if _MARK.match(piece[-1:]):
         return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
     if first[:1].islower() or first.lower() in _STARTS or (not piece.isascii() and not rest):
         return _unmarked_kind(piece)
@@ -371,7 +382,7 @@ def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     begin = start
     for match in _STOPS.finditer(text, start):
         end, stop = match.start(), match[0].strip()
-        if stop in _MARKS:
+        if _MARK.match(stop):
             if not _ends_a_question(text, end):
                 continue
         elif stop == "." and _is_abbreviation(text, end):
@@ -394,7 +405,7 @@ def _marked(text: str, head: str, span: tuple[int, int], n_before: int) -> Openi
 
 
 def _has_mark(head: str) -> bool:
-    return "?" in head or (not head.isascii() and any(mark in head for mark in _MARKS))
+    return "?" in head or (not head.isascii() and _MARK.search(head) is not None)
 
 
 def _ends_a_question(head: str, place: int) -> bool:
@@ -435,7 +446,8 @@ def _unmarked_kind(sentence: str) -> int:
     if len(words) > _LONGEST:
         return NONE
     if not sentence.isascii() and (asks := UNSPACED.search(sentence)):
-        return UNMARKED if asks.start() == 0 or asks.end() == len(sentence) else WEAK
+        sure = asks.start() == 0 or asks.end() == len(sentence) or sentence.endswith(_ASKING_ENDS)
+        return UNMARKED if sure else WEAK
     if len(words) < 3:
         return NONE
     if not _opens(sentence):
@@ -488,8 +500,9 @@ def _question(
     start, end = span
     rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
     found = _opening(text, kind, span, rest, glued=glued)
-    others = sum(map(text[:_FURTHER].count, _MARKS if not text.isascii() else "?"))
-    among = others > (text[end - 1 : end] in _MARKS)
+    seen = text[:_FURTHER]
+    others = seen.count("?") if text.isascii() else len(_MARK.findall(seen))
+    among = others > bool(_MARK.match(text[end - 1 : end]))
     return found._replace(place=behind + 2 * among)
 
 
@@ -511,10 +524,9 @@ def _opening(text: str, kind: int, span: tuple[int, int], rest: str, *, glued: b
 
 def _stems(text: str) -> set[str]:
     """Return the beginnings of words, in lower case, and pairs of letters where words touch."""
-    words = _WORD_OF_SIGNS if not text.isascii() and _SIGNS.search(text) else _WORD
-    stems = {w[:_STEM] for w in words.findall(text.lower()) if len(w) > 2 or w.isdigit()}
+    stems = {w[:_STEM] for w in _WORD.findall(text.lower()) if len(w) > 2 or w.isdigit()}
     if not text.isascii():
-        for run in _UNSPACED.findall(text):
+        for run in _UNSPACED_RUN.findall(text):
             stems.discard(run[:_STEM])
             stems.update(run[i : i + 2] for i in range(len(run) - 1))
     return stems

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base.retrieved import _INVISIBLE, RetrievedSet
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.entries import Batch
+from ragshield_core.text.characters import COMBINING
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.passages import Passage
 
@@ -31,7 +32,7 @@ FEW = 4
 # made to be slow, no more than takes milliseconds.
 MAX_CHARACTERS, MAX_WORDS = 16_000, 2_500
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(rf"[\w{COMBINING}]+")
 # Scripts without spaces between words (Thai to Lao, Burmese, Khmer, kana, Han), and Hangul, whose
 # words carry their particles.
 _UNSPACED = re.compile(

@@ -9,6 +9,7 @@ import numpy as np
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import SourceError
+from ragshield_core.text.characters import LETTERS
 from ragshield_core.tools.evaluate.attacks import Target
 
 # Words of a text that stand for what it is about, and how they are asked for.
@@ -23,7 +24,7 @@ ASKED = (
 FEWEST_WORDS = 20
 # Clean texts in which an attack plants something.
 N_CARRIERS = 10
-_WORD = re.compile(r"[^\W\d_]{3,20}")
+_WORD = re.compile(f"[{LETTERS}]{{3,20}}")
 _ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "st", "tr")
 _VOWELS, _ENDS = ("a", "e", "i", "o", "u", "au", "ei"), ("", "n", "r", "s", "l", "nd", "rk")
 

@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 import numpy as np
 
+from ragshield_core.text.characters import FULL_STOPS, QUESTION_MARKS
 from ragshield_core.tools.evaluate.attacks.passages import keys_of, put_question_in_front
 from ragshield_core.tools.evaluate.attacks.phrases import vary_phrase
 from ragshield_core.tools.evaluate.attacks.wordings import PHRASE, WORDINGS, Wordings
@@ -24,7 +25,7 @@ Difficulty = Literal["published", "reworded", "blended"]
 DIFFICULTIES: tuple[Difficulty, ...] = ("published", "reworded", "blended")
 # Tokens of optimised gibberish beside a text: HotFlip's published passages have as many and more.
 _N_TOKENS = 25
-_SENTENCE_ENDS = re.compile(r"(?<=[.?!]) ")
+_SENTENCE_ENDS = re.compile(f"(?<=[.!{FULL_STOPS}{QUESTION_MARKS}]) ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

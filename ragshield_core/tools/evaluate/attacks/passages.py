@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 
+from ragshield_core.text.characters import COMBINING
+
 # Wordings of crafted passages: {q} the question, {k} its key words, {a} the wrong answer.
 STYLES = {
     "question in front": (
@@ -58,6 +60,7 @@ _WORDS = (
     "there it s"
 )
 _FUNCTION_WORDS = frozenset(_WORDS.split())
+_WORD = re.compile(rf"[\w{COMBINING}'-]+")
 
 
 def craft_passages(
@@ -130,7 +133,7 @@ def craft_passages(
 
 def keys_of(question: str) -> str:
     """Return the words of a question that say what it is about; all of it if none do."""
-    words = re.findall(r"[\w'-]+", question)
+    words = _WORD.findall(question)
     return " ".join(word for word in words if word.lower() not in _FUNCTION_WORDS) or question
 
 
