@@ -17,6 +17,7 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
+from ragshield_core.detectors.instruction.languages import unknown_language
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
@@ -35,12 +36,16 @@ class InstructionDetector(StatelessDetector):
     """Find text that instructs the model instead of informing the reader.
 
     A document of a knowledge base has readers; a prompt injection has an executor. Rules of a data
-    file, in seven languages, look for the grammar of that: dismissal of earlier instructions,
+    file, most of them English, look for the grammar of that: dismissal of earlier instructions,
     conditions on what a user asks with the answer to give, commands about the reply, forged role
     markers and chat templates, tool calls, links that carry data away, refusals on demand, and
     claims that all other sources are wrong. Each text is first made readable (look-alikes,
     zero-width and spaced letters, digits for letters), and what is hidden or encoded in it (base64,
     hexadecimal, percent, entities) is decoded and read as well.
+
+    Combinations of ideas find orders in thirty languages
+    (:mod:`ragshield_core.detectors.instruction.languages`). A text in another language is reported
+    as not judged.
 
     Rules know wordings. What they do not know, a model of ideas finds (see
     :mod:`ragshield_core.detectors.instruction.concepts`): who is addressed, what is controlled, by
@@ -150,6 +155,15 @@ class InstructionDetector(StatelessDetector):
         known = self.classifier is None and len(given) > 0
         return given if known and given.mean() >= fewest and not usual else np.zeros_like(given)
 
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return the rows in a language or script that is not known, unless they give orders."""
+        reasons = {row: unknown_language(text) for row, text in enumerate(batch.texts)}
+        return {
+            row: reason
+            for row, reason in reasons.items()
+            if reason and self.score(batch.take([row]))[0] <= self.floor
+        }
+
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the score of each entry's most suspicious window, in [0, 1]."""
         return of_texts_and_contexts(batch, self._scores)
@@ -223,7 +237,7 @@ def _evidence(
         if hit.family not in seen:
             seen.add(hit.family)
             also.append(f"{hit.rule} ({hit.weight:.1f})")
-    if first.rule == "ideas":
+    if first.family == "ideas":
         what = f"combines the ideas {', '.join(map(repr, found.ideas))}"
     else:
         what = f"matches {first.rule} of family {first.family}"

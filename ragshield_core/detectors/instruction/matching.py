@@ -13,6 +13,7 @@ from operator import or_
 
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
 from ragshield_core.detectors.instruction.encodings import concealed_in
+from ragshield_core.detectors.instruction.languages import ORDER, order_in
 from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks, words_of
 from ragshield_core.detectors.instruction.sentences import sentences_of, without_markup
 from ragshield_core.text.linear import narrow
@@ -147,6 +148,10 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
     weight = _combined(found, by_ideas, idea)
     if idea is not None and by_ideas:
         found.append(Hit("ideas", "ideas", by_ideas, _stripped(view, *idea.span)))
+    if weight < ORDER and (order := order_in(view.text, spans)) and order.weight > weight:
+        found.append(Hit("order", "ideas", order.weight, _stripped(view, *order.span)))
+        saturated = _saturated(order.weight)
+        return Suspicion(saturated, tuple(found[::-1]), ideas=order.ideas), order.weight
     if not weight:
         return NOTHING, 0.0
     # A rule quotes the words themselves, ideas the sentences around them.
