@@ -21,89 +21,19 @@ _LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(
 _TAG = re.compile(r"(?<!/)<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})((?:\s[^<>]{0,2000})?)>")
 # Words go on behind these; other elements begin a line.
 _INLINE = frozenset(
-    [
-        "a",
-        "abbr",
-        "b",
-        "cite",
-        "code",
-        "del",
-        "em",
-        "font",
-        "i",
-        "ins",
-        "kbd",
-        "mark",
-        "q",
-        "s",
-        "small",
-        "span",
-        "strong",
-        "sub",
-        "sup",
-        "tt",
-        "u",
-        "wbr",
-    ]
+    re.split(
+        " ",
+        "a abbr b cite code del em font i ins kbd mark q s small span strong sub sup tt u wbr",
+    )
 )
 _BLOCKS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "br",
-        "button",
-        "caption",
-        "center",
-        "dd",
-        "details",
-        "dialog",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "head",
-        "header",
-        "hr",
-        "html",
-        "label",
-        "legend",
-        "li",
-        "main",
-        "meta",
-        "nav",
-        "noscript",
-        "ol",
-        "option",
-        "p",
-        "pre",
-        "section",
-        "select",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "template",
-        "textarea",
-        "tfoot",
-        "th",
-        "thead",
-        "title",
-        "tr",
-        "ul",
-    ]
+    re.split(
+        " ",
+        "address article aside blockquote body br button caption center dd details dialog div dl dt "
+        "fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html label legend "
+        "li main meta nav noscript ol option p pre section select summary table tbody td template "
+        "textarea tfoot th thead title tr ul",
+    )
 )
 # A text in an attribute, three words or more: of a picture, a title, a description.
 _ATTRIBUTE_TEXT = re.compile(
