@@ -5,9 +5,15 @@ from scripts import INNOCENT, ORDERS, QUESTIONS
 
 from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
+from ragshield_core.detectors.phrase.counts import Grams
+from ragshield_core.detectors.question.questions import (
+    MARKED,
+    NONE,
+    UNMARKED,
+    further_of,
+    opening_of,
+)
 from ragshield_core.text.normalized import readable, words
-from ragshield_core.text.phrase_counts import Grams
-from ragshield_core.text.questions import MARKED, NONE, UNMARKED, further_of, opening_of
 
 
 def split_by(invisible):

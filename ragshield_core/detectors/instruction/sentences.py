@@ -31,8 +31,8 @@ _BLOCKS = frozenset(
         " ",
         "address article aside blockquote body br button caption center dd details dialog div dl dt "
         "fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html label legend "
-        "li main meta nav noscript ol option p pre section select summary table tbody td template "
-        "textarea tfoot th thead title tr ul",
+        "li main meta nav noscript ol option p pre section select summary table tbody td "
+        "template textarea tfoot th thead title tr ul",
     )
 )
 # A text in an attribute, three words or more: of a picture, a title, a description.
