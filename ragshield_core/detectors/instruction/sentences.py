@@ -29,9 +29,9 @@ _INLINE = frozenset(
 _BLOCKS = frozenset(
     re.split(
         " ",
-        "address article aside blockquote body br button caption center dd details dialog div dl dt "
-        "fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html label legend "
-        "li main meta nav noscript ol option p pre section select summary table tbody td "
+        "address article aside blockquote body br button caption center dd details dialog div dl "
+        "dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html label "
+        "legend li main meta nav noscript ol option p pre section select summary table tbody td "
         "template textarea tfoot th thead title tr ul",
     )
 )
