@@ -71,7 +71,7 @@ def test_another_decision_is_another_fingerprint(core, file, text):
 
 def test_what_decides_is_hashed_and_the_review_page_is_not():
     there = {path.relative_to(results_files.CORE).parts[0] for path in deciding_files()}
-    assert {"detectors", "text", "groups", "growth", "neighbors", "guard.py", "policy.py"} <= there
+    assert {"detectors", "text", "growth", "neighbors", "guard.py", "policy.py"} <= there
     assert not there & {"review", "quarantine", "canary", "cli.py"}
 
 

@@ -16,6 +16,7 @@ from ragshield_core.detectors.groups.graph import Overlay
 from ragshield_core.detectors.groups.known import Known
 from ragshield_core.detectors.groups.sources import (
     AMONG,
+    FAR,
     FEWEST_OF_SOURCE,
     MOST_OF_SOURCE,
     MOST_STANDING,
@@ -44,17 +45,19 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
     for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
         rows = suspects[codes[overlay.numbers[suspects]] == code]
         foreign = known.vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
-        rows = rows[foreign | ~_among_standing(known, overlay, judgement, rows, codes)]
+        near = _near_standing(known, overlay, judgement, rows, codes)
+        far = foreign | (near < FAR)
         # No later arrival takes out what is about something else.
-        stands = overlay.numbers[rows] < known.graph.n_slots
+        stands = far & (overlay.numbers[rows] < known.graph.n_slots)
         scores[rows[stands]] = 0.0
-        rows = rows[~stands]
+        off = (foreign | (near < AMONG)) & ~stands
+        rows, far = rows[off], far[off]
         if not rows.size:
             continue
         reference, numbers = _of_source(known, overlay, judgement, codes, code)
         if len(numbers) < FEWEST_OF_SOURCE:
-            scores[rows] = 0.0
-            apart.append(rows)
+            scores[rows[far]] = 0.0
+            apart.append(rows[far])
             continue
         place = {number: row for row, number in enumerate(numbers.tolist())}
         own = np.array([place.get(n, -1) for n in overlay.numbers[rows].tolist()], dtype=np.intp)
@@ -98,14 +101,17 @@ def _of_source(
     return Tied.joined(parts), np.concatenate(numbers)
 
 
-def _among_standing(
+def _near_standing(
     known: Known,
     overlay: Overlay,
     judgement: Judgement,
     rows: NDArray[np.intp],
     codes: NDArray[np.int32],
-) -> NDArray[np.bool_]:
-    """Return which rows, with their groups, sit among standing entries of other sources."""
+) -> NDArray[np.float64]:
+    """Return how near rows, with their groups, are to standing entries of other sources.
+
+    As a quantile of how near these are to each other, shape (n_rows,).
+    """
     graph = known.graph
     if known.compared is None or known.compared[0] != graph.version:
         slots = graph.present[~known.books.is_held(graph.present)]
@@ -127,4 +133,4 @@ def _among_standing(
     near = among_standing(overlay.vectors(members), others, known.usual_nearness)
     there = group >= 0
     mean = np.where(there, near[place.reshape(group.shape)], 0.0).sum(axis=1) / there.sum(axis=1)
-    return np.asarray(mean >= AMONG)
+    return np.asarray(mean)

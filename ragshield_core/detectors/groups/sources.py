@@ -12,8 +12,9 @@ something else each of them looks like a member of a crafted group. Two question
 A group that sits among standing topics is judged by the knowledge base alone. One that does not,
 or whose language the knowledge base does not hold, must stand out in its source as well: a model of
 other languages puts all texts of this one near to each other, and near to anything. While its
-source is small, nobody can tell: such entries are reported as unjudged. Near-exact copies under
-several lineages are judged by the knowledge base in any case.
+source is small, a group that is far from everything standing, or in another language, is reported
+as unjudged; later arrivals never take it out. Near-exact copies under several lineages are judged
+by the knowledge base in any case.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ STANDING_RANK = 3
 # standing entries are to each other. Of texts crafted for questions that the knowledge base
 # answers, 95 % in groups are; of groups of clean sources that join another, one in four.
 AMONG = 0.25
+# Nearer than hardly any standing entry: about something else, or made for other questions.
+FAR = 0.02
 # Fewer known words than one entry in a hundred of the knowledge base has: another language.
 HARDLY_ANY = 0.01
 # Standing entries that are compared with: exact up to this size, a sample of it above.
