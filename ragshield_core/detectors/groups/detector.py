@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.neighbors import GraphNeighbors
 from ragshield_core.detectors.groups.recalling import ACCOMPLICES, accused
 from ragshield_core.detectors.groups.sentences import explained
-from ragshield_core.detectors.groups.sources import FEWEST_OF_SOURCE
+from ragshield_core.detectors.groups.sources import FEWEST_FOREIGN
 from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
@@ -364,12 +364,12 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         return dict.fromkeys(range(len(batch)), reason)
 
     def _told_by_nothing(self, batch: Batch) -> dict[int, str]:
-        """Return rows unlike the knowledge base, of a source too small to be compared with."""
+        """Return rows in another language, of a source too small to be compared with."""
         if not len(batch):
             return {}
         reason = (
-            "it is about nothing that the knowledge base is about, or in another language, and its "
-            f"source has fewer than {FEWEST_OF_SOURCE} entries to compare it with"
+            "it is in a language that the knowledge base does not hold, and its source has fewer "
+            f"than {FEWEST_FOREIGN} entries to compare it with"
         )
         _, judgement = self._judged(batch)
         rows = judgement.apart[judgement.apart < len(batch)]

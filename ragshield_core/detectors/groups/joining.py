@@ -16,7 +16,7 @@ from ragshield_core.detectors.groups.graph import Overlay
 from ragshield_core.detectors.groups.known import Known
 from ragshield_core.detectors.groups.sources import (
     AMONG,
-    FAR,
+    FEWEST_FOREIGN,
     FEWEST_OF_SOURCE,
     MOST_OF_SOURCE,
     MOST_STANDING,
@@ -45,19 +45,19 @@ def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judg
     for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
         rows = suspects[codes[overlay.numbers[suspects]] == code]
         foreign = known.vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
-        near = _near_standing(known, overlay, judgement, rows, codes)
-        far = foreign | (near < FAR)
-        # No later arrival takes out what is about something else.
-        stands = far & (overlay.numbers[rows] < known.graph.n_slots)
+        # No later arrival takes out what is in another language.
+        stands = foreign & (overlay.numbers[rows] < known.graph.n_slots)
         scores[rows[stands]] = 0.0
-        off = (foreign | (near < AMONG)) & ~stands
-        rows, far = rows[off], far[off]
+        off = foreign | ~_among_standing(known, overlay, judgement, rows, codes)
+        rows, foreign = rows[off & ~stands], foreign[off & ~stands]
         if not rows.size:
             continue
         reference, numbers = _of_source(known, overlay, judgement, codes, code)
-        if len(numbers) < FEWEST_OF_SOURCE:
-            scores[rows[far]] = 0.0
-            apart.append(rows[far])
+        if len(numbers) < FEWEST_FOREIGN:
+            scores[rows[foreign]] = 0.0
+            apart.append(rows[foreign])
+            rows = rows[~foreign]
+        if not rows.size or len(numbers) < FEWEST_OF_SOURCE:
             continue
         place = {number: row for row, number in enumerate(numbers.tolist())}
         own = np.array([place.get(n, -1) for n in overlay.numbers[rows].tolist()], dtype=np.intp)
@@ -101,17 +101,14 @@ def _of_source(
     return Tied.joined(parts), np.concatenate(numbers)
 
 
-def _near_standing(
+def _among_standing(
     known: Known,
     overlay: Overlay,
     judgement: Judgement,
     rows: NDArray[np.intp],
     codes: NDArray[np.int32],
-) -> NDArray[np.float64]:
-    """Return how near rows, with their groups, are to standing entries of other sources.
-
-    As a quantile of how near these are to each other, shape (n_rows,).
-    """
+) -> NDArray[np.bool_]:
+    """Return which rows, with their groups, sit among standing entries of other sources."""
     graph = known.graph
     if known.compared is None or known.compared[0] != graph.version:
         slots = graph.present[~known.books.is_held(graph.present)]
@@ -133,4 +130,4 @@ def _near_standing(
     near = among_standing(overlay.vectors(members), others, known.usual_nearness)
     there = group >= 0
     mean = np.where(there, near[place.reshape(group.shape)], 0.0).sum(axis=1) / there.sum(axis=1)
-    return np.asarray(mean)
+    return np.asarray(mean >= AMONG)

@@ -12,9 +12,8 @@ something else each of them looks like a member of a crafted group. Two question
 A group that sits among standing topics is judged by the knowledge base alone. One that does not,
 or whose language the knowledge base does not hold, must stand out in its source as well: a model of
 other languages puts all texts of this one near to each other, and near to anything. While its
-source is small, a group that is far from everything standing, or in another language, is reported
-as unjudged; later arrivals never take it out. Near-exact copies under several lineages are judged
-by the knowledge base in any case.
+source is small, a group in another language is reported as unjudged; later arrivals never take it
+out. Near-exact copies under several lineages are judged by the knowledge base in any case.
 """
 
 from __future__ import annotations
@@ -28,10 +27,13 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.groups.graph import Lists
 from ragshield_core.detectors.groups.usual import Tied, Usual
 
-# A source says what is usual in it from so many entries on. Of fewer, the groups of a language
-# that the knowledge base does not hold cannot be told from crafted ones: with 20, passages in five
-# other languages that came one by one were held at .16 to .24, with 100 at .00 to .04.
-FEWEST_OF_SOURCE = 100
+# A source says what is usual in it from so many entries on: below, one group of five would be a
+# quarter of all that there is to compare it with.
+FEWEST_OF_SOURCE = 20
+# Of a language that the knowledge base does not hold, with 20 passages in five languages were held
+# at .16 to .24 where they came one by one, with 100 at .00 to .04. Other sources have no such grace:
+# a model that reads metadata puts a text without any far from all that stands.
+FEWEST_FOREIGN = 100
 # Entries of a source that are compared with: enough for the largest in a hundred.
 MOST_OF_SOURCE = 400
 # The third nearest standing entry says whether an entry sits among standing topics: one or two may
@@ -41,8 +43,6 @@ STANDING_RANK = 3
 # standing entries are to each other. Of texts crafted for questions that the knowledge base
 # answers, 95 % in groups are; of groups of clean sources that join another, one in four.
 AMONG = 0.25
-# Nearer than hardly any standing entry: about something else, or made for other questions.
-FAR = 0.02
 # Fewer known words than one entry in a hundred of the knowledge base has: another language.
 HARDLY_ANY = 0.01
 # Standing entries that are compared with: exact up to this size, a sample of it above.

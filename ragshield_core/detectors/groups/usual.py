@@ -72,7 +72,7 @@ class Judgement(NamedTuple):
     evidence: dict[Channel, GroupEvidence]
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
     edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
-    apart: NDArray[np.intp] = NO_ROWS  # off the standing topics, and of a small source
+    apart: NDArray[np.intp] = NO_ROWS  # in another language, and of a small source
 
 
 NO_EDGES = np.empty((0, 2), dtype=np.int64)

@@ -77,21 +77,34 @@ def test_as_entries_of_a_known_source_they_would_be():
     assert len(write(fitted(), site(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
+def test_it_does_not_matter_in_which_slices_it_comes():
+    batch = site(300, 1, 1.0)
+    shares = [len(write(fitted(), batch, size)) / 300 for size in (300, 20)]
+    # Until there are some, a source cannot say what is usual in it.
+    assert abs(shares[0] - shares[1]) <= 0.1
+
+
+def in_another_language(batch):
+    """Return a batch whose texts have no word of the knowledge base."""
+    return replace(batch, texts=tuple(text[::-1] + " ж" for text in batch.texts))
+
+
 @pytest.mark.parametrize("spread", [0.3, 1.0])
-def test_it_does_not_matter_in_which_slices_it_comes(spread):
-    batch = site(200, 1, spread)
+def test_nor_does_it_in_another_language(spread):
+    batch = in_another_language(site(200, 1, spread))
     shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20, 1)]
-    assert max(shares) - min(shares) <= 0.05, shares
+    assert max(shares) <= 0.05, shares
 
 
 def test_while_it_is_small_its_groups_are_named_as_unjudged():
     guard = fitted()
-    report = guard.screen(site(20, 1, 0.3))
+    report = guard.screen(in_another_language(site(20, 1, 0.3)))
     assert not report.quarantined
     assert {item.detector for item in report.unjudged} == {"clique"}
     assert "fewer than 100 entries" in report.unjudged[0].reason
-    # Copies are no matter of what it is about.
-    copies = replace(site(20, 1, 0.3), texts=("The same sentence for all of these pages.",) * 20)
+    # In its own language nothing excuses them, nor copies in any.
+    assert len(guard.screen(site(10, 1, 0.3)).quarantined) > 5
+    copies = replace(site(20, 1, 0.3), texts=("Zmqx vbrt klpw jdfg hnst qwyz plok.",) * 20)
     assert len(guard.screen(copies).quarantined) > 10
 
 
