@@ -31,8 +31,8 @@ from ragshield_core.detectors.groups.usual import Tied, Usual
 # quarter of all that there is to compare it with.
 FEWEST_OF_SOURCE = 20
 # Of a language that the knowledge base does not hold, with 20 passages in five languages were held
-# at .16 to .24 where they came one by one, with 100 at .00 to .04. Other sources have no such grace:
-# a model that reads metadata puts a text without any far from all that stands.
+# at .16 to .24 where they came one by one, with 100 at .00 to .04. Others have no such grace: a
+# model that reads metadata puts a text without any far from all that stands.
 FEWEST_FOREIGN = 100
 # Entries of a source that are compared with: enough for the largest in a hundred.
 MOST_OF_SOURCE = 400
