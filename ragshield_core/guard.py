@@ -514,6 +514,7 @@ class Guard(Writes):
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
                 rate=self.policy.quarantine_at,
+                wanted_rate=self._growth.wanted_rate,
                 spent=arrivals.of(),
                 by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
                 by_source=arrivals.of_sources(arrivals.sources),

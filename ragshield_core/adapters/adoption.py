@@ -16,7 +16,7 @@ from ragshield_core.guard import Guard
 logger = logging.getLogger("ragshield")
 
 # A store that holds too little for the accepted rate is calibrated at the smallest rate that it
-# justifies, up to this, until it has grown.
+# justifies, up to this, until it is adopted again.
 AT_MOST = 0.05
 
 

@@ -495,6 +495,8 @@ class Calibrator:
                 )
                 self.policy = self.policy.accepting(smallest)
             thresholds = self._calibrated(calibration, self.released)
+            if ids:
+                self._check_none_falls_silent(thresholds)
         except CalibrationError as error:
             msg = (
                 f"{', '.join(calibration.calibrations)} together, at "
@@ -513,6 +515,13 @@ class Calibrator:
         logger.info(
             "calibrated at %d entries, on %d of them", self.calibrated_at, len(self.sample or ())
         )
+
+    def _check_none_falls_silent(self, thresholds: Mapping[str, Thresholds]) -> None:
+        """Refuse thresholds that stop a detector: updates can empty a sample, and prove nothing."""
+        silent = [name for name in self.clean if name in self.thresholds.keys() - thresholds.keys()]
+        if silent:
+            msg = f"too few entries of the clean sample are left for {', '.join(silent)}."
+            raise CalibrationError(msg)
 
     def _held_out_scores(
         self, fitted: Batch, again: Batch | None = None

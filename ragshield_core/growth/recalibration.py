@@ -53,6 +53,14 @@ class Recalibration:
         Whether there are not yet enough entries for thresholds of one's own.
     pending
         Findings against entries that were admitted while collecting, by id.
+    wanted_rate
+        Error rate that was asked for, where the adopted store was too small for it; ``None`` where
+        the policy's rate is that rate.
+
+    Notes
+    -----
+    Only a guard that began with nothing takes thresholds from what arrived. Whoever adopts a small
+    store keeps its sample: arrivals that nobody reviewed would set the thresholds otherwise.
     """
 
     def __init__(self, knowledge: Knowledge, calibrator: Calibrator) -> None:
@@ -61,7 +69,8 @@ class Recalibration:
         self.pending: dict[str, list[Finding]] = {}
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
-        self._wanted_rate: float | None = None  # where a small sample justifies a larger one only
+        # Rate that was asked for, where a small store justifies only a larger one.
+        self.wanted_rate: float | None = None
 
     @property
     def next_at(self) -> int | None:
@@ -128,12 +137,11 @@ class Recalibration:
         try:
             if fpr is not None:
                 calibrator.policy = calibrator.policy.accepting(fpr)
+                self.wanted_rate = None
             if not calibrator.possible:
                 return
             if clean is not None:
                 calibrator.by_clean(clean, at_most)
-                if not self.collecting:  # no sample of what came is better than one that is vetted
-                    self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
             elif calibrator.held_out:
                 calibrator.by_held_out(at_most)
             elif calibrator.sample is not None:
@@ -164,7 +172,8 @@ class Recalibration:
 
     def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
         """Learn and calibrate on a knowledge base that nobody has vouched for."""
-        calibrator, wanted = self._calibrator, self._rate
+        calibrator, wanted = self._calibrator, self.wanted_rate or self._rate
+        calibrator.policy = calibrator.policy.accepting(wanted)
         self._fit(batch)
         if not calibrator.possible:
             return  # default thresholds are all there is
@@ -191,8 +200,7 @@ class Recalibration:
             *(len(batch), len(watched)),
         )
         calibrator.sample = calibrator.draw(batch, vetted=False)
-        if len(batch) < first_size(wanted):  # a sample for now
-            self._collected, self._wanted_rate = [batch], wanted
+        self.wanted_rate = wanted if self._rate > wanted else None
 
     def refresh(self, confirmed: Sequence[str]) -> int:
         """Take thresholds anew, from the clean sample as it scores now.
@@ -231,7 +239,7 @@ class Recalibration:
             Ids of those that were known before: a new revision is no longer what was drawn.
         """
         self._calibrator.leave_out(again)
-        if self.collecting or self._renewing:
+        if self.collecting:
             self._collected.append(entries)
             n = sum(map(len, self._collected))
             if n > MOST_COLLECTED * max(len(self._knowledge), first_size(self._rate)):
@@ -248,8 +256,6 @@ class Recalibration:
             elif calibrator.calibrated_at < first:  # what is usual is measured on the way
                 wanted = min(wanted, first)
             return bool(self._collected) and n_known >= wanted
-        if self._renewing and self._enough_for_renewal:
-            return True
         return (
             calibrator.calibration is not None and n_known >= self._due and bool(calibrator.sample)
         )
@@ -269,8 +275,6 @@ class Recalibration:
                 self._begin(confirmed)
             elif self.collecting:
                 self._measure_collected(confirmed)
-            elif self._renewing and self._enough_for_renewal:
-                self._renew(confirmed)
             else:
                 self.refresh(confirmed)
         except CalibrationError as error:
@@ -284,7 +288,7 @@ class Recalibration:
     def held(self, entries: Batch) -> None:
         """Remember entries that were held, or recalled."""
         # Entries without vectors are no sample for detectors that need them.
-        if self._knowledge.complete(entries) and (self.collecting or self._renewing):
+        if self.collecting and self._knowledge.complete(entries):
             self._held_meanwhile.append(entries)
         self.settle(entries.ids)
         self._knowledge.hold(entries)
@@ -302,7 +306,7 @@ class Recalibration:
         """Return everything, as JSON-ready values and arrays."""
         values: dict[str, Any] = {
             "collecting": self.collecting,
-            "wanted_rate": self._wanted_rate,
+            "wanted_rate": self.wanted_rate,
             "pending": {
                 entry_id: [finding_to_dict(finding) for finding in found]
                 for entry_id, found in self.pending.items()
@@ -321,7 +325,7 @@ class Recalibration:
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned, once it is known what was learned."""
         self.collecting = values["collecting"]
-        self._wanted_rate = values["wanted_rate"]
+        self.wanted_rate = values["wanted_rate"]
         self.pending = {
             entry_id: [finding_from_dict(finding) for finding in found]
             for entry_id, found in values["pending"].items()
@@ -353,7 +357,7 @@ class Recalibration:
     def _begin_anew(self) -> None:
         self._calibrator.reset()
         self.collecting, self._collected, self._held_meanwhile = False, [], []
-        self._wanted_rate, self.pending = None, {}
+        self.wanted_rate, self.pending = None, {}
 
     def _collect_again(self, batch: Batch) -> None:
         """Wait for more than there was."""
@@ -405,37 +409,6 @@ class Recalibration:
                 "at_most= for the smallest rate that they justify."
             )
             raise CalibrationError(msg) from None
-
-    @property
-    def _renewing(self) -> bool:
-        """Whether a clean sample is still to be had: a store too small for the rate was adopted."""
-        calibrator = self._calibrator
-        if calibrator.calibration is None:
-            return False
-        if self._collected or self._wanted_rate is not None:
-            return True
-        return calibrator.sample is None and bool(calibrator.held_out)
-
-    @property
-    def _enough_for_renewal(self) -> bool:
-        held = {entry_id for batch in self._held_meanwhile for entry_id in batch.ids}
-        collected = {entry_id for batch in self._collected for entry_id in batch.ids}
-        n = len(held) + sum(entry_id in self._knowledge for entry_id in collected)
-        return n >= first_size(self._wanted_rate or self._rate)
-
-    def _renew(self, confirmed: Sequence[str]) -> None:
-        """Take a new clean sample from what has come."""
-        inside = self._standing
-        outside = latest([NOTHING, *self._held_meanwhile])
-        judged = {*confirmed}  # as poisoned; what was released is known
-        clean = [i not in self._knowledge and i not in judged for i in outside.ids]
-        outside = outside.take(np.array(clean, dtype=np.bool_))
-        renewed = CleanSample(inside=inside, outside=outside, vetted=False)
-        self._calibrator.sample = renewed
-        if self._wanted_rate is not None:
-            self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
-        self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
-        self.refresh(confirmed)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragshield_core.findings import printable
 from ragshield_core.growth.arrivals import Shift, Spent, Topic
+from ragshield_core.growth.clean_sample import first_size
 from ragshield_core.growth.questions import Question
 from ragshield_core.growth.recorder import Intending
 
@@ -50,6 +51,8 @@ class Status:
         Entries that thresholds are taken from, and whether they are vouched for.
     rate
         Accepted share of clean entries that are ever held or recalled.
+    wanted_rate
+        The rate that was asked for, where the adopted store was too small for it.
     spent, by_detector, by_source
         What was held and recalled of what was judged since the first calibration: of all, by
         detector, and by lineage. An upper bound of what it has cost: poison counts as well.
@@ -124,6 +127,7 @@ class Status:
     pending: int = 0
     writers: tuple[Intending, ...] = ()
     calibrated_on: dt.datetime | None = None
+    wanted_rate: float | None = None
     detectors: tuple[DetectorStanding, ...] = ()
     held: int = 0
     database: str | None = None
@@ -149,11 +153,6 @@ class Status:
                     f"{self.n_known} entries, by the calibration of another guard; "
                     f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
                     f"({self.rate:.2%} of clean ones accepted)"
-                )
-            elif not self.n_sample:
-                line = (
-                    f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
-                    "was not saved with it, and a new one is taken from what comes"
                 )
             lines = [line]
         if self.next_at is not None:
@@ -181,6 +180,12 @@ class Status:
             )
         if not self.calibrated:
             found.append("not calibrated: the accepted rate is not in force")
+        if self.wanted_rate is not None:
+            found.append(
+                f"{self.rate:.2%} of clean entries are held, not {self.wanted_rate:.2%}: the "
+                f"adopted store was too small; adopt it again at {first_size(self.wanted_rate)} "
+                "entries"
+            )
         found += [_crashed(one) for one in self.writers if not one.alive]
         found += [f"{name} fails: {why}" for name, why in self.failing.items()]
         if self.unscreened:

@@ -205,6 +205,7 @@ class _State:
             n_sample=sum(len(sample[part]["ids"]) for part in ("inside", "outside") if sample),
             vetted=bool(sample.get("vetted")),
             rate=self.policy.quarantine_at,
+            wanted_rate=self.values["wanted_rate"],
             spent=arrivals.of(),
             by_detector={name: arrivals.of(name) for name in force},
             by_source=arrivals.of_sources(arrivals.sources),

@@ -12,6 +12,7 @@ import pytest
 from support import CENTRES, PASSAGE_DIM, UNIT, clones_of, passages, prose
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors import InstructionDetector, LabelCentroidDetector
 from ragshield_core.entries import together
 
 RATE = 0.02
@@ -185,3 +186,59 @@ def test_nothing_unreviewed_makes_a_guard_more_permissive(guard, name):
         freed.pop(f"copies of {ATTACKER}", None)
     assert freed == {}
     assert silent(guard.screen(of(passages(5, 405, "calm"), None))) <= silent(calm)
+
+
+def mails(n, seed, share_flipped=0.0):
+    """Return entries of two labels around two centres, some of them with the wrong label."""
+    rng = np.random.default_rng([7, seed])
+    spam = np.arange(n) % 2 == 1
+    centres = np.where(spam[:, None], -1.0, 1.0) * np.ones(32)
+    labels = spam ^ (rng.random(n) < share_flipped)
+    return Batch.of(
+        ids=[f"mail-{seed}-{i}" for i in range(n)],
+        texts=[f"mail {seed} {i}" for i in range(n)],
+        embeddings=centres + 2 * rng.normal(size=(n, 32)),
+        labels=["spam" if label else "ham" for label in labels],
+    )
+
+
+def adopted(n):
+    guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    return guard.adopt(mails(n, 0), at_most=0.05)
+
+
+@pytest.mark.parametrize("n", [60, 300])
+def test_arrivals_do_not_fill_up_the_sample_of_a_small_store(n):
+    guard, flips = adopted(n), mails(200, 1, share_flipped=1.0)
+    held = (~guard.screen(flips).admitted).mean()
+    assert held >= 0.8
+    for seed in range(2, 14):
+        guard.admit(guard.hold(guard.screen(mails(100, seed, share_flipped=0.1))))
+    assert guard.status().n_sample == n
+    assert (~guard.screen(flips).admitted).mean() >= held - 0.05
+
+
+def test_a_store_too_small_for_the_rate_says_so_until_it_is_adopted_again():
+    guard = adopted(60)
+    assert guard.status().rate > guard.status().wanted_rate == 0.01
+    assert any("adopt it again at 1000 entries" in one for one in guard.status().concerns())
+    guard.adopt(mails(1000, 1), at_most=0.05)
+    assert guard.status().rate == 0.01
+    assert guard.status().wanted_rate is None
+    assert guard.status().concerns() == ()
+
+
+def test_updates_of_the_sample_stop_no_detector():
+    few = mails(1000, 0)
+    few = replace(
+        few, labels=tuple(label if i < 150 else None for i, label in enumerate(few.labels))
+    )
+    guard = Guard(
+        [LabelCentroidDetector(), InstructionDetector()], quarantine=Quarantine("sqlite://")
+    )
+    guard.adopt(few)
+    before = guard.thresholds
+    assert len(before) == 2
+    guard.learn(few.take(range(150)))  # written again
+    guard.learn(replace(mails(300, 1), labels=(None,) * 300))
+    assert guard.thresholds.keys() == before.keys()
