@@ -543,7 +543,7 @@ def _says(
         says &= ~np.isin(kind, _ONLY_ECHOED)
     elif axis == _ELSEWHERE:
         says &= trait > 0
-    return says
+    return np.asarray(says)
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
