@@ -34,6 +34,7 @@ class Writes:
     _recorder: Recorder
     _unscreened: Unscreened
     _failing: dict[str, str]
+    _take: Callable[[Event], None]
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -112,7 +113,19 @@ class Writes:
             kind = type(error).__name__
             logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
             return
-        self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
+        event = Event(change=Change.RECALIBRATED, ids=tuple(confirmed))
+        if not self.shared:
+            self._recorder.happened(event)
+            return
+        # One process takes thresholds, and the others load them: to score a sample takes seconds.
+        self._recorder.take_turn()
+        try:
+            self._recorder.catch_up()
+            if self._growth.due:
+                with self._recorder.replacing():
+                    self._take(event)
+        finally:
+            self._recorder.give_up_turn()
 
     def on_admit(self, callback: Callable[[Batch], object]) -> None:
         """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
