@@ -677,9 +677,12 @@ class Keeper(ABC, Generic[Item]):
         report = held_whole(report, versions, self.guard.quarantine)
         if not report.admitted.all():
             held = report.batch.take(~report.admitted)
-            self.mask.add(held)
-            self._on_held(held)
+            self.guard.afterwards(partial(self._hide, held))
         return report
+
+    def _hide(self, held: Batch) -> None:
+        self.mask.add(held)
+        self._on_held(held)
 
     def _versions(
         self, batch: Batch, replacing: Sequence[str], given: Sequence[NewVersion]
