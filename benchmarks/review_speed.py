@@ -158,7 +158,9 @@ def measured(kinds: Sequence[str], n_held: int, n: int) -> tuple[list[str], list
                 )
                 print(pages[-1], flush=True)
             quarantine.close()
-            without, with_cases = held_with_and_without(quarantine.url, 3 if n < REQUESTS else 10)
+            without, with_cases = held_with_and_without(
+                quarantine.database.url, 3 if n < REQUESTS else 10
+            )
             ratio = with_cases / without
             holds.append(f"| {kind} | {without:.0f} | {with_cases:.0f} | {ratio:.2f} |")
             print(holds[-1], flush=True)

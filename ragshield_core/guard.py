@@ -928,7 +928,7 @@ class Guard(Writes):
         ids = list(chain.from_iterable(freed))
         named = printable(str(source), 80)
         note = f"source {named!r}: {len(ids)} of {len(waiting)} held entries come free"
-        self.quarantine.record("adopt", by=by, note=note)
+        self.quarantine.log.record("adopt", by=by, note=note)
         return tuple(ids)
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> Self:
@@ -956,7 +956,7 @@ class Guard(Writes):
         with self._replaced():
             self._calibrator.arrivals.decide(source, "keep holding")
         note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
-        self.quarantine.record("keep", by=by, note=note)
+        self.quarantine.log.record("keep", by=by, note=note)
         return self
 
     def nearest(self, batch: Batch, k: int) -> KnownNeighbors:

@@ -247,8 +247,8 @@ class Writes:
     def afterwards(self, step: Callable[[], object]) -> None:
         """Run ``step`` once the write that it is part of is durable; at once if there is none.
 
-        A write that fails drops its steps, and one that is tried again collects them anew: callbacks
-        hear once of what has happened, and never of what has not.
+        A write that fails drops its steps, and one that is tried again collects them anew: people
+        and callbacks hear of each write once, and of failed ones never.
         """
         with self._lock:
             if self._recorder.collecting:

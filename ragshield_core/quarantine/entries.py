@@ -80,16 +80,6 @@ class Print(NamedTuple):
         return {} if self.metadata_text is None else metadata_json.loads(self.metadata_text)
 
 
-class Found(NamedTuple):
-    """What detectors found of a revision, and what people made of it."""
-
-    number: int  # in the order in which they came
-    id: str
-    status: Status
-    lineage: str | None
-    findings: tuple[Finding, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
     """One line of the audit log; holds no text of an entry."""

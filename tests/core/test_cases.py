@@ -12,7 +12,9 @@ from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.quarantine.tables import CaseRow, MemberRow
+from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Cases, Order
+from ragshield_core.tools.review.proposals import KEEP, WOULD_RELEASE
 
 
 def found(entry_id, related=(), detector="clique", p_value=0.001):
@@ -275,7 +277,7 @@ def test_counts_follow_every_decision(any_url):
     assert counts() == (2, 0, 0, 2)
     quarantine.purge(["a", "b"])
     assert tables(quarantine) == [[], []]
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 @given(
@@ -353,26 +355,29 @@ def test_what_is_taken_back_waits_with_what_was_found(any_url):
     assert (again.status, again.reviewed_by) == (Status.HELD, None)
     assert [finding.detector for finding in again.findings] == ["clique"]
     assert not quarantine.released_among(batch)
-    assert [(line.action, line.note) for line in quarantine.log()][-1] == ("reopen", "too quick")
+    assert [(line.action, line.note) for line in quarantine.log.lines()][-1] == (
+        "reopen",
+        "too quick",
+    )
     with pytest.raises(QuarantineError, match="is held, expected one that was released"):
         quarantine.reopen(["a"])
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 def test_what_somebody_would_do_is_in_the_log_until_something_is_done(any_url):
     quarantine = Quarantine(any_url)
     hold(quarantine, found("a"), found("b"))
-    quarantine.propose(["a"], "release", by="anna", note="a manual of ours")
-    (line,) = quarantine.proposed(["a", "b", "c"]).values()
+    proposals.note(quarantine, ["a"], WOULD_RELEASE, by="anna", why="a manual of ours")
+    (line,) = proposals.proposed(quarantine, ["a", "b", "c"]).values()
     assert (line.entry_id, line.actor, line.action) == ("a", "anna", "would release")
-    quarantine.keep(["a"], by="bert")
-    assert quarantine.proposed(["a"]) == {}
+    proposals.note(quarantine, ["a"], KEEP, by="bert")
+    assert proposals.proposed(quarantine, ["a"]) == {}
     assert quarantine.count() == 2
     with pytest.raises(QuarantineError, match="'c' is not held"):
-        quarantine.propose(["c"], "release", by="anna")
+        proposals.note(quarantine, ["c"], WOULD_RELEASE, by="anna")
     with pytest.raises(QuarantineError, match="'c' is not held"):
-        quarantine.keep(["a", "c"], by="anna")
-    quarantine.verify()
+        proposals.note(quarantine, ["a", "c"], KEEP, by="anna")
+    quarantine.log.verify()
 
 
 def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
@@ -382,7 +387,7 @@ def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
         connection.execute(
             text("UPDATE ragshield_audit_log SET action = 'would release', actor = 'anna'")
         )
-    assert quarantine.proposed(["a"]) == {}
+    assert proposals.proposed(quarantine, ["a"]) == {}
 
 
 def test_a_text_is_sought_as_a_text_and_read_once(any_url):

@@ -429,9 +429,9 @@ def test_the_log_of_an_opened_guard_is_anchored_and_verifies(tmp_path):
     batch = Batch.of(ids=["a", "b"], texts=["score=5", "fine"], embeddings=np.eye(2))
     guard.admit(guard.hold(guard.screen(batch)))
     assert len(heads) == 1
-    assert guard.quarantine.head() == heads[-1]
+    assert guard.quarantine.log.head() == heads[-1]
     guard.quarantine.release(["a"])
     assert len(heads) == 2
-    guard.quarantine.verify(heads[0])
-    guard.quarantine.verify(heads[1])
+    guard.quarantine.log.verify(heads[0])
+    guard.quarantine.log.verify(heads[1])
     guard.close()

@@ -15,6 +15,7 @@ from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.desk import Action, Desk
 from ragshield_core.tools.review.feedback import reviewed
+from ragshield_core.tools.review.feedback.found import each_found
 
 # Too many to be read within the bounds below. A server takes several times as long to fill.
 MEMBERS = {"sqlite": 50_000, "postgresql": 20_000}
@@ -110,12 +111,12 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     assert desk.undo(lines, by="anna") == 3 * STEP
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
-    quarantine.verify()
+    quarantine.log.verify()
     quarantine.close()
 
 
 def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 100)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.found.PAGE", 100)
     quarantine, found = Quarantine(url), []
     for n in (3_000, 6_000):
         flood.fill(quarantine, n) if n == 3_000 else flood.hold(quarantine, 3_000, n)
@@ -130,7 +131,7 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
 
 
 def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 7)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.found.PAGE", 7)
     quarantine, n = Quarantine(url), 3_000
     flood.fill(quarantine, n)
     small = Quarantine(url, namespace="small")
@@ -139,7 +140,7 @@ def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatc
     small.confirm(["e5", "e14"], by="anna")
     effort = Effort(small)
     with effort.of(rows=20, steps=5_000):
-        found = small.found()
+        found = list(each_found(small))
     assert [one.id for one in found] == [f"e{k}" for k in range(20)]
     assert [k for k, one in enumerate(found) if one.status != "held"] == [3, 5, 8, 14]
     assert len({one.number for one in found}) == 20
@@ -223,7 +224,7 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     assert (quarantine.count("confirmed"), quarantine.count()) == (2 * STEP, n + 1 - 2 * STEP)
     assert check_case(1) == f"{2 * STEP}"  # what waits comes first
     assert check_case((n - 2 * STEP) // PAGE + 2) == "19"  # after one that waits, what is decided
-    lines = quarantine.log(since=n)
+    lines = quarantine.log.lines(since=n)
     assert [one.entry_id for one in lines if one.action == "confirm"] == [
         f"e{k}" for k in range(2 * STEP)
     ]

@@ -600,8 +600,8 @@ class _Pages:
         """Check log and entries, and show what came out; the log is told if they may decide."""
         by = visit.reviewer.name if visit.reviewer.role is Role.DECIDE else None
         try:
-            self.desk.quarantine.verify(by=by)
-            verified = f"Log and entries are whole; the head is {self.desk.quarantine.head()}"
+            self.desk.quarantine.log.verify(by=by)
+            verified = f"Log and entries are whole; the head is {self.desk.quarantine.log.head()}"
         except QuarantineError as error:
             verified = f"BROKEN: {error}"
         return self.health(visit, printable(verified, 500))

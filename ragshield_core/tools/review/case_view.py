@@ -25,6 +25,7 @@ from ragshield_core.tools.review.marking import (
     visible,
 )
 from ragshield_core.tools.review.picture import is_page
+from ragshield_core.tools.review.proposals import proposed
 from ragshield_core.tools.review.takeovers import Takeover, takeovers
 
 # Entries of a case that are on one page.
@@ -154,9 +155,9 @@ def case_view(
             taken = takeovers(quarantine, store, held)
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
-    proposed = quarantine.proposed(ids)
+    open_proposals = proposed(quarantine, ids)
     entries = [
-        _shown(one, older.get(one.id), near, proposed.get(one.id))
+        _shown(one, older.get(one.id), near, open_proposals.get(one.id))
         for one, near in zip(held, neighbors, strict=True)
     ]
     vectors = [one.vector for one in held if one.vector.size][:DRAWN]
@@ -167,7 +168,7 @@ def case_view(
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
-        history=quarantine.log(ids)[-HISTORY:],
+        history=quarantine.log.lines(ids)[-HISTORY:],
         sources=[
             (name, Cases(quarantine).by_source(name, limit=COUNTED))
             for name in list(sources)[:SOURCES]

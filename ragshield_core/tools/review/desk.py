@@ -13,6 +13,7 @@ from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
@@ -282,8 +283,8 @@ class Desk:
     def reason(self, whole: WholeCase, *, by: str) -> str | None:
         """Return why a whole case is decided of, as the log has it from the beginning on."""
         first, last = whole.lines
-        lines = self.quarantine.log(since=first - 1, until=last, limit=AT_ONCE)
-        actions = (whole.action, "would release")
+        lines = self.quarantine.log.lines(since=first - 1, until=last, limit=AT_ONCE)
+        actions = (whole.action, proposals.WOULD_RELEASE)
         mine = (line.note for line in lines if line.actor == by and line.action in actions)
         return next(mine, None)
 
@@ -324,9 +325,9 @@ class Desk:
         begun = time.monotonic()
         first, last = taken.lines
         while not taken.finished:
-            lines = self.quarantine.log(since=taken.at, until=last, limit=AT_ONCE)
+            lines = self.quarantine.log.lines(since=taken.at, until=last, limit=AT_ONCE)
             ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-            latest = self.quarantine.last_lines(list(dict.fromkeys(ids)), UNDOING)
+            latest = proposals.last_decided(self.quarantine, list(dict.fromkeys(ids)), UNDOING)
             mine = {
                 i: line.action
                 for i, line in latest.items()
@@ -404,34 +405,30 @@ class Desk:
     def _decide(
         self, action: Action, held: Sequence[HeldEntry | Place], by: str, note: str | None
     ) -> Outcome:
-        before = self.quarantine.position()
+        before = self.quarantine.log.end()
         ids = [one.id for one in held]
         if action is Action.REOPEN:
             decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
             self._reopen({one.id: decided[one.status] for one in held}, by, note)
-            lines = (before + 1, self.quarantine.position())
+            lines = (before + 1, self.quarantine.log.end())
             return Outcome(action=action, n_done=len(ids), lines=lines)
         proposed: list[str] = []
         if action is Action.RELEASE and self.two_persons:
-            agreed = self.quarantine.proposed(ids)
-            proposed = [
-                i
-                for i in ids
-                if i not in agreed or agreed[i].actor == by or agreed[i].action != "would release"
-            ]
+            agreed = proposals.proposed(self.quarantine, ids)
+            proposed = [i for i in ids if i not in agreed or agreed[i].actor == by]
             ids = [i for i in ids if i not in set(proposed)]
         for quarantine, some in self._by_store(proposed, held):
-            quarantine.propose(some, Action.RELEASE, by=by, note=note)
+            proposals.note(quarantine, some, proposals.WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(ids, held):
             if action is Action.KEEP:
-                quarantine.keep(some, by=by, note=note)
+                proposals.note(quarantine, some, proposals.KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
                 quarantine.confirm(some, by=by, note=note)
             elif self.store is not None:
                 self.store.release(some, by=by, note=note)
             else:
                 quarantine.release(some, by=by, note=note)
-        lines = (before + 1, self.quarantine.position())
+        lines = (before + 1, self.quarantine.log.end())
         return Outcome(action=action, n_done=len(ids), n_proposed=len(proposed), lines=lines)
 
     def _by_store(

@@ -64,8 +64,8 @@ def open_questions(quarantine: Quarantine, store: LiveStore | None) -> tuple[Que
         if store is not None:
             store.guard.catch_up()
             return store.guard.questions()
-        with read_only(quarantine.url) as session:
-            return questions_of(session, quarantine.url, quarantine.namespace)
+        with read_only(quarantine.database.url) as session:
+            return questions_of(session, quarantine.database.url, quarantine.namespace)
     except RAGShieldError:
         return ()
 

@@ -11,6 +11,7 @@ from typing import Any
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
+from ragshield_core.tools.review.feedback.found import each_found
 
 # Where a revision stands that was found by a detector and not replaced by another since.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
@@ -120,7 +121,7 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     person held by hand, that could not be judged, or that a later revision took the place of say
     nothing of detectors. What was purged is gone: rates are too low by it. What was held before the
     first calibration, by default thresholds, counts as held and not as screened: rates are too high
-    by it. The database is believed; ``quarantine.verify()`` says whether it was changed.
+    by it. The database is believed; ``quarantine.log.verify()`` says whether it was changed.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     counts: Counter[str] = Counter()
     detectors: dict[str, Counter[str]] = {}
     sources: dict[str | None, Counter[str]] = {}
-    for one in quarantine.each_found() if quarantine.exists() else ():
+    for one in each_found(quarantine):
         what = STANDING.get(one.status)
         names = {finding.detector for finding in one.findings if finding.score > finding.threshold}
         if what is None or not names:

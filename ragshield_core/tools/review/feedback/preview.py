@@ -15,8 +15,9 @@ from ragshield_core.calibration import Released
 from ragshield_core.errors import QuarantineError, StalePreviewError
 from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import Found, Quarantine, Status
+from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
+from ragshield_core.tools.review.feedback.found import Found, each_found
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -144,7 +145,7 @@ def preview(guard: Guard, quarantine: Quarantine) -> Preview:
     calibrated keep their thresholds.
     """
     guard.catch_up()
-    found = quarantine.found() if quarantine.exists() else ()
+    found = tuple(each_found(quarantine))
     wanted = [one for one in found if one.status is Status.RELEASED and _counting(one.findings)]
     findings, n_left_out = _vouched(quarantine, wanted)
     status = guard.status()
@@ -210,21 +211,20 @@ def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
 
     def decided() -> None:
         nonlocal told
-        found = quarantine.found() if quarantine.exists() else ()
-        if _token(guard, found) != preview.token:
+        if _token(guard, tuple(each_found(quarantine))) != preview.token:
             msg = (
                 "thresholds or the queue have changed since the preview was made, and nothing was "
                 "applied; look at a new one: preview(guard, quarantine)."
             )
             raise StalePreviewError(msg)
-        quarantine.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
+        quarantine.log.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
         told = True
 
     try:
         guard.count_released(preview.released, decided)
     except Exception:
         if told:
-            quarantine.record(ACTION, by=by, note="thresholds could not be moved, and stay")
+            quarantine.log.record(ACTION, by=by, note="thresholds could not be moved, and stay")
         raise
     logger.warning("recalibrated by what people released: %s", what)
 
