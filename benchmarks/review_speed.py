@@ -88,8 +88,8 @@ class Visitor:
 def asked(quarantine: Quarantine, n_held: int, n: int) -> dict[str, list[float]]:
     """Return the milliseconds of requests of each kind."""
     cases = Cases(quarantine)
-    n_pages = -(-cases.count() // 50)
-    numbers = [case.number for case in cases.list(limit=n)]
+    n_pages = -(-cases.page().n_cases // 50)
+    numbers = [case.number for case in cases.page(limit=n).cases]
     entries = np.random.default_rng(0).integers(n_held, size=n).tolist()
     with quarantine.database.connection() as connection:
         keyed = [

@@ -1,4 +1,4 @@
-"""Where held entries wait for a decision."""
+"""Quarantine: held entries, the audit log, and the tables of review cases."""
 
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.quarantine.entries import (

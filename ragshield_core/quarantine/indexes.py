@@ -1,4 +1,4 @@
-"""Which index brought a held entry, so that the index finds it again once it is released."""
+"""Notes of the index that brought a held entry, so that it finds the entry once released."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Indexes:
             self._log.write(lambda session: self.drop(session, ids, index))
 
     def _notes(self, session: Session, index: str) -> Iterator[IndexedRow]:
-        """Return what is noted of an index, in the order in which it was."""
+        """Return the notes of an index, oldest first."""
         query = (
             select(IndexedRow)
             .where(IndexedRow.namespace == self._log.namespace)
@@ -96,7 +96,7 @@ class Indexes:
         return iter(session.scalars(query))
 
     def drop(self, session: Session, ids: Sequence[str], index: str | None = None) -> None:
-        """Delete what is noted of entries, by one index or by all."""
+        """Delete the notes of entries, by one index or by all."""
         for some in chunks(ids):
             query = (
                 delete(IndexedRow)

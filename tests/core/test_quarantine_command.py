@@ -154,7 +154,7 @@ def grouped(tmp_path):
 
 
 def case_of(quarantine, detector):
-    (case,) = Cases(quarantine).list(detector=detector)
+    (case,) = Cases(quarantine).page(detector=detector).cases
     return str(case.number)
 
 

@@ -13,7 +13,7 @@ from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.desk import Action, Desk
+from ragshield_core.tools.review.desk import Action, Desk, TakenBack
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.feedback.found import each_found
 
@@ -85,7 +85,7 @@ class Effort:
 @pytest.mark.parametrize("n", [1, 41])
 def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatch, n):
     at = "2026-01-02T03:04:05.678901+00:00"
-    for module in ("store", "changes"):
+    for module in ("store", "revisions", "changes"):
         monkeypatch.setattr(f"ragshield_core.quarantine.{module}.now", lambda: at)
     monkeypatch.setattr(flood, "PAGE", 10)
     held, written = Quarantine(f"sqlite:///{tmp_path}/held.db"), Quarantine(url)
@@ -93,7 +93,7 @@ def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatc
         flood.hold(held, start, min(start + 15, n))
     flood.fill(written, n)
     assert flood.rows(written) == flood.rows(held)
-    written.verify()
+    written.log.verify()
     written.close()
 
 
@@ -108,7 +108,8 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     lines = desk.go_on(whole, by="anna", note=None).lines
     assert len(sent) < 40 * 3
     sent.clear()
-    assert desk.undo(lines, by="anna") == 3 * STEP
+    taken = TakenBack(lines=lines, at=lines[0] - 1)
+    assert desk.take_back(taken, by="anna").n_done == 3 * STEP
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
     quarantine.log.verify()
@@ -160,7 +161,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
     for k in range(n, n + 3):
         with effort.of(rows=100, steps=3_000):
             flood.hold(store, k, k + 1)
-    waiting = {case.store: case.n_waiting for case in Cases(quarantine).list()}
+    waiting = {case.store: case.n_waiting for case in Cases(quarantine).page().cases}
     assert (
         waiting
         == {

@@ -1,4 +1,4 @@
-"""What there is to know of a case before it is decided."""
+"""The page of a case: entries, evidence, neighbours, and the log."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
-    """How alike two entries of a group are, in a drawing."""
+    """Similarity of two entries of a group, in a drawing."""
 
     row: int
     column: int
@@ -128,7 +128,7 @@ class CaseView:
 def case_view(
     quarantine: Quarantine, store: LiveStore | None, case: Case, offset: int = 0
 ) -> CaseView:
-    """Return what a page of a case shows.
+    """Return the contents of the page of a case.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def _no_neighbors(held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
 
 
 def _neighbors(store: LiveStore, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
-    """Return what the store says instead: its entries nearest to each."""
+    """Return the entries of the store that are nearest to each held one."""
     found = _no_neighbors(held)
     rows = [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
     if not rows:

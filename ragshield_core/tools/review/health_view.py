@@ -1,4 +1,4 @@
-"""How guard and quarantine stand, for the page."""
+"""The health page: status of guard and quarantine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What the page of health shows.
+    """Contents of the health page.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ class Looked(NamedTuple):
 
 
 class Which(StrEnum):
-    """Which cases are shown."""
+    """Cases to show."""
 
     WAITING = "waiting"  # with entries that wait
     DECIDED = "decided"  # without
@@ -71,7 +71,7 @@ def _there(context: typer.Context) -> Quarantine | None:
 
 
 def _completed(names: Callable[[Quarantine], Sequence[str]]) -> Any:
-    """Return what completes a name in the shell; where nothing can be asked, nothing is said."""
+    """Return a completion of names for the shell; without a database, it offers none."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -180,18 +180,19 @@ def list_cases(  # noqa: PLR0913 - options of a command
 ) -> None:
     """Show what waits in cases: entries that are judged together, one decision each."""
     cases = Cases(_opened(database, namespace, store))
-    narrowed: dict[str, Any] = {
-        "waiting": {Which.WAITING: True, Which.DECIDED: False}.get(status),
-        "detector": detector,
-        "source": source,
-        "search": search,
-    }
-    found = cases.list(**narrowed, order=order, limit=limit, offset=offset)
+    found, count, offset = cases.page(
+        waiting={Which.WAITING: True, Which.DECIDED: False}.get(status),
+        detector=detector,
+        source=source,
+        search=search,
+        order=order,
+        limit=limit,
+        offset=offset,
+    )
     if as_json:
         _print_json([_case_summary(case) for case in found])
         return
     begins = cases.beginnings([case.number for case in found])
-    count = cases.count(**narrowed)
     columns = ("case", "waiting", "of", "one clean in", "found by", "source", "since", "begins")
     table = _table(f"{count} cases", columns)
     for case in found:
@@ -490,7 +491,7 @@ def _live(name: str) -> Any:
 
 
 def _quarantine_of(live: Any) -> Quarantine:
-    """Return what is held for a guarded store, or a pipeline."""
+    """Return the quarantine of a guarded store, or of a pipeline."""
     kept: Quarantine = live.quarantine if hasattr(live, "quarantine") else live.guard.quarantine
     return kept
 

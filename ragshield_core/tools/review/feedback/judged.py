@@ -1,4 +1,4 @@
-"""How often detectors were right, and for which sources, as reviewers say."""
+"""Error rates of detectors, and of sources, by reviewers' decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What became of the entries that one detector, or all, held; or of those of one source.
+    """Decisions about the entries that one detector, or all, held; or about those of one source.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What reviewers' decisions say, of all, by detector and by source, most held first.
+    """Reviewers' decisions in total, by detector and by source, most held first.
 
     An entry that several detectors objected to counts for each of them, and once in ``total``.
     """
@@ -105,7 +105,7 @@ class Feedback:
 
 
 def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
-    """Return what became of the entries that detectors held, by detector and by source.
+    """Return the decisions about entries that detectors held, by detector and by source.
 
     Parameters
     ----------

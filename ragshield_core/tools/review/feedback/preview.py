@@ -36,7 +36,7 @@ class MovedThreshold:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Preview:
-    """What would change if the entries that people released counted in the calibration.
+    """Changes that follow if entries that people released count in the calibration.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Preview:
 
 
 def preview(guard: Guard, quarantine: Quarantine) -> Preview:
-    """Return what would change if released entries counted as clean; nothing is changed.
+    """Return the changes that follow if released entries count as clean; change nothing.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def _counting(findings: Sequence[Finding]) -> list[Finding]:
 def _vouched(
     quarantine: Quarantine, wanted: Sequence[Found]
 ) -> tuple[list[Sequence[Finding]], int]:
-    """Return what was found of entries whose release the audit log knows, and how many it does not.
+    """Return findings about releases that the log vouches for, and the number of other releases.
 
     Whoever may write to the database could raise thresholds otherwise.
     """
