@@ -575,7 +575,7 @@ def test_release_puts_the_entry_back_with_its_own_id_and_vector(store, embedding
     vector = vector_of(bad.page_content).tolist()
     assert live(store.inner)[bad.id] == (bad.page_content, bad.metadata, vector)
     assert store.quarantine.count() == 0
-    assert store.quarantine.log()[-1].actor == "anna"
+    assert store.quarantine.log.lines()[-1].actor == "anna"
     assert_in_step(store)
     assert store.similarity_search(bad.page_content, k=1) == [bad]
 
