@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -13,17 +13,21 @@ from ragshield_core.detectors.base import Evidence, Need
 from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
+    ECHO,
+    ELSEWHERE,
     EMBEDDED,
-    FOCUS,
+    INDIRECT,
     KINDS,
     MARKED,
     MARKED_OTHER,
     NONE,
+    PHRASE,
     PLACES,
     UNMARKED,
     VERB_FIRST,
+    WEAK,
     Opening,
-    further_of,
+    inside_of,
     opening_of,
 )
 from ragshield_core.entries import Batch
@@ -40,30 +44,45 @@ _ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.0
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
 # What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
 # headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
-# counts two bits at most. Mostly it asks once, in front. The rest is about the question: it is
-# retrieved for the question because it is, and not for what else it tells.
+# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked: a model
+# that reads it has to see that it is one.
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
-_ATTACK_PLACE = np.array([0.88, 0.05, 0.05, 0.02])
-_ATTACK_FOCUS = np.array([0.03, 0.05, 0.12, 0.2, 0.2, 0.18, 0.12, 0.1])
+_ATTACK_PLACE = np.array([0.88, 0.12])
+_ATTACK_ECHO = np.array([0.03, 0.04, 0.03, 0.04, 0.2, 0.06, 0.25, 0.08, 0.27])
+# What is put into a text may be about its topic, but mostly it is about something else. The first
+# step, of texts too short to tell, says nothing.
+_ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
 # What is assumed of a knowledge base before anything is known of it, and how many entries that
 # assumption is worth.
 _PRIOR_KIND = np.array([0.87, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01])
 _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
-_PRIOR_PLACE = np.array([0.4, 0.2, 0.2, 0.2])
-_PRIOR_FOCUS = np.array([0.25, 0.2, 0.2, 0.15, 0.1, 0.05, 0.03, 0.02])
+_PRIOR_PLACE = np.array([0.4, 0.6])
+_PRIOR_ECHO = np.array([0.45, 0.15, 0.1, 0.08, 0.07, 0.05, 0.04, 0.03, 0.03])
+_PRIOR_ELSEWHERE = np.array([0.0, 0.03, 0.07, 0.15, 0.75])
 _WORTH = 10.0
-# How often such an entry has its question further down, for each that opens with it; how often
-# nothing follows then, and in clean entries.
-_ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.2, 0.6, 0.2
+# How often nothing follows a question that stands further down, which is as likely as in front; and
+# in clean entries.
+_ATTACK_LAST, _PRIOR_LAST = 0.2, 0.2
+# From this step on, what follows a question answers it.
+_ANSWERED = 4
 # Sources, by a hash, and how many entries of a source weigh as much as the whole knowledge base in
 # how usual questions are there.
 _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
 
+# Kinds that have a trait because only then they are taken for questions: behind an opening, that
+# nothing follows; that words come back; a start in lower case.
+_ONLY_LAST = (PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT)
+_ONLY_ECHOED = (PHRASE, INDIRECT)
+_ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 # Axes of the counts.
-_GLUED, _ABOUT, _FOCUS = 2, 3, 5
-# What was never seen here counts so much at most, however large the knowledge base is.
-_MOST = {_ABOUT: 4.0, _FOCUS: 16.0}
-_SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), len(FOCUS) + 1)
+_LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
+# What was never seen here counts so much at most, however large the knowledge base is: kinds by
+# whether they are questions for sure, and more inside of a text, where each sentence has a small
+# share of it.
+_MOST = {_ABOUT: 4.0, _ECHO: 64.0}
+_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 32, 32, 64, 128, 128, 32, 32])
+_MOST_INSIDE = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
+_SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
 
@@ -73,6 +92,8 @@ DOUBTFUL = (0.0075, 0.03)
 # Phrases and indirect questions always start in lower case: chunks that begin in mid-sentence do.
 _DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
+_Totals = list[NDArray[np.int64]]  # how often each trait was counted, by axis
+
 
 class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     """Look for entries that put a question to themselves and answer it.
@@ -81,13 +102,14 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     so that the entry is retrieved for that question. Whether that is strange depends on the
     knowledge base: entries of a FAQ open with questions, articles of an encyclopaedia do not.
 
-    The score is a likelihood ratio in bits: how much likelier the opening, or else the most
-    striking question behind it, is for an entry made for a question than for an entry of the
-    knowledge base. Of a question it is known of what kind it is (with a question mark, by its
-    question word, ...), whether it starts in lower case, whether no space sets it apart, and how
-    many of its words come back in the rest. How usual each of these is, is counted in the knowledge
-    base, for openings and for what follows; what is assumed of the attack is broad, so that none of
-    them is needed. English best, and German, French, Spanish, Italian, Portuguese, Russian, Chinese
+    The score is a likelihood ratio in bits: how much likelier the opening, or a question further
+    down, is for an entry made for a question than for an entry of the knowledge base. Of a question
+    it is known of what kind it is (with a question mark, by its question word, ...), whether it
+    starts in lower case, whether no space sets it apart, how many of its words come back in what
+    follows it, and how much of it and its answer stands elsewhere in the text. How usual each of
+    these is, is counted in the knowledge base: for openings by entry, and for what follows by
+    sentence, so that a question in a long text counts as much as among as many sentences of others.
+    What is assumed of the attack is broad, so that none of them is needed. English best, and German, French, Spanish, Italian, Portuguese, Russian, Chinese
     and any language that has question marks.
 
     Notes
@@ -130,12 +152,14 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
 
     def reset(self) -> None:
         """Forget every opening."""
-        # Of fitted entries and of those that came since: openings, and questions behind them.
+        # Of fitted entries and of those that came since: openings, and sentences behind them.
         self._fitted = np.zeros((2, *_SHAPE), dtype=np.int64)
         self._arrived = np.zeros_like(self._fitted)
-        # Of fitted entries by source: all, and those that open with a question.
-        self._sources = np.zeros((_N_SOURCES, 2), dtype=np.int64)
+        # Of fitted entries by source: all, and those that open with a question; sentences behind
+        # openings, and those that ask: without an answer, and with one.
+        self._sources = np.zeros((_N_SOURCES, 5), dtype=np.int64)
         self._doubtful = np.zeros(_SHAPE, dtype=np.bool_)
+        self._totals: list[tuple[_Totals, _Totals]] | None = None
 
     def fit(self, reference: Batch) -> Self:
         """Count what entries of the knowledge base open with."""
@@ -145,25 +169,26 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
 
     def learn_piece(self, piece: Batch) -> None:
         """Count what entries of the knowledge base open with."""
-        shapes = _questions(piece)
-        _add(self._fitted, shapes, 1)
-        asks = shapes[0][:, 0] != NONE
-        np.add.at(self._sources, _sources(piece), np.column_stack([np.ones_like(asks), asks]))
+        read = _read(piece)
+        read.add_to(self._fitted, 1)
+        self._totals = None
+        np.add.at(self._sources, _sources(piece), read.counts())
 
     def learn(self, entries: Batch) -> None:
         """Count what new entries open with; they make no question more usual."""
-        _add(self._arrived, _questions(entries), 1)
+        _read(entries).add_to(self._arrived, 1)
+        self._totals = None
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out of the counts."""
-        front, behind = _questions(entries)
+        read = _read(entries)
         # What was never learned cannot be taken off.
-        known = (self._fitted + self._arrived)[0][tuple(front.T)] > 0
-        shapes = front[known], behind[known]
-        _add(self._arrived, shapes, -1)
+        known = (self._fitted + self._arrived)[0][tuple(read.front.T)] > 0
+        read.take(np.flatnonzero(known)).add_to(self._arrived, -1)
         # Of what did not come since, there is less than nothing now.
         self._fitted = np.maximum(self._fitted + np.minimum(self._arrived, 0), 0)
         np.maximum(self._arrived, 0, out=self._arrived)
+        self._totals = None
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while nothing is known of how entries usually open."""
@@ -186,13 +211,13 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         if not self._is_fitted:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
             raise NotFittedError(msg)
-        return self._score(*_questions(batch), _sources(batch))
+        return self._score(_read(batch), _sources(batch))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries open with malformed questions that are rare; count these no more."""
         shapes = np.argwhere(self._fitted[0] > 0)
         shapes = shapes[np.isin(shapes[:, 0], _DOUBTED) & (shapes[:, 1:3] == 1).any(axis=1)]
-        sample = tuple(_questions(reference)[0].T)
+        sample = tuple(_read(reference).front.T)
         doubtful = self._malformed(shapes, np.zeros(_SHAPE, dtype=np.bool_))
         fewest, most = DOUBTFUL
         if len(reference) and doubtful[sample].mean() >= fewest:
@@ -205,12 +230,12 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
                 doubtful[...] = False
         else:
             doubtful[...] = False
-        self._doubtful = doubtful
+        self._doubtful, self._totals = doubtful, None
         return np.asarray(doubtful[sample])
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
         """Return which entries open with the malformed questions that count no more."""
-        return np.asarray(self._doubtful[tuple(_questions(entries)[0].T)])
+        return np.asarray(self._doubtful[tuple(_read(entries).front.T)])
 
     def _malformed(self, shapes: NDArray[np.intp], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which shapes are suspicious where neither their like nor known ones are counted.
@@ -222,20 +247,22 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
             like = shapes[(shapes[:, :3] == (kind, lower, glued)).all(axis=1)]
             rest = np.where(known, 0, self._fitted[0])
             rest[kind, lower, glued] = 0
-            found[tuple(like.T)] |= _bits(like, rest) > self.default_threshold
+            found[tuple(like.T)] |= _bits(like, _totals(rest)) > self.default_threshold
         return found
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return scores of the fitted entries, each by the counts without it."""
-        front, behind = _questions(fitted)
-        shapes, inverse = np.unique(
-            np.column_stack([front, behind, _sources(fitted)]), axis=0, return_inverse=True
-        )
-        scores = np.empty(len(shapes))
-        for i, shape in enumerate(shapes):
-            one = shape[None, :_N_TRAITS], shape[None, _N_TRAITS:-1]
-            scores[i] = self._score(*one, shape[-1:], but=1)[0]
-        return scores[inverse.reshape(-1)]
+        read, sources = _read(fitted), _sources(fitted)
+        scores = np.empty(len(fitted))
+        # Where nothing is asked behind the opening, only that tells entries apart.
+        same: dict[tuple[int, ...], list[int]] = {}
+        for row, front in enumerate(read.front):
+            alone = row if read.numbers[row] else -1
+            same.setdefault((alone, sources[row], *front), []).append(row)
+        for rows in same.values():
+            one = read.take(rows[:1])
+            scores[rows] = self._score(one, sources[rows[:1]], but=True)[0]
+        return scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the question, how usual its kind is, and how much of it comes back."""
@@ -244,13 +271,17 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     def _evidence(self, batch: Batch, row: int) -> Evidence:
         text = batch.texts[row]
         opening = opening_of(text)
-        further = further_of(text, opening)
-        shapes = np.array([_shape(opening)]), np.array([_shape(further, further=True)])
-        score = self._score(*shapes, _sources(batch)[[row]])[0]
-        found, table, verb = opening, self._fitted[0], "opens with"
-        if _bits(shapes[1], self._fitted[1], further=True)[0] > _bits(shapes[0], table)[0]:
-            found, table, verb = further, self._fitted[1], "holds, behind its opening,"
-        n, alike = int(table.sum()), int(table[found.kind, ..., found.focus :].sum())
+        inside = inside_of(text, opening)
+        read, source = _read(batch.take([row])), _sources(batch.take([row]))
+        score = self._score(read, source)[0]
+        found, table, verb, known = opening, self._fitted[0], "opens with", "entries"
+        if inside.asked:
+            front_usual, inside_usual = self._usual()[0]
+            each = self._inside_bits(read, source, inside_usual)
+            if each.max() > self._front_bits(read, source, front_usual)[0]:
+                found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
+                verb, known = "holds, behind its opening,", "sentences"
+        n, alike = int(table.sum()), int(table[found.kind, ..., found.echo :].sum())
         start, end = found.span
         traits = [KINDS[found.kind]]
         traits += ["starts in lower case"] if found.lower else []
@@ -259,7 +290,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         back = f", and {found.n_back} of {found.n_words} of its words come back"
         sentence = (
             f"{verb} {', '.join(traits)}{back if found.n_words else ''}: {alike} of {n:,} known "
-            f'entries do, score {score:.1f} bits: "{printable(text[start:end], 80)}"'
+            f'{known} do, score {score:.1f} bits: "{printable(text[start:end], 80)}"'
         )
         return Evidence(sentence=sentence, span=found.span if end > start else None)
 
@@ -268,50 +299,199 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         return bool(self._fitted[0].any() or self._arrived[0].any())
 
     def _score(
-        self,
-        front: NDArray[np.intp],
-        behind: NDArray[np.intp],
-        sources: NDArray[np.intp],
-        *,
-        but: int = 0,
+        self, read: _Read, sources: NDArray[np.intp], *, but: bool = False
     ) -> NDArray[np.float64]:
-        """Return the bits of a question that is either in front or not, shape (n_shapes,).
+        """Return the bits of a question that is either in front or not, shape (n_entries,).
 
         Parameters
         ----------
-        front, behind, sources
+        read, sources
             Of entries.
         but
-            1 to leave the first of them out of the counts.
+            Whether to leave them out of the counts: of one only.
         """
         scores = []
-        with_new = self._fitted + self._arrived
-        # What nobody has vouched for may make questions rarer, not more usual.
-        for counts in [self._fitted, with_new] if self._fitted[0].any() else [with_new]:
-            usual, further = np.where(self._doubtful, 0, counts[0]), counts[1]
-            if but:
-                further = further.copy()
-                for table, shape in ((usual, front), (further, behind)):
-                    table[tuple(shape[0])] = max(0, table[tuple(shape[0])] - 1)
-            bits = _bits(front, usual) + self._source_bits(front[:, 0] != NONE, sources, but)
-            others = _bits(behind, further, further=True) + np.log2(_ATTACK_FURTHER)
-            scores.append(np.logaddexp2(bits, others))
+        for front, inside in self._usual():
+            bits = self._front_bits(read, sources, front, but=but)
+            each = self._inside_bits(read, sources, inside, but=but)
+            np.logaddexp2.at(bits, read.owners, each)
+            scores.append(bits)
         return np.asarray(np.max(scores, axis=0), dtype=np.float64)
 
-    def _source_bits(
-        self, asks: NDArray[np.bool_], sources: NDArray[np.intp], but: int
+    def _usual(self) -> list[tuple[_Totals, _Totals]]:
+        """Return what is usual in front and inside: in what was fitted, and with what came since.
+
+        What nobody has vouched for may make questions rarer, not more usual.
+        """
+        if self._totals is None:
+            tables = [self._fitted] if self._fitted[0].any() else []
+            if self._arrived.any() or not tables:
+                tables.append(self._fitted + self._arrived)
+            doubtful = self._doubtful
+            self._totals = [
+                (_totals(np.where(doubtful, 0, front)), _totals(inside)) for front, inside in tables
+            ]
+        return self._totals
+
+    def _front_bits(
+        self,
+        read: _Read,
+        sources: NDArray[np.intp],
+        usual: _Totals,
+        *,
+        but: bool = False,
     ) -> NDArray[np.float64]:
-        """Return how much rarer opening with a question is in its source than everywhere."""
-        this = but * np.column_stack([np.ones_like(asks), asks])
-        n_all, n_all_asking = (self._sources.sum(axis=0) - this).T
-        n, n_asking = (self._sources[sources] - this).T
-        share = (n_all_asking + 1.0) / (n_all + 2.0)
-        here = (n_asking + _SOURCE_WORTH * share) / (n + _SOURCE_WORTH)
-        return np.asarray(np.where(asks, np.log2(share / here), 0.0), dtype=np.float64)
+        """Return the bits of what entries open with, shape (n_entries,)."""
+        bits = _bits(read.front, _less(usual, read.front) if but else usual)
+        entries, asking = self._sources[:, 0], self._sources[:, 1]
+        mine = read.counts()[0] if but else np.zeros(5, dtype=np.int64)
+        rarer = _rarer(entries, asking, sources, mine[[0, 1]], _SOURCE_WORTH)
+        return np.asarray(bits + np.where(read.front[:, 0] != NONE, rarer, 0.0), dtype=np.float64)
+
+    def _inside_bits(
+        self,
+        read: _Read,
+        sources: NDArray[np.intp],
+        usual: _Totals,
+        *,
+        but: bool = False,
+    ) -> NDArray[np.float64]:
+        """Return the bits of each question behind an opening, shape (n_questions,).
+
+        An attack is one question more, at any place. Among as many sentences, so many questions
+        like it are usual anyway: a long text is not more suspicious for being long.
+        """
+        if not len(read.owners):
+            return np.zeros(0)
+        usual = _less(usual, read.behind, read.n_plain) if but else usual
+        bits = _bits(read.behind, usual, further=True)
+        pieces, without, answered = self._sources[:, 2], self._sources[:, 3], self._sources[:, 4]
+        mine = read.counts()[0] if but else np.zeros(5, dtype=np.int64)
+        at = sources[read.owners]
+        n_entries, n_pieces = self._sources[:, 0].sum() - mine[0], pieces.sum() - mine[2]
+        worth = _SOURCE_WORTH * (n_pieces + 1.0) / (n_entries + 1.0)
+        rarer = np.where(
+            _answered(read.behind),
+            _rarer(pieces, answered, at, mine[[2, 4]], worth),
+            _rarer(pieces, without, at, mine[[2, 3]], worth),
+        )
+        return np.asarray(bits + rarer - np.log2(read.n_pieces[read.owners]), dtype=np.float64)
+
+
+def _rarer(
+    n_all: NDArray[np.int64],
+    n_asking: NDArray[np.int64],
+    sources: NDArray[np.intp],
+    but: NDArray[np.int64],
+    worth: float,
+) -> NDArray[np.float64]:
+    """Return how much rarer asking is in a source than everywhere, in bits, shape (n_sources,).
+
+    Parameters
+    ----------
+    n_all, n_asking
+        By source.
+    sources
+        Which ones.
+    but
+        How many to leave out, of all and of those that ask.
+    worth
+        How many of a source weigh as much as all sources together.
+    """
+    share = (n_asking.sum() - but[1] + 1.0) / (n_all.sum() - but[0] + 2.0)
+    n, asking = n_all[sources] - but[0], n_asking[sources] - but[1]
+    here = (asking + worth * share) / (n + worth)
+    return np.asarray(np.log2(share / here), dtype=np.float64)
+
+
+class _Read(NamedTuple):
+    """What entries ask: in front, and behind that."""
+
+    front: NDArray[np.intp]  # (n_entries, n_traits)
+    n_pieces: NDArray[np.intp]  # (n_entries,) sentences behind openings
+    numbers: NDArray[np.intp]  # (n_entries,) of questions among them
+    behind: NDArray[np.intp]  # (n_questions, n_traits), entry after entry
+    ends: NDArray[np.intp]  # (n_entries,) where those of an entry end
+
+    @classmethod
+    def of(
+        cls,
+        front: NDArray[np.intp],
+        n_pieces: NDArray[np.intp],
+        numbers: NDArray[np.intp],
+        behind: NDArray[np.intp],
+    ) -> Self:
+        """Build from the columns."""
+        return cls(front, n_pieces, numbers, behind, np.cumsum(numbers))
+
+    @property
+    def owners(self) -> NDArray[np.intp]:
+        """The entry of each question behind an opening."""
+        return np.repeat(np.arange(len(self.numbers)), self.numbers)
+
+    @property
+    def n_plain(self) -> int:
+        """How many sentences behind openings ask nothing."""
+        return int(self.n_pieces.sum() - self.numbers.sum())
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> _Read:
+        """Return some of the entries."""
+        chosen = np.asarray(rows, dtype=np.intp)
+        behind = [
+            self.behind[self.ends[row] - self.numbers[row] : self.ends[row]] for row in chosen
+        ]
+        return _Read.of(
+            self.front[chosen],
+            self.n_pieces[chosen],
+            self.numbers[chosen],
+            np.concatenate([self.behind[:0], *behind]),
+        )
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return what is counted by source, shape (n_entries, 5)."""
+        found = np.zeros((len(self.front), 5), dtype=np.int64)
+        found[:, 0], found[:, 1], found[:, 2] = 1, self.front[:, 0] != NONE, self.n_pieces
+        np.add.at(found, (self.owners, 3 + _answered(self.behind)), 1)
+        return found
+
+    def add_to(self, tables: NDArray[np.int64], sign: int) -> None:
+        """Count what is asked in front and behind that into the two tables."""
+        np.add.at(tables[0], tuple(self.front.T), sign)
+        np.add.at(tables[1], tuple(self.behind.T), sign)
+        tables[1].flat[NONE] += sign * self.n_plain
+
+
+def _totals(counts: NDArray[np.int64]) -> _Totals:
+    """Return how often each kind was counted, and for each axis behind that, each trait of it."""
+    axes = range(1, _N_TRAITS)
+    found = [counts.sum(axis=tuple(axes))]
+    found += [counts.sum(axis=tuple({*axes} - {axis})) for axis in axes[:-1]]
+    # What is answered keeps to the topic of its text, whichever its kind.
+    by_echo = counts[NONE + 1 :].sum(axis=(NONE, *axes[: _ECHO - 1]))
+    found.append(np.stack([by_echo[:_ANSWERED].sum(axis=0), by_echo[_ANSWERED:].sum(axis=0)]))
+    return found
+
+
+def _less(totals: _Totals, shapes: NDArray[np.intp], n_plain: int = 0) -> _Totals:
+    """Return what is left without some shapes, and so many sentences that ask nothing."""
+    left = [table.copy() for table in totals]
+    np.subtract.at(left[0], shapes[:, 0], 1)
+    left[0][NONE] -= n_plain
+    for axis in range(1, _ELSEWHERE):
+        np.subtract.at(left[axis], (shapes[:, 0], shapes[:, axis]), 1)
+        left[axis][NONE, 0] -= n_plain
+    asks = shapes[shapes[:, 0] != NONE]
+    np.subtract.at(left[_ELSEWHERE], (_answered(asks), asks[:, _ELSEWHERE]), 1)
+    return [np.maximum(table, 0) for table in left]
+
+
+def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return 1 for each question whose words come back in an answer, else 0."""
+    return (shapes[:, _ECHO] >= _ANSWERED).astype(np.intp)
 
 
 def _bits(
-    shapes: NDArray[np.intp], counts: NDArray[np.int64], *, further: bool = False
+    shapes: NDArray[np.intp], totals: _Totals, *, further: bool = False
 ) -> NDArray[np.float64]:
     """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
     kind = shapes[:, 0]
@@ -324,34 +504,48 @@ def _bits(
         (_binary(prior), _binary(attacks)),
         (_ATTACK_ABOUT, _ATTACK_ABOUT * each),
         (_PRIOR_PLACE, _ATTACK_PLACE * each),
-        (_PRIOR_FOCUS, _ATTACK_FOCUS * each),
+        (_PRIOR_ECHO, _ATTACK_ECHO * each),
+        (_PRIOR_ELSEWHERE, _ATTACK_ELSEWHERE * each),
     )
-    axes = range(1, len(_SHAPE))
-    known = _smoothed(counts.sum(axis=tuple(axes)), _PRIOR_KIND)[kind]
-    ratio = _ATTACK_KIND[kind] / known
-    for axis, (usual, assumed) in zip(axes, traits, strict=True):
-        table = counts.sum(axis=tuple({*axes} - {axis}))
+    known = _smoothed(totals[0], _PRIOR_KIND)[kind]
+    most = (_MOST_INSIDE if further else _MOST_IN_FRONT)[kind]
+    ratio = np.minimum(_ATTACK_KIND[kind] / known, most)
+    for axis, (usual, assumed) in enumerate(traits, 1):
+        table, row = totals[axis], kind
+        if axis == _ELSEWHERE:  # of texts that are long enough to tell
+            table, row = table * (np.arange(table.shape[1]) > 0), _answered(shapes)
         # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
         # but for what it asks for: sentences that are no questions have other words that ask.
-        others_too = axis <= _GLUED and not further
-        pooled = _smoothed(table[0 if others_too else NONE + 1 :].sum(axis=0), usual)
+        first = 0 if axis == _ELSEWHERE or (axis <= _GLUED and not further) else NONE + 1
+        pooled = _smoothed(table[first:].sum(axis=0), usual)
         trait = shapes[:, axis]
-        known = _smoothed(table, usual if axis == _ABOUT else pooled)[kind, trait]
-        more = np.minimum(assumed[kind, trait] / known, _MOST.get(axis, np.inf))
-        # Where nothing is asked, how a text begins says nothing about a question.
-        ratio = ratio * np.where(kind != NONE, more, 1.0)
+        known = _smoothed(table, usual if axis == _ABOUT else pooled)[row, trait]
+        says = _says(axis, kind, trait, further=further)
+        more = assumed[kind, trait] / np.where(says, known, 1.0)
+        ratio = ratio * np.where(says, np.minimum(more, _MOST.get(axis, np.inf)), 1.0)
     return np.asarray(np.log2(ratio), dtype=np.float64)
+
+
+def _says(
+    axis: int, kind: NDArray[np.intp], trait: NDArray[np.intp], *, further: bool
+) -> NDArray[np.bool_]:
+    """Return whether a trait says anything about a question of its kind, shape (n_shapes,)."""
+    # Where nothing is asked, how a text begins says nothing about a question.
+    says = kind != NONE
+    if axis == _LOWER:
+        return says & ~np.isin(kind, _ONLY_LOWER)
+    if axis == _GLUED and further:
+        return says & ~np.isin(kind, _ONLY_LAST)
+    if axis == _PLACE and further:
+        return np.zeros_like(says)
+    if axis == _ECHO:
+        return says & ~np.isin(kind, _ONLY_ECHOED)
+    return says & (trait > 0) if axis == _ELSEWHERE else says
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the shares of what lacks a trait and of what has it, along the last axis."""
     return np.stack([1.0 - np.asarray(share), np.asarray(share)], axis=-1)
-
-
-def _add(tables: NDArray[np.int64], shapes: Sequence[NDArray[np.intp]], sign: int) -> None:
-    """Count shapes in front and behind into the two tables."""
-    for table, some in zip(tables, shapes, strict=True):
-        np.add.at(table, tuple(some.T), sign)
 
 
 def _sources(batch: Batch) -> NDArray[np.intp]:
@@ -367,20 +561,39 @@ def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[
 
 
 def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
-    apart = found.last if further else found.glued
-    return found.kind, int(found.lower), int(apart), found.about, found.place, found.focus
+    apart, place = (found.last, 0) if further else (found.glued, found.place)
+    return (
+        found.kind,
+        int(found.lower),
+        int(apart),
+        found.about,
+        place,
+        found.echo,
+        found.elsewhere,
+    )
 
 
-def _shapes(text: str) -> tuple[int, ...]:
-    """Return the shapes of what a text opens with and of the question behind that, as one."""
+def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]:
+    """Return the shape of what a text opens with, how many sentences follow, and what these ask."""
     opening = opening_of(text)
-    return *_shape(opening), *_shape(further_of(text, opening), further=True)
+    inside = inside_of(text, opening)
+    return (
+        _shape(opening),
+        inside.n_pieces,
+        tuple(_shape(found, further=True) for found in inside.asked),
+    )
 
 
 _remembered = Remembered(_shapes)
 
 
-def _questions(batch: Batch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return what entries open with, and the questions behind that, (n_entries, n_traits) each."""
-    both = np.array([*map(_remembered, batch.texts)], dtype=np.intp).reshape(-1, 2 * _N_TRAITS)
-    return both[:, :_N_TRAITS], both[:, _N_TRAITS:]
+def _read(batch: Batch) -> _Read:
+    """Return what entries ask."""
+    found = [*map(_remembered, batch.texts)]
+    behind = [shape for _, _, asked in found for shape in asked]
+    return _Read.of(
+        np.array([front for front, _, _ in found], dtype=np.intp).reshape(-1, _N_TRAITS),
+        np.array([n_pieces for _, n_pieces, _ in found], dtype=np.intp),
+        np.array([len(asked) for _, _, asked in found], dtype=np.intp),
+        np.array(behind, dtype=np.intp).reshape(-1, _N_TRAITS),
+    )

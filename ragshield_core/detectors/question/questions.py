@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import sqrt
 from typing import NamedTuple
 from unicodedata import category
 
@@ -44,23 +44,29 @@ KINDS = (
     INDIRECT,
 ) = range(len(KINDS))
 _LOOSE = frozenset({PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT})
-# How much the rest of a text is about its question: the cosine of their content words, in steps.
-# An answer goes on to other things; one made to be retrieved for the question cannot go far.
-FOCUS = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65)
+# How much of a question comes back in what follows it, its answer: none of its content words, or
+# how many, up to four; and for each number, less than half of them, or more.
+ECHO = 1 + 2 * 4
+_MOST_BACK = 4
+# How much of a question and its answer stands elsewhere in the text: the share of their content
+# words, as a part of what it is for the rest of the text, in steps. What was put into a text is
+# about something else. The first step is of texts that are too short to tell.
+ELSEWHERE = (0.3, 0.45, 0.6)
+_TOO_LITTLE, _PASSAGES = 60, (150, 250)  # content words of a text, characters beside a question
 # Where a question stands: in front or behind another sentence, alone or beside others.
-PLACES = ("in front", "behind another sentence", "in front of others", "among others")
+PLACES = ("in front", "behind another sentence or beside other questions")
 _OPENING = 600  # characters in which the first question is looked for
-_FURTHER = 20_000  # and those behind it
+_FURTHER = 100_000  # and those behind it
 _LONGEST = 60  # words of a question
-# Characters in front of an opening, and around other questions, in which its words may come back.
-_BEFORE, _AROUND = 400, 4000
+# Characters behind a question, or in front of one that ends a text, in which its words come back if
+# they are its answer.
+_ANSWER = 400
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
 _SHORT = 15  # words of a phrase that might be one
 _WRAPPED = 40  # characters: lines of running text are wrapped later, headings are shorter
 _LOOKED_BACK = 250  # characters, for where a sentence begins
-_FEW = 8  # questions, and places of them, that are looked at one by one
 # What may stand behind the last sentence, and how much of it is looked at.
-_CLOSERS, _CLOSING = " .!?\n\"'”’»)", 40
+_CLOSERS, _CLOSING = f" .!\n\"'”’»){FULL_STOPS}{QUESTION_MARKS}", 40
 
 
 class Opening(NamedTuple):
@@ -69,13 +75,22 @@ class Opening(NamedTuple):
     kind: int  # index into KINDS
     lower: bool  # starts in lower case
     glued: bool  # runs into the next sentence without a space
-    focus: int  # how much of the rest is about it, 0 to 7
+    echo: int  # how much of it comes back in its answer, 0 to 8
     span: tuple[int, int]  # of the question, or of the first sentence
     n_words: int = 0  # content words of the question
-    n_back: int = 0  # of these, come back in the rest of the text
+    n_back: int = 0  # of these, come back in the answer
     last: bool = False  # nothing follows
     about: int = 0  # index into ABOUT
-    place: int = 0  # index into PLACES
+    place: int = 0  # index into PLACES, of an opening
+    elsewhere: int = 0  # how much of it and its answer stands elsewhere in the text, 0 to 4
+    behind: bool = False  # another sentence stands in front of it
+
+
+class Inside(NamedTuple):
+    """What a text asks behind its opening."""
+
+    n_pieces: int  # sentences, or lines, that were looked at
+    asked: tuple[Opening, ...]
 
 
 _BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
@@ -268,47 +283,72 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
     return broken or (None if head.isascii() else _SPACE.search(head, start, end))
 
 
-def further_of(text: str, opening: Opening) -> Opening:
-    """Return the most striking question behind what a text opens with, wherever it stands.
+def inside_of(text: str, opening: Opening) -> Inside:
+    """Return the questions behind what a text opens with, wherever they stand.
+
+    Each is looked at with what stands around it, so that a question in a long text is what it would
+    be in a short one.
 
     Parameters
     ----------
     text
-        Its first 20,000 characters are searched.
+        Its first 100,000 characters are searched.
     opening
         What it opens with.
 
     Examples
     --------
     >>> text = "The mill stands in Brill. It was built in 1790. who built the mill of brill"
-    >>> start, end = further_of(text, opening_of(text)).span
+    >>> (found,) = inside_of(text, opening_of(text)).asked
+    >>> start, end = found.span
     >>> text[start:end]
     'who built the mill of brill'
     """
     text = _with_marks(text[:_FURTHER])
-    best, most = Opening(NONE, lower=False, glued=False, focus=0, span=(0, 0)), 0
-    done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
-    asks = []
+    # What is asked behind another sentence is looked at as both.
+    done = 0 if opening.kind == NONE or opening.behind else opening.span[1]
+    n_pieces, asked, words = 0, [], None
     for start, end, glued in _pieces(text):
+        n_pieces += 1
         if start < done:
             continue
         kind = _further_kind(text[start:end])
         # What only may be a question is one where nothing follows, and else a clause or a name. The
         # rest of a sentence whose line was wrapped is none.
         loose = kind in _LOOSE
-        if kind != NONE and not (loose and (not _is_last(text, end) or _wrapped(text, start))):
-            asks.append((kind, start, end, glued))
-    asks.sort(key=lambda ask: -_STRIKING[ask[0]] - text[ask[1]].islower() - _is_last(text, ask[2]))
-    for kind, start, end, glued in asks[:_FEW]:  # a look at the words of all would take too long
-        rest = f"{text[max(0, start - _AROUND) : start]} {text[end : end + _AROUND]}"
-        found = _opening(text, kind, (start, end), rest, glued=glued)
-        if kind == PHRASE and (found.n_back < 3 or 2 * found.n_back < found.n_words):
+        if kind == NONE or (loose and (not _is_last(text, end) or _wrapped(text, start))):
             continue
-        last = _is_last(text, end)
-        striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.focus
-        if striking >= most:
-            best, most = found._replace(last=last), striking
-    return best
+        words = words or _Words(text)
+        found = _inside(text, words, kind, (start, end), glued=glued)
+        if kind != PHRASE or (found.n_back >= 3 and 2 * found.n_back >= found.n_words):
+            asked.append(found)
+    return Inside(n_pieces, tuple(asked))
+
+
+def _inside(text: str, words: _Words, kind: int, span: tuple[int, int], *, glued: bool) -> Opening:
+    """Return a question that was found, given the words around it."""
+    start, end = span
+    last = _is_last(text, end)
+    asked = set(words.between(start, end))
+    answer = words.between(start - _ANSWER, start) if last else words.between(end, end + _ANSWER)
+    n_back = len(asked.intersection(answer))
+    return Opening(
+        kind=kind,
+        lower=text[start : start + 1].islower() and kind != INDIRECT,  # as all of these do
+        glued=glued,
+        echo=_echo(len(asked), n_back),
+        span=span,
+        n_words=len(asked),
+        n_back=n_back,
+        last=last,
+        about=about_of(text[start:end], _PREPOSITIONS, _VERBS),
+        elsewhere=words.elsewhere(start, end, last=last),
+    )
+
+
+def _echo(n_words: int, n_back: int) -> int:
+    """Return how much of a question comes back."""
+    return 2 * min(n_back, _MOST_BACK) - (2 * n_back < n_words) if n_back else 0
 
 
 def _is_last(text: str, end: int) -> bool:
@@ -324,8 +364,6 @@ def _wrapped(text: str, start: int) -> bool:
     return len(line) > _WRAPPED and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
 
 
-# Which of several questions is the one that was planted: in running text, people set marks.
-_STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1, 0), strict=True))
 _PIECE_END = re.compile(
     rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=\n)\s{{0,9}}(?=\S)"
     rf"|(?<!\n)[.!{FULL_STOPS}{QUESTION_MARKS}]{{0,2}}[\"'”’»)\]]{{0,3}}\s{{0,3}}"
@@ -497,36 +535,63 @@ def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
 def _question(
     text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
-    start, end = span
-    rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
-    found = _opening(text, kind, span, rest, glued=glued)
-    seen = text[:_FURTHER]
-    others = seen.count("?") if text.isascii() else len(_MARK.findall(seen))
+    text, end = text[:_FURTHER], span[1]
+    found = _inside(text, _Words(text), kind, span, glued=glued)
+    head = text[:_OPENING]
+    others = head.count("?") if head.isascii() else len(_MARK.findall(head))
     among = others > bool(_MARK.match(text[end - 1 : end]))
-    return found._replace(place=behind + 2 * among)
+    return found._replace(place=int(behind or among), last=False, behind=behind)
+
+
+class _Words:
+    """Content words of a text, and where they stand."""
+
+    def __init__(self, text: str) -> None:
+        found = sorted(_places(text))
+        self._starts = [start for start, _ in found]
+        self._stems = [stem for _, stem in found]
+        self._counts = Counter(self._stems)
+        self._n_repeated = sum(n for n in self._counts.values() if n > 1)
+
+    def between(self, start: int, end: int) -> list[str]:
+        """Return the content words that start between two places."""
+        return self._stems[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
+
+    def elsewhere(self, start: int, end: int, *, last: bool) -> int:
+        """Return how much of a question and its answer stands elsewhere in the text, 0 to 4."""
+        sides = [(start - n, end) if last else (start, end + n) for n in (*_PASSAGES, _ANSWER)]
+        *passages, around = (self.between(*side) for side in sides)
+        near = Counter(around)
+        n_far = len(self._stems) - len(around)
+        if n_far < _TOO_LITTLE or not passages[0]:
+            return 0
+        # Of what is left without them, how much is repeated: as much of a part of it is elsewhere.
+        n_repeated = self._n_repeated
+        for stem, n in near.items():
+            n_all = self._counts[stem]
+            n_repeated += (n_all - n) * (n_all - n > 1) - n_all * (n_all > 1)
+        # An answer may be short, and what goes on behind it is the text's own.
+        share = min(
+            sum(self._counts[stem] > near[stem] for stem in passage) / len(passage)
+            for passage in map(set, passages)
+        )
+        return 1 + bisect_left(ELSEWHERE, share / max(0.05, n_repeated / n_far))
+
+
+def _places(text: str) -> Iterator[tuple[int, str]]:
+    """Yield where content words start, and their beginnings; pairs of letters where words touch."""
+    for match in _WORD.finditer(text):
+        word = match[0]
+        stem = word[:_STEM].lower()
+        if len(word) <= 2 and not word.isdigit():
+            continue
+        if stem not in _STOP and (word.isascii() or not _UNSPACED_RUN.match(word)):
+            yield match.start(), stem
+    for run in () if text.isascii() else _UNSPACED_RUN.finditer(text):
+        for start in range(run.start(), run.end() - 1):
+            yield start, text[start : start + 2]
 
 
 def content_words(text: str) -> set[str]:
     """Return the beginnings of a text's content words."""
-    return {word for word in _stems(text) if word not in _STOP}
-
-
-def _opening(text: str, kind: int, span: tuple[int, int], rest: str, *, glued: bool) -> Opening:
-    """Return what was found, given the text around it."""
-    question = text[slice(*span)]
-    asked, said = content_words(question), content_words(rest)
-    n_words, n_back = len(asked), len(asked & said)
-    focus = bisect_left(FOCUS, n_back / sqrt(max(1, n_words * len(said))))
-    about = about_of(question, _PREPOSITIONS, _VERBS)
-    lower = question[:1].islower() and kind != INDIRECT  # as all of these do
-    return Opening(kind, lower, glued, focus, span, n_words, n_back, about=about)
-
-
-def _stems(text: str) -> set[str]:
-    """Return the beginnings of words, in lower case, and pairs of letters where words touch."""
-    stems = {w[:_STEM] for w in _WORD.findall(text.lower()) if len(w) > 2 or w.isdigit()}
-    if not text.isascii():
-        for run in _UNSPACED_RUN.findall(text):
-            stems.discard(run[:_STEM])
-            stems.update(run[i : i + 2] for i in range(len(run) - 1))
-    return stems
+    return {stem for _, stem in _places(text)}

@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from ragshield_core import Batch
 from ragshield_core.detectors.question import questions
 from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector
-from ragshield_core.detectors.question.questions import KINDS, further_of, opening_of
+from ragshield_core.detectors.question.questions import KINDS, inside_of, opening_of
 from ragshield_core.errors import NotFittedError
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
+
+
+def asked_in(text):
+    """Return the questions behind what a text opens with."""
+    return inside_of(text, opening_of(text)).asked
 
 
 def batch(texts, prefix="e"):
@@ -41,7 +46,8 @@ def encyclopaedia(n, start=1700):
 def faq(n):
     """Return questions with answers, statements among them."""
     return [
-        f"How old is the {THINGS[i % 8]} of {PLACES[i // 8 % 8]}? It opened in {1700 + i}."
+        f"How old is the {THINGS[i % 8]} of {PLACES[i // 8 % 8]}? The {THINGS[i % 8]} opened in "
+        f"{1700 + i}."
         if i % 3
         else f"The {THINGS[i % 8]} of {PLACES[i // 8 % 8]} is open until {i % 12} on Sundays."
         for i in range(n)
@@ -223,7 +229,9 @@ def test_forgetting_undoes_learning_and_ignores_what_was_not_learned(detector):
     other = LeadingQuestionDetector().fit(known())
     statements = batch(encyclopaedia(900, 2500), "more")
     other.learn(statements)
-    assert (other.score(poison()) > detector.score(poison())).all()
+    before = detector.score(poison())
+    assert (other.score(poison()) >= before).all()
+    assert np.mean(other.score(poison()) > before) > 0.9  # the others count as much as any may
     other.forget(statements)
     np.testing.assert_array_equal(other.score(poison()), detector.score(poison()))
     few = LeadingQuestionDetector().fit(batch(["The mill."]))
@@ -394,7 +402,7 @@ FURTHER = (
 
 @pytest.mark.parametrize(("text", "kind"), FURTHER)
 def test_a_question_behind_the_opening_is_found(text, kind):
-    found = further_of(text, opening_of(text))
+    (found,) = asked_in(text)
     assert KINDS[found.kind] == KINDS[getattr(questions, kind)]
     start, end = found.span
     assert text[start:end].lower().startswith(("who built", "mill of brill"))
@@ -411,7 +419,7 @@ def test_a_question_behind_the_opening_is_found(text, kind):
     ],
 )
 def test_what_is_no_question_behind_the_opening_is_none(text):
-    assert further_of(text, opening_of(text)).kind == questions.NONE
+    assert asked_in(text) == ()
 
 
 def test_a_question_at_the_end_is_as_suspicious_as_one_in_front(detector):
@@ -434,21 +442,23 @@ def test_where_pages_end_with_a_question_it_is_usual():
 
 @pytest.mark.parametrize("piece", ["who is ", "a. who ", "is? ", "\nwho", "z.b. "])
 def test_effort_behind_the_opening_is_linear(piece):
-    assert_linear(lambda text: further_of(text, opening_of(text)), piece, 1_000_000)
+    assert_linear(asked_in, piece, 1_000_000)
 
 
 @pytest.mark.parametrize("piece", ["who built the mill of brill? ", "where is it.\n", "q? "])
 def test_words_of_many_questions_are_counted_once(piece):
     """Within the characters that are read: each question compared with all around it, anew."""
-    assert_linear(lambda text: further_of(text, opening_of(text)), piece, 20_000)
+    assert_linear(asked_in, piece, 20_000)
 
 
 @pytest.mark.parametrize("text", [text for text, _ in FURTHER])
 def test_words_that_come_back_are_the_same_by_place_and_by_text(text):
-    found = further_of(text, opening_of(text))
-    by_text = questions._question(text, found.kind, found.span, glued=False)
-    assert (found.n_words, found.n_back) == (by_text.n_words, by_text.n_back)
-    assert found.focus == by_text.focus > 1
+    (found,) = asked_in(text)
+    start, end = found.span
+    question = questions.content_words(text[start:end])
+    answer = questions.content_words(text[:start] if found.last else text[end:])
+    assert (found.n_words, found.n_back) == (len(question), len(question & answer))
+    assert found.n_back
 
 
 ASKED = st.sampled_from(
@@ -506,8 +516,8 @@ ENDS = st.sampled_from(
 @pytest.mark.parametrize("n_questions", [1, 30])
 def test_words_come_back_however_many_questions_there_are(n_questions):
     text = "The mill stands in Brill. " + "who owns the mill of brill. It is old. " * n_questions
-    further = further_of(text, opening_of(text))
-    assert (further.n_words, further.n_back) == (3, 2 if n_questions == 1 else 3)
+    counts = [(found.n_words, found.n_back) for found in asked_in(text)]
+    assert counts == [*[(3, 3)] * (n_questions - 1), (3, 0)]
 
 
 def test_a_text_that_asks_nothing_is_no_question_however_it_begins():
