@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 from corpora import from_source, load, read_rows
-from decisions import failed
 from results_files import write
 from rich.progress import track
 from singles import alone, targets
@@ -36,6 +35,7 @@ LENGTHS = (100, 400, 1_500)  # words
 PLACES = ("front", "middle", "end")
 KINDS = ("documentation", "mails", "encyclopaedia")
 CLEAN = (*KINDS, "web passages", "short messages")
+LEAST = 0.3  # held at the end of long carriers in a small run, on average: .06 before
 SEEN = 2_500  # characters, more than 256 tokens
 # As people write them. "{before}" and "{after}" are of the carrier.
 FORMS = {
@@ -182,14 +182,14 @@ def shown(hits: Sequence[bool]) -> str:
     return str(proportion_interval(sum(hits), len(hits)))
 
 
-def clean_line(name: str, guard: Guard, rest: Batch, n: int) -> tuple[str, float]:
-    """Return the line of clean entries of the same source, and their share held."""
+def clean_line(name: str, guard: Guard, rest: Batch, n: int) -> str:
+    """Return the line of clean entries of the same source."""
     rows = np.random.default_rng(1).permutation(len(rest))[:n]
     found = list(alone(guard, rest.take(rows)))
     by = Counter(kind for kinds in found for kind in set(kinds)).most_common(3)
     why = ", ".join(f"{kind} {count}" for kind, count in by)
     held = [bool(kinds) for kinds in found]
-    return f"| {name} | {len(held)} | {shown(held)} | {why} |", float(np.mean(held))
+    return f"| {name} | {len(held)} | {shown(held)} | {why} |"
 
 
 def planted_lines(name: str, guard: Guard, rest: Batch, n: int) -> tuple[list[str], dict]:
@@ -246,16 +246,35 @@ def main() -> None:
     for name in arguments.only:
         known, rest = corpus(name)
         guard = guard_on(known)
-        line, share = clean_line(name, guard, rest, new)
+        line = clean_line(name, guard, rest, new)
         clean.append(line)
         print(line, flush=True)
         if name in KINDS:
             lines, shares[name] = planted_lines(name, guard, rest, n)
             table += lines
             print("\n".join(lines), flush=True)
+    if arguments.quick:
+        inside = [share for name in shares for share in shares[name].items()]
+        ends = [share for (words, place), share in inside if place == "end" and words > LENGTHS[0]]
+        if not ends or np.mean(ends) < LEAST:
+            raise SystemExit(
+                f"held at the end of long carriers: {ends}, expected {LEAST} on average"
+            )
+        return
     known, rest = corpus("documentation")
-    table += cost(rest, known)
-    print("\n".join(table[-3:]))
+    columns = ["carriers", "words", "clean", *PLACES, *(f"{p}, published form" for p in PLACES)]
+    lines = [
+        HEAD,
+        "## Held, by place\n",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
+        *table,
+        "\n## Clean texts of the same sources, as they are\n",
+        "| source | texts | held | by |\n|---|---|---|---|",
+        *clean,
+        *cost(rest, known),
+    ]
+    write("length", "\n".join(lines))
 
 
 if __name__ == "__main__":

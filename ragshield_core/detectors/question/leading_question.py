@@ -109,8 +109,9 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     follows it, and how much of it and its answer stands elsewhere in the text. How usual each of
     these is, is counted in the knowledge base: for openings by entry, and for what follows by
     sentence, so that a question in a long text counts as much as among as many sentences of others.
-    What is assumed of the attack is broad, so that none of them is needed. English best, and German, French, Spanish, Italian, Portuguese, Russian, Chinese
-    and any language that has question marks.
+    What is assumed of the attack is broad, so that none of them is needed. English best, and
+    German, French, Spanish, Italian, Portuguese, Russian, Chinese and any language that has
+    question marks.
 
     Notes
     -----
@@ -531,16 +532,18 @@ def _says(
 ) -> NDArray[np.bool_]:
     """Return whether a trait says anything about a question of its kind, shape (n_shapes,)."""
     # Where nothing is asked, how a text begins says nothing about a question.
-    says = kind != NONE
+    asks = kind != NONE
     if axis == _LOWER:
-        return says & ~np.isin(kind, _ONLY_LOWER)
-    if axis == _GLUED and further:
-        return says & ~np.isin(kind, _ONLY_LAST)
-    if axis == _PLACE and further:
-        return np.zeros_like(says)
-    if axis == _ECHO:
-        return says & ~np.isin(kind, _ONLY_ECHOED)
-    return says & (trait > 0) if axis == _ELSEWHERE else says
+        says = asks & ~np.isin(kind, _ONLY_LOWER)
+    elif axis == _GLUED and further:
+        says = asks & ~np.isin(kind, _ONLY_LAST)
+    elif axis == _PLACE and further:
+        says = np.zeros_like(asks)
+    elif axis == _ECHO:
+        says = asks & ~np.isin(kind, _ONLY_ECHOED)
+    else:
+        says = asks & (trait > 0) if axis == _ELSEWHERE else asks
+    return np.asarray(says, dtype=np.bool_)
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -53,8 +53,10 @@ _ASK_NOT = frozenset((NONE, PHRASE, WEAK, INDIRECT, EMBEDDED))
 # A query that is none of these asks something; others are key words, or the title of a page.
 _KEY_WORDS = frozenset((NONE, PHRASE, TITLE, INDIRECT))
 # A question in a passage is compared with the query only where the rest is about the question, as
-# in a text that was made for it: an index into the steps of FOCUS.
-FOCUSED = 4
+# in a text that was made for it: the least cosine of their content words.
+FOCUSED = 0.35
+# Characters in front of a question and behind it that are compared with it.
+_BEFORE, _BEHIND = 400, 4000
 # Content words that a query needs for that, and the share of the question's that is as good as all:
 # a query of key words leaves some out.
 LEAST_CONTENT, ENOUGH = 2, 0.5
@@ -145,8 +147,8 @@ class QueryEchoDetector(RetrievalDetector):
         asked = np.zeros(len(retrieved))
         if len(words) >= LEAST_CONTENT:
             openings = map(_remembered_opening, retrieved.passages.texts)
-            for row, (opening, question) in enumerate(openings):
-                if opening.focus >= FOCUSED:
+            for row, (_, question, focus) in enumerate(openings):
+                if focus > FOCUSED:
                     both = len(words & question)
                     covered = min(1.0, ENOUGH + both / max(1, len(question)))
                     asked[row] = covered * sqrt(both / len(words))
@@ -174,7 +176,7 @@ class QueryEchoDetector(RetrievalDetector):
         asks = np.array(
             [
                 opening.kind not in _ASK_NOT
-                for opening, _ in map(_remembered_opening, retrieved.passages.texts)
+                for opening, _, _ in map(_remembered_opening, retrieved.passages.texts)
             ],
             dtype=np.bool_,
         )
@@ -183,12 +185,20 @@ class QueryEchoDetector(RetrievalDetector):
         return np.full(len(retrieved), 1.0 - 0.5 * min(1.0, share / USUAL_FROM))
 
 
-def _opening(text: str) -> tuple[Opening, frozenset[str]]:
-    """Return what a passage opens with, and the content words of its question, if it is one."""
+def _opening(text: str) -> tuple[Opening, frozenset[str], float]:
+    """Return what a passage opens with, and of a question its content words and its focus.
+
+    The focus is the cosine of the content words of the question and of the text around it.
+    """
     text = readable_beginning(text)
     opening = opening_of(text)
-    question = text[slice(*opening.span)] if opening.kind != NONE else ""
-    return opening, frozenset(content_words(question))
+    if opening.kind == NONE:
+        return opening, frozenset(), 0.0
+    start, end = opening.span
+    asked = content_words(text[start:end])
+    said = content_words(f"{text[max(0, start - _BEFORE) : start]} {text[end : end + _BEHIND]}")
+    focus = len(asked & said) / sqrt(max(1, len(asked) * len(said)))
+    return opening, frozenset(asked), focus
 
 
 _remembered_opening = Remembered(_opening)
