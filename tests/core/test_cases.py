@@ -187,7 +187,7 @@ def test_tenants_and_stores_have_cases_of_their_own(any_url):
     for one in (quarantine.for_store("news"), quarantine.for_store("mail"), other):
         hold(one, found("a", ["b"]), found("b", ["a"]))
     assert [case.store for case in Cases(quarantine).page().cases] == ["news", "mail"]
-    assert [case.n_waiting for case in Cases(quarantine.for_store("mail")).list()] == [2]
+    assert [case.n_waiting for case in Cases(quarantine.for_store("mail")).page().cases] == [2]
     assert [case.n_waiting for case in Cases(other).page().cases] == [2]
     number = Cases(other).page().cases[0].number
     with pytest.raises(QuarantineError, match=f"no case {number} "):

@@ -258,7 +258,9 @@ def test_a_case_of_several_stores_is_purged_with_what_it_holds(ragshield, tmp_pa
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'ragshield.db'}")
     for name in ("news", "mail"):
         quarantine.for_store(name).hold(ENTRIES, by="anna")
-    (number, _, *_) = (str(case.number) for case in Cases(quarantine.for_store("mail")).list())
+    (number, _, *_) = (
+        str(case.number) for case in Cases(quarantine.for_store("mail")).page().cases
+    )
     ragshield("quarantine", "purge", "--case", number, "--yes")
     assert (quarantine.for_store("news").count(), quarantine.for_store("mail").count()) == (2, 1)
 
