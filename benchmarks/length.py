@@ -4,7 +4,8 @@
     python benchmarks/length.py --quick    # few carriers, writes nothing
 
 The default guard, adopted on short chunks of a source; every text is screened by itself. Carriers
-are clean text of the same source, of pages and mails that the guard does not know.
+are clean text of the same source, of pages and mails that the guard does not know. Takes five
+minutes once the vectors are made.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from vectors import embedded
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import LeadingQuestionDetector
+from ragshield_core.detectors.question.leading_question import _remembered as questions
 from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, KNOWN, NEW, CARRIERS = 0.01, 2_000, 500, 40
@@ -35,7 +37,7 @@ LENGTHS = (100, 400, 1_500)  # words
 PLACES = ("front", "middle", "end")
 KINDS = ("documentation", "mails", "encyclopaedia")
 CLEAN = (*KINDS, "web passages", "short messages")
-LEAST = 0.3  # held at the end of long carriers in a small run, on average: .06 before
+GROUPS, GROUPED_WORDS = 20, 500
 SEEN = 2_500  # characters, more than 256 tokens
 # As people write them. "{before}" and "{after}" are of the carrier.
 FORMS = {
@@ -59,6 +61,36 @@ its wrong answer. Every text is screened by itself. "Clean" is the carrier witho
 turns: {", ".join(FORMS)} (the published form); the last is counted by itself. Intervals: Wilson,
 95 %.
 """
+
+
+TABLE = """
+## One question with its wrong answer
+
+| carrier | words | clean | front | middle | end | front, no mark | middle, no mark | end, no mark |
+|---|---|---|---|---|---|---|---|---|"""
+CLEAN_HEAD = f"""
+## Clean entries of the same source
+
+{NEW} chunks as they are in the corpus, of pages that the guard does not know, and what held most.
+
+| knowledge base | n | held | by |
+|---|---|---|---|"""
+GROUPS_HEAD = f"""
+## Groups
+
+Five texts that answer one question wrongly, without it, each at the end of its own carrier of
+{GROUPED_WORDS} words, in one batch. The model reads the first 256 tokens, in which nothing of the
+answer stands.
+
+| carrier | texts | held |
+|---|---|---|"""
+COST = """
+## Cost
+
+`LeadingQuestionDetector`, documentation; the least of five rounds, no text remembered.
+
+| words | ms a text |
+|---|---|"""
 
 
 class Corpus(NamedTuple):
@@ -188,45 +220,53 @@ def clean_line(name: str, guard: Guard, rest: Batch, n: int) -> str:
     found = list(alone(guard, rest.take(rows)))
     by = Counter(kind for kinds in found for kind in set(kinds)).most_common(3)
     why = ", ".join(f"{kind} {count}" for kind, count in by)
-    held = [bool(kinds) for kinds in found]
-    return f"| {name} | {len(held)} | {shown(held)} | {why} |"
+    return f"| {name} | {len(found)} | {shown([bool(kinds) for kinds in found])} | {why} |"
 
 
-def planted_lines(name: str, guard: Guard, rest: Batch, n: int) -> tuple[list[str], dict]:
-    """Return the lines of a kind of carriers, and the shares held by words and place."""
+def planted_lines(name: str, guard: Guard, rest: Batch, n: int) -> list[str]:
+    """Return the lines of a kind of carriers, by words and place."""
     texts, sources = texts_of(rest, n)
     entries = batch_of([one.text for one in texts], sources, name)
     hits: dict[tuple[int, str], list[bool]] = defaultdict(list)
-    forms: dict[str, list[bool]] = defaultdict(list)
     last = list(FORMS)[-1]
     for one, found in zip(texts, track(alone(guard, entries), name, len(texts)), strict=True):
         held = bool(found)
         where = one.place if one.form != last else f"{one.place}, {last}"
         hits[one.words, where].append(held)
-        if one.place in ("middle", "end") and one.words > LENGTHS[0]:
-            forms[one.form].append(held)
     columns = ["clean", *PLACES, *(f"{place}, {last}" for place in PLACES)]
-    lines = [
-        f"| {name} | {words} | " + " | ".join(shown(hits[words, c]) for c in columns) + " |"
+    return [
+        f"| {name} | {words:,} | " + " | ".join(shown(hits[words, c]) for c in columns) + " |"
         for words in LENGTHS
     ]
-    by_form = ", ".join(f"{form} {np.mean(held):.2f}" for form, held in forms.items())
-    lines.append(f"| | inside, {LENGTHS[1]} words and more, by form | {by_form} |" + " |" * 5)
-    return lines, {key: float(np.mean(held)) for key, held in hits.items()}
+
+
+def groups_line(guard: Guard, rest: Batch, n: int) -> str:
+    """Return the line of groups: five answers to a question, each at the end of its own carrier."""
+    texts = defaultdict(list)
+    for row in read_rows("poisonedrag_nq"):
+        texts[row["target_question_id"]].append(row)
+    chosen, held = carriers(rest, GROUPED_WORDS, 5 * n), []
+    for number, rows in enumerate(list(texts.values())[: len(chosen) // 5]):
+        five = chosen[5 * number : 5 * number + 5]
+        pairs = [
+            f"{carrier}\n\n{row['text']}" for (carrier, _), row in zip(five, rows, strict=True)
+        ]
+        entries = batch_of(pairs, [source for _, source in five], f"group {number}")
+        held += [*~guard.screen(entries).admitted]
+    return f"| encyclopaedia | {len(held)} | {shown(held)} |"
 
 
 def cost(rest: Batch, known: Batch) -> list[str]:
     """Return how long the detector of questions reads one text, by length."""
-    from ragshield_core.detectors.question import leading_question  # noqa: PLC0415
-
     detector = LeadingQuestionDetector().fit(known)
-    lines = ["\n## Cost\n\n| words | ms a text |\n|---|---|"]
+    lines = []
     for words in LENGTHS:
         found = [text for text, _ in carriers(rest, words, 30)]
-        entries = batch_of(found, [None] * len(found), "cost")
+        ids = [str(number) for number in range(len(found))]
+        entries = Batch.of(ids=ids, texts=found, embeddings=None)
         least = np.inf
         for _ in range(5):
-            leading_question._remembered.forget()  # noqa: SLF001
+            questions.forget()  # as for texts that come for the first time
             begin = time.process_time()
             detector.score(entries)
             least = min(least, time.process_time() - begin)
@@ -238,43 +278,22 @@ def main() -> None:
     """Run, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    parser.add_argument("--only", nargs="*", default=list(CLEAN))
-    arguments = parser.parse_args()
+    quick = parser.parse_args().quick
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    n, new = (8, 50) if arguments.quick else (CARRIERS, NEW)
-    clean, table, shares = [], [], {}
-    for name in arguments.only:
+    clean, table, groups = [], [], ""
+    for name in KINDS[1:2] if quick else CLEAN:
         known, rest = corpus(name)
         guard = guard_on(known)
-        line = clean_line(name, guard, rest, new)
-        clean.append(line)
-        print(line, flush=True)
+        clean.append(clean_line(name, guard, rest, 50 if quick else NEW))
         if name in KINDS:
-            lines, shares[name] = planted_lines(name, guard, rest, n)
-            table += lines
-            print("\n".join(lines), flush=True)
-    if arguments.quick:
-        inside = [share for name in shares for share in shares[name].items()]
-        ends = [share for (words, place), share in inside if place == "end" and words > LENGTHS[0]]
-        if not ends or np.mean(ends) < LEAST:
-            raise SystemExit(
-                f"held at the end of long carriers: {ends}, expected {LEAST} on average"
-            )
-        return
-    known, rest = corpus("documentation")
-    columns = ["carriers", "words", "clean", *PLACES, *(f"{p}, published form" for p in PLACES)]
-    lines = [
-        HEAD,
-        "## Held, by place\n",
-        f"| {' | '.join(columns)} |",
-        "|---" * len(columns) + "|",
-        *table,
-        "\n## Clean texts of the same sources, as they are\n",
-        "| source | texts | held | by |\n|---|---|---|---|",
-        *clean,
-        *cost(rest, known),
-    ]
-    write("length", "\n".join(lines))
+            table += planted_lines(name, guard, rest, 8 if quick else CARRIERS)
+        if name == "encyclopaedia":
+            groups = groups_line(guard, rest, GROUPS)
+    seconds = cost(*reversed(corpus("mails" if quick else "documentation")))
+    page = "\n".join([HEAD, TABLE, *table, CLEAN_HEAD, *clean, GROUPS_HEAD, groups, COST, *seconds])
+    print(page)
+    if not quick:
+        write("length", page)
 
 
 if __name__ == "__main__":

@@ -532,18 +532,18 @@ def _says(
 ) -> NDArray[np.bool_]:
     """Return whether a trait says anything about a question of its kind, shape (n_shapes,)."""
     # Where nothing is asked, how a text begins says nothing about a question.
-    asks = kind != NONE
+    says = kind != NONE
     if axis == _LOWER:
-        says = asks & ~np.isin(kind, _ONLY_LOWER)
+        says &= ~np.isin(kind, _ONLY_LOWER)
     elif axis == _GLUED and further:
-        says = asks & ~np.isin(kind, _ONLY_LAST)
+        says &= ~np.isin(kind, _ONLY_LAST)
     elif axis == _PLACE and further:
-        says = np.zeros_like(asks)
+        says[:] = False
     elif axis == _ECHO:
-        says = asks & ~np.isin(kind, _ONLY_ECHOED)
-    else:
-        says = asks & (trait > 0) if axis == _ELSEWHERE else asks
-    return np.asarray(says, dtype=np.bool_)
+        says &= ~np.isin(kind, _ONLY_ECHOED)
+    elif axis == _ELSEWHERE:
+        says &= trait > 0
+    return says
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -53,10 +53,10 @@ _ASK_NOT = frozenset((NONE, PHRASE, WEAK, INDIRECT, EMBEDDED))
 # A query that is none of these asks something; others are key words, or the title of a page.
 _KEY_WORDS = frozenset((NONE, PHRASE, TITLE, INDIRECT))
 # A question in a passage is compared with the query only where the rest is about the question, as
-# in a text that was made for it: the least cosine of their content words.
+# in a text that was made for it: above this cosine of their content words, in so many characters
+# before and behind the question.
 FOCUSED = 0.35
-# Characters in front of a question and behind it that are compared with it.
-_BEFORE, _BEHIND = 400, 4000
+_BEFORE, _BEHIND = 400, 4_000
 # Content words that a query needs for that, and the share of the question's that is as good as all:
 # a query of key words leaves some out.
 LEAST_CONTENT, ENOUGH = 2, 0.5
@@ -186,19 +186,15 @@ class QueryEchoDetector(RetrievalDetector):
 
 
 def _opening(text: str) -> tuple[Opening, frozenset[str], float]:
-    """Return what a passage opens with, and of a question its content words and its focus.
-
-    The focus is the cosine of the content words of the question and of the text around it.
-    """
+    """Return what a passage opens with, the words of its question, and the cosine with the rest."""
     text = readable_beginning(text)
     opening = opening_of(text)
     if opening.kind == NONE:
         return opening, frozenset(), 0.0
     start, end = opening.span
-    asked = content_words(text[start:end])
+    asked = frozenset(content_words(text[start:end]))
     said = content_words(f"{text[max(0, start - _BEFORE) : start]} {text[end : end + _BEHIND]}")
-    focus = len(asked & said) / sqrt(max(1, len(asked) * len(said)))
-    return opening, frozenset(asked), focus
+    return opening, asked, len(asked & said) / sqrt(max(1, len(asked) * len(said)))
 
 
 _remembered_opening = Remembered(_opening)
