@@ -912,7 +912,7 @@ def test_a_release_that_fails_leaves_the_entry_held_and_can_be_repeated(fault):
 def test_a_release_that_cannot_be_recorded_can_be_repeated(store):
     store.add_documents(BAD)
     with (
-        patch.object(store.quarantine, "_review", side_effect=DiskFullError),
+        patch.object(store.quarantine, "release", side_effect=DiskFullError),
         pytest.raises(DiskFullError),
     ):
         store.release(ids_of(BAD))
