@@ -172,7 +172,7 @@ def look(store: Store, plan: Plan, done: int) -> Look:
     found.unknown = sorted(visible ^ set(store.guard.known(list(ids))))
     found.known = store.guard.status().n_known
     try:
-        store.guard.quarantine.verify()
+        store.guard.quarantine.log.verify()
     except QuarantineError as error:
         found.log = str(error)
     return found

@@ -124,8 +124,8 @@ def main() -> None:
             ("`Mask.load`", seconds(lambda: Parts().load(quarantine))),
         ]
         opened += [
-            ("`verify_log()`", seconds(quarantine.verify_log)),
-            ("`verify()`", seconds(quarantine.verify)),
+            ("`log.verify_lines()`", seconds(quarantine.log.verify_lines)),
+            ("`log.verify()`", seconds(quarantine.log.verify)),
         ]
         for name, took in opened:
             lines.append(f"| {name} | {took:.2f} |")

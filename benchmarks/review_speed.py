@@ -88,8 +88,8 @@ class Visitor:
 def asked(quarantine: Quarantine, n_held: int, n: int) -> dict[str, list[float]]:
     """Return the milliseconds of requests of each kind."""
     cases = Cases(quarantine)
-    n_pages = -(-cases.count() // 50)
-    numbers = [case.number for case in cases.list(limit=n)]
+    n_pages = -(-cases.page().n_cases // 50)
+    numbers = [case.number for case in cases.page(limit=n).cases]
     entries = np.random.default_rng(0).integers(n_held, size=n).tolist()
     with quarantine.database.connection() as connection:
         keyed = [
@@ -158,7 +158,9 @@ def measured(kinds: Sequence[str], n_held: int, n: int) -> tuple[list[str], list
                 )
                 print(pages[-1], flush=True)
             quarantine.close()
-            without, with_cases = held_with_and_without(quarantine.url, 3 if n < REQUESTS else 10)
+            without, with_cases = held_with_and_without(
+                quarantine.database.url, 3 if n < REQUESTS else 10
+            )
             ratio = with_cases / without
             holds.append(f"| {kind} | {without:.0f} | {with_cases:.0f} | {ratio:.2f} |")
             print(holds[-1], flush=True)

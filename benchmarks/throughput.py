@@ -113,7 +113,7 @@ def measure(url: str, rows: Batch, n: int) -> Result:
             child.join()
         stored = set(store.keys())
     with closing(Guard.open(url)) as guard:
-        guard.quarantine.verify()
+        guard.quarantine.log.verify()
         held = guard.quarantine.held_ids(rows.ids)
         known, pending = set(guard.known(rows.ids)), guard.status().pending
     wrong = {

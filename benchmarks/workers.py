@@ -188,7 +188,7 @@ def spread(
                     pipe.recv()
             seconds = time.perf_counter() - begin
         with closing(Guard.open(url)) as guard:
-            guard.quarantine.verify()
+            guard.quarantine.log.verify()
             held = guard.quarantine.held_ids(rows.ids)
         stored = set(store.keys())
     both, missing = stored & held, set(rows.ids) - stored - held

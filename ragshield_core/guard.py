@@ -928,7 +928,7 @@ class Guard(Writes):
         ids = list(chain.from_iterable(freed))
         named = printable(str(source), 80)
         note = f"source {named!r}: {len(ids)} of {len(waiting)} held entries come free"
-        self.quarantine.record("adopt", by=by, note=note)
+        self.quarantine.log.record("adopt", by=by, note=note)
         return tuple(ids)
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> Self:
@@ -956,7 +956,7 @@ class Guard(Writes):
         with self._replaced():
             self._calibrator.arrivals.decide(source, "keep holding")
         note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
-        self.quarantine.record("keep", by=by, note=note)
+        self.quarantine.log.record("keep", by=by, note=note)
         return self
 
     def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
@@ -1136,11 +1136,15 @@ class Guard(Writes):
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
+        self.afterwards(partial(self._tell_decided, report))
+        return report
+
+    def _tell_decided(self, report: Report) -> None:
+        """Tell tools and the notifier what was decided."""
         tools().decided(stage="ingestion", report=report)
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.questions(), self.quarantine)
-        return report
 
     def _held(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
@@ -1172,19 +1176,7 @@ class Guard(Writes):
             return self._counted(mine)
 
         report = self.with_spent(self.together(hold))
-        held = report.quarantined
-        logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
-        if logger.isEnabledFor(logging.INFO):
-            for entry, row in zip(suspects, rows, strict=True):
-                decision = report.remarkable[row]
-                evidence = [f"{f.detector} {f.score:.4f}" for f in decision.findings]
-                logger.info(
-                    "%s %r (revision %s): %s",
-                    decision.verdict,
-                    entry.id,
-                    entry.fingerprint,
-                    ", ".join(evidence) or decision.note or "not judged",
-                )
+        self.afterwards(partial(_log_held, report, rows))
         return report
 
     def _say_what_is_not_guarded(self, report: Report) -> None:
@@ -1559,6 +1551,23 @@ def _weak(method: Callable[..., T]) -> Callable[..., T]:
 
 # Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
 _USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
+
+
+def _log_held(report: Report, rows: Sequence[int]) -> None:
+    """Log how many entries were quarantined and, for each suspect, why."""
+    logger.warning("quarantined %d of %d entries", len(report.quarantined), len(report.batch))
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    for row in rows:
+        entry, decision = report.batch[row], report.remarkable[row]
+        evidence = [f"{f.detector} {f.score:.4f}" for f in decision.findings]
+        logger.info(
+            "%s %r (revision %s): %s",
+            decision.verdict,
+            entry.id,
+            entry.fingerprint,
+            ", ".join(evidence) or decision.note or "not judged",
+        )
 
 
 def _use(guard: Guard) -> None:

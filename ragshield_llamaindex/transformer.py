@@ -470,7 +470,7 @@ class PoisonGuard(TransformComponent):
     # the same quarantine, and leaves a note of each call in a folder that is read here.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        url = make_url(self.quarantine.url)
+        url = make_url(self.quarantine.database.url)
         if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
             msg = (
                 "the quarantine is in memory, where other processes cannot hold anything; use a "
@@ -490,7 +490,7 @@ class PoisonGuard(TransformComponent):
             "lineage_key": self.lineage_key,
         }
         held_in = self.quarantine
-        quarantine = _absolute(held_in.url), held_in.namespace, held_in.store
+        quarantine = _absolute(held_in.database.url), held_in.namespace, held_in.store
         return _in_worker, (type(self), str(folder), quarantine, self._embed_model, options)
 
     def _shared(self) -> Path:
@@ -641,7 +641,7 @@ def _decisions(quarantine: Quarantine) -> list[Any]:
     """Return what changes with every decision of a person, and every hold."""
     if not quarantine.exists():
         return []
-    log = quarantine.log()
+    log = quarantine.log.lines()
     return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
 
 

@@ -100,7 +100,7 @@ def keep_replaced(quarantine: Quarantine, older: Batch, notes: Mapping[str, str]
         By what each is replaced, by its id: see :func:`replacement`.
     """
     if len(older):
-        quarantine.replace(older, [notes[entry_id] for entry_id in older.ids])
+        quarantine.keep_stored(older, Status.REPLACED, [notes[entry_id] for entry_id in older.ids])
         logger.warning(
             "%d entries are replaced by others of another lineage, such as %r",
             *(len(older), printable(older.ids[0])),

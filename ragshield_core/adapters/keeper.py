@@ -447,8 +447,8 @@ class Keeper(ABC, Generic[Item]):
         That is what is live under their ids, and what is of another lineage in their documents.
         """
         latest: list[HeldEntry] = yield own(self._replaced_under, ids)
-        vouched = self.guard.quarantine.vouched
-        replaced = yield own(vouched, [one.id for one in latest], Status.REPLACED)
+        quarantine = self.guard.quarantine
+        replaced = yield own(quarantine.vouched, [one.id for one in latest], Status.REPLACED)
         batch: Batch = yield own(self._entries_of, replaced, None)
         parts = yield from self._parts_of(batch)
         live = (yield from self.stored(list(dict.fromkeys((*batch.ids, *parts))))).entries
@@ -467,7 +467,7 @@ class Keeper(ABC, Generic[Item]):
         yield from self.put(batch, None)
 
         def let_in() -> tuple[HeldEntry, ...]:
-            done = self.guard.quarantine.restore(batch.ids, by=by, note=note)
+            done = quarantine.release(batch.ids, by=by, note=note, of=Status.REPLACED)
             self.guard.forget_held(batch.ids)
             self.guard.trust(batch.ids)
             return done
@@ -677,9 +677,12 @@ class Keeper(ABC, Generic[Item]):
         report = held_whole(report, versions, self.guard.quarantine)
         if not report.admitted.all():
             held = report.batch.take(~report.admitted)
-            self.mask.add(held)
-            self._on_held(held)
+            self.guard.afterwards(partial(self._hide, held))
         return report
+
+    def _hide(self, held: Batch) -> None:
+        self.mask.add(held)
+        self._on_held(held)
 
     def _versions(
         self, batch: Batch, replacing: Sequence[str], given: Sequence[NewVersion]
@@ -746,7 +749,7 @@ class Keeper(ABC, Generic[Item]):
                 notes[entry.id] = f"the very same is in the store under {named}, and stays there"
         if standing:
             found = (yield from self.stored(list(standing))).entries
-            yield own(self.guard.quarantine.stand, keepable(found).entries)
+            yield own(self.guard.quarantine.keep_stored, keepable(found).entries, Status.READMITTED)
         return report.noted(notes)
 
     def put(

@@ -21,7 +21,7 @@ from ragshield_core.entries import Batch, unfit
 from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine import unkeepable
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -281,7 +281,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         metadatas=[columns.metadatas[row] for row in rows],
         contexts=[columns.contexts[row] for row in rows],
     )
-    odd_metadatas = Quarantine.unkeepable(batch)
+    odd_metadatas = unkeepable(batch)
     for found in (odd, odd_labels, odd_lineages, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
@@ -379,7 +379,7 @@ class Keepable(NamedTuple):
 
 def keepable(entries: Batch) -> Keepable:
     """Return entries without metadata that the quarantine could not keep."""
-    cut = Quarantine.unkeepable(entries)
+    cut = unkeepable(entries)
     if not cut:
         return Keepable(entries, frozenset())
     metadatas = list(entries.metadatas)
@@ -391,7 +391,7 @@ def keepable(entries: Batch) -> Keepable:
             embeddings=None,
             metadatas=[{key: value} for key, value in pairs],
         )
-        lost = Quarantine.unkeepable(alone)
+        lost = unkeepable(alone)
         metadatas[row] = {key: value for n, (key, value) in enumerate(pairs) if n not in lost}
     whole = replace(entries, metadatas=tuple(metadatas))
     return Keepable(whole, frozenset(entries.ids[row] for row in cut))

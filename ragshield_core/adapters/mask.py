@@ -102,7 +102,7 @@ class Mask(ABC, Generic[Item]):
         with self._changing:
             position, prints = 0, tuple[Print, ...]()
             if quarantine.exists():
-                position = quarantine.position()
+                position = quarantine.log.end()
                 prints = quarantine.prints(metadata=self._knows_wholes)
             self._take(prints)
             self._position = position
@@ -112,7 +112,7 @@ class Mask(ABC, Generic[Item]):
         with self._changing:
             if not quarantine.exists():
                 return
-            position, changed = quarantine.changed_since(self._position)
+            position, changed = quarantine.log.changed_since(self._position)
             if changed:
                 known = quarantine.prints(ids=list(changed), metadata=self._knows_wholes)
                 self._take(known, instead_of=changed)

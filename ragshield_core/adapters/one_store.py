@@ -62,7 +62,7 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
     # A name that the user gives is meant: two objects of that name are one store.
     for quarantine, reference in list(_QUARANTINES.items()) if name is None else ():
         other = _alive(reference)
-        if other is not None and other is not store and quarantine.same_place(mine):
+        if other is not None and other is not store and _same_place(quarantine, mine):
             what = f"named {mine.store!r}" if mine.store else "without a name"
             msg = (
                 f"two stores {what} hold entries in {mine!r}: unless they are one and the same, "
@@ -72,6 +72,13 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
             warnings.warn(msg, SharedQuarantineWarning, stacklevel=stacklevel)
             break
     _QUARANTINES[mine] = weakref.ref(store)
+
+
+def _same_place(one: Quarantine, other: Quarantine) -> bool:
+    """Return whether two quarantines see the same entries."""
+    places = [(q.database.url, q.namespace, q.store) for q in (one, other)]
+    same = one.database is other.database or not one.database.in_memory
+    return same and places[0] == places[1]
 
 
 def _check_namespace(mine: Quarantine, stacklevel: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.entries import Batch, together
@@ -34,11 +35,12 @@ class Writes:
     _recorder: Recorder
     _unscreened: Unscreened
     _failing: dict[str, str]
+    _take: Callable[[Event], None]
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
-        self._later: list[Batch] = []  # learned within a larger write
+        self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
 
     def admit(self, report: Report) -> None:
         """Learn the entries that a report admits; costs O(batch).
@@ -81,13 +83,12 @@ class Writes:
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
-        if not len(entries):
-            return
-        with self._lock:
+        if len(entries):
             self._happened(Change.LEARNED, entries=entries)
-            if self._recorder.collecting:
-                self._later.append(entries)
-                return
+            self.afterwards(partial(self._learned, entries))
+
+    def _learned(self, entries: Batch) -> None:
+        with self._lock:
             self._calibrate_if_due()
         self._tell(entries)
 
@@ -112,7 +113,19 @@ class Writes:
             kind = type(error).__name__
             logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
             return
-        self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
+        event = Event(change=Change.RECALIBRATED, ids=tuple(confirmed))
+        if not self.shared:
+            self._recorder.happened(event)
+            return
+        # One process takes thresholds, and the others load them: to score a sample takes seconds.
+        self._recorder.take_turn()
+        try:
+            self._recorder.catch_up()
+            if self._growth.due:
+                with self._recorder.replacing():
+                    self._take(event)
+        finally:
+            self._recorder.give_up_turn()
 
     def on_admit(self, callback: Callable[[Batch], object]) -> None:
         """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
@@ -217,7 +230,8 @@ class Writes:
         ----------
         work
             Calls methods of the guard and its quarantine, which take effect when it returns. Called
-            again where other processes were in the way; no store may be written in it.
+            again where other processes were in the way; no store may be written in it, and what
+            tells others of it waits for :meth:`afterwards`.
         at
             :attr:`Report.position` of the screening that it is based on.
 
@@ -229,21 +243,31 @@ class Writes:
         """
         if not self.shared:
             return work()
+
+        def once() -> T:
+            self._later = []  # those of an earlier attempt
+            return work()
+
         with self._lock:
-
-            def once() -> T:
-                if not outer:
-                    self._later = []
+            if self._recorder.collecting:  # the larger write takes its steps
                 return work()
-
-            outer = self._recorder.collecting
             answer = self._recorder.together(once, at)
-            later, self._later = ([], self._later) if outer else (self._later, [])
-            if later:
-                self._calibrate_if_due()
-        for entries in later:
-            self._tell(entries)
+            later, self._later = self._later, []
+        for step in later:
+            step()
         return answer
+
+    def afterwards(self, step: Callable[[], object]) -> None:
+        """Run ``step`` once the write that it is part of is durable; at once if there is none.
+
+        A write that fails drops its steps, and one that is tried again collects them anew: people
+        and callbacks hear of each write once, and of failed ones never.
+        """
+        with self._lock:
+            if self._recorder.collecting:
+                self._later.append(step)
+                return
+        step()
 
     def intend(self, entering: Batch | None = None, leaving: Batch | None = None) -> Intent:
         """Say that entries are about to be written to the store, in place of others that leave it.

@@ -221,9 +221,7 @@ class Sharing(Recorder):
         self._turn_is_over()
         self._read_to(positions.start - 1)
         self._apply_mine(happened, positions)
-        # Who asks from outside how the guard stands reads thresholds from a snapshot.
-        anew = any(event.change is Change.RECALIBRATED for event, _ in happened)
-        self._keep_short(anew=anew)
+        self._keep_short()
         return answer
 
     def _write(
@@ -429,9 +427,11 @@ class Sharing(Recorder):
                     mine = self._database.write(take)
                     until = time.monotonic() + self._journal.lease / BEATS
                 else:
-                    time.sleep(PAUSE)
+                    self.catch_up()  # what is read now need not be read in the turn
                     with self._database.read() as session:
                         mine = self._journal.turn(session) == self.writer
+                    if not mine:
+                        time.sleep(PAUSE)
         except BaseException:
             self.give_up_turn()
             raise
@@ -511,9 +511,9 @@ class Sharing(Recorder):
         size = len(event.entries) if event.entries is not None else 0
         self._tail.append((position, size + ROW_COST))
 
-    def _keep_short(self, share: float = SNAPSHOT_AFTER, *, anew: bool = False) -> None:
+    def _keep_short(self, share: float = SNAPSHOT_AFTER) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
-        wanted = max(SNAPSHOT_AT_LEAST, share * self._hands.size()) if not anew else 0
+        wanted = max(SNAPSHOT_AT_LEAST, share * self._hands.size())
         if self._length() < wanted:
             return
         try:

@@ -35,7 +35,7 @@ from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.state import part_of
 
 # Events after which thresholds may be others.
-CALIBRATING = (str(Change.RECALIBRATED), str(Change.REPLACED))
+CALIBRATING = (str(Change.REPLACED),)
 ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
 
 
@@ -166,8 +166,6 @@ class _State:
                 self.known.update(ids)
             case Change.FORGOTTEN | Change.RECALLED:
                 self.known.difference_update(ids)
-            case Change.RECALIBRATED:
-                self.calibrated, self.calibrated_at = True, len(self.known)
         if event.change is Change.RECALLED and event.entries is not None:
             self.arrivals.recalled(event.entries, event.accused)
         if event.counted is not None and self.calibrated:

@@ -1,9 +1,8 @@
-"""Where held entries wait for a decision."""
+"""Quarantine: held entries, the audit log, and the tables of review cases."""
 
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.quarantine.entries import (
     LET_IN,
-    Found,
     HeldEntry,
     LogRecord,
     Print,
@@ -12,13 +11,15 @@ from ragshield_core.quarantine.entries import (
     Verified,
     batches_of,
 )
+from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.narrowing import Narrowing
+from ragshield_core.quarantine.revisions import unkeepable
 from ragshield_core.quarantine.store import Quarantine
 
 __all__ = [
     "DEFAULT_URL",
     "LET_IN",
-    "Found",
+    "AuditLog",
     "HeldEntry",
     "LogRecord",
     "Narrowing",
@@ -28,4 +29,5 @@ __all__ = [
     "Unverified",
     "Verified",
     "batches_of",
+    "unkeepable",
 ]

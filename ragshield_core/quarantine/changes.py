@@ -29,7 +29,7 @@ REKEYED = "all digests, those of earlier lines as well, are by another key; the 
 
 
 class _Event(NamedTuple):
-    """What happened to one revision, or to a rule, on its way into the log."""
+    """A change of one revision, or of a rule, on its way into the log."""
 
     action: str
     row: HeldRow | RuleRow | Mapping[str, Any]
@@ -38,7 +38,7 @@ class _Event(NamedTuple):
 
 
 class Changes:
-    """What one transaction changes.
+    """Changes of one transaction.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def now() -> str:
 
 
 def _nothing(namespace: str) -> dict[str, Any]:
-    """Return what a line is about that tells of no row."""
+    """Return the columns of a line that is about no row."""
     return {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
 
 

@@ -1,4 +1,4 @@
-"""Where the metadata of an entry says which document it is a part of."""
+"""Documents: read from the metadata of an entry that is a part of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a quarantine says of the entries that it holds."""
+"""Held entries and lines of the log, as a quarantine returns them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_ID = 60
 
 
 class Status(StrEnum):
-    """Where a held entry stands."""
+    """Status of an entry in quarantine."""
 
     HELD = "held"  # waits for a reviewer's decision
     RELEASED = "released"  # judged good, back in the store
@@ -56,7 +56,7 @@ class HeldEntry:
 
     @property
     def decided(self) -> bool:
-        """Whether a person has decided of it."""
+        """Whether a person has released or confirmed it."""
         return self.status in (Status.RELEASED, Status.CONFIRMED)
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class HeldEntry:
 
 
 class Print(NamedTuple):
-    """Which revision is in quarantine, and where it stands."""
+    """A revision in quarantine and its status, without text and vector."""
 
     number: int  # in the order in which they came
     id: str
@@ -78,16 +78,6 @@ class Print(NamedTuple):
     def metadata(self) -> dict[str, Any]:
         """Its metadata, if that was asked for."""
         return {} if self.metadata_text is None else metadata_json.loads(self.metadata_text)
-
-
-class Found(NamedTuple):
-    """What detectors found of a revision, and what people made of it."""
-
-    number: int  # in the order in which they came
-    id: str
-    status: Status
-    lineage: str | None
-    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +95,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What came out when somebody last verified log and entries.
+    """Outcome of the last verification of log and entries.
 
     Attributes
     ----------
@@ -127,7 +117,7 @@ class Verified:
 
 
 class Unverified(StrEnum):
-    """Why nothing can be said of the last verification."""
+    """Why the outcome of the last verification is unknown."""
 
     NEVER = "never"
     KEYLESS = "keyless"
@@ -135,7 +125,7 @@ class Unverified(StrEnum):
     OTHER_KEY = "other key"
     """It was noted with an audit key that is not given here, so that it cannot be checked."""
     CHANGED = "changed"
-    """What was noted is not as it was written."""
+    """Its line was changed after it was written."""
 
 
 def batch_of(held: Sequence[HeldEntry]) -> Batch:

@@ -1,4 +1,4 @@
-"""Whether log, entries and rules are as they were written: the log is replayed against them."""
+"""Verification: replays the log against entries and rules, and finds the first that differs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
 
 
 def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) -> None:
-    """Compare held entries, rules, and what is noted of indexes, with what the log says of them.
+    """Compare held entries, rules and notes of indexes with the log.
 
     All of them, of whichever namespace; entries of others than the one that asks are not named.
 
@@ -178,7 +178,7 @@ def last_lines_of(
 
 
 def tampered(row: HeldRow) -> TamperedError:
-    """Return what is said of a row that is not as it was written."""
+    """Return the error for a row that was changed after it was written."""
     why = "it is not as it was written, and nothing was done; purge it to go on without it"
     return _changed(row, why, row.namespace)
 

@@ -96,7 +96,7 @@ def searched(text: str) -> str:
 
 
 def wording_of(text: bytes) -> str:
-    """Return what copies of a text have in common: a digest of it without numbers and spaces."""
+    """Return a digest that copies of a text share: of the text without numbers and spaces."""
     plain = NUMBERS.sub(" ", decoded(text).casefold()).strip()
     return hashlib.sha256(encoded(plain) or text).hexdigest()[:32]
 
@@ -214,7 +214,7 @@ class _TornError(Exception):
 
 
 class _Tally:
-    """What changes of cases of a namespace."""
+    """Changes of the cases of a namespace."""
 
     def __init__(self, session: Session, namespace: str) -> None:
         self._session, self.namespace = session, namespace
@@ -234,7 +234,7 @@ class _Tally:
                 raise _TornError
 
     def telling(self, numbers: Sequence[int], store: str) -> list[int]:
-        """Return which of some cases are of a store, and have entries that tell.
+        """Return the cases of a store, among some, that have entries which tell.
 
         As they will be: those that are told anew are not in the table.
         """
@@ -384,7 +384,7 @@ def _spaced(names: Iterable[str]) -> str:
 
 
 def anchor_of(findings: Sequence[Values]) -> str | None:
-    """Return what entries have in common that resemble one entry more than any other.
+    """Return a digest that entries share which resemble one entry more than any other.
 
     By the strongest finding that names entries: its detector, and whom it names first.
     """
@@ -422,7 +422,7 @@ MEMBER = (
 
 
 def _entry(row: Values) -> Entry:
-    """Return what of a held row tells its case: columns of a member, and whom it names."""
+    """Return the columns of a case member, and the ids that its findings name."""
     findings = json.loads(row["findings"])
     detectors = _spaced({_one_word(one["detector"]) for one in findings})
     return {
@@ -577,7 +577,7 @@ def _placed(namespace: str, *columns: Any) -> Select[Any]:
 
 
 def _telling(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield what was asked of entries that are a reason for others to join their case.
+    """Yield the rows of entries whose status lets others join their case.
 
     Asked in SQL, the index of the status leads a planner through everything that is held.
     """

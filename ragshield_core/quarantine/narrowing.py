@@ -1,4 +1,4 @@
-"""Which held entries are looked at."""
+"""Filters for lists of held entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ragshield_core.quarantine.tables import HeldRow, MemberRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """What entries of a quarantine have in common; ``None`` of what does not matter.
+    """A filter for held entries; fields that are ``None`` do not matter.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from ragshield_core.quarantine.tables import ANY_STORE, HeldRow
 
 
 def to_held(row: HeldRow) -> HeldEntry:
-    """Return what a row holds."""
+    """Return a row as a held entry."""
     vector = np.frombuffer(row.vector, dtype="<f4").astype(np.float32)
     return HeldEntry(
         entry=Entry(

@@ -1,4 +1,4 @@
-"""What is asked of a database in the way in which it is quickest there."""
+"""SQL expressions that each database answers in its quickest way."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class RuleRow(TableBase):
 
 
 class IndexedRow(TableBase):
-    """What an indexing run has held."""
+    """An entry that an indexing run brought, and that was held."""
 
     __tablename__ = "ragshield_indexed"
     __table_args__ = (

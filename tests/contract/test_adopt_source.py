@@ -136,7 +136,9 @@ def test_what_comes_free_of_an_adopted_source_is_in_the_store(world):
     assert world.served() == set(world.usual + world.unusual) - worst
     assert held(world) == worst
     assert world.guard.questions() == ()
-    log = [(one.action, one.actor) for one in world.guard.quarantine.log()[-len(released) - 1 :]]
+    log = [
+        (one.action, one.actor) for one in world.guard.quarantine.log.lines()[-len(released) - 1 :]
+    ]
     assert log == [("adopt", "anna")] + [("release", "anna")] * len(released)
 
 

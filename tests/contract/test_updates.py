@@ -276,12 +276,12 @@ def test_the_same_version_again_is_quiet(world, caplog, monkeypatch):
 
     monkeypatch.setattr(world.guard, "screen", noting)
     rows = [(one.id, one.status, one.number) for one in world.quarantine.list(None)]
-    before = len(world.quarantine.log())
+    before = len(world.quarantine.log.lines())
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         world.bring(a=NEW, b=OTHER)
     assert [(one.id, one.status, one.number) for one in world.quarantine.list(None)] == rows
-    assert len(world.quarantine.log()) == before
+    assert len(world.quarantine.log.lines()) == before
     assert set(screened).isdisjoint(set(NEW) - set(OLD))
     assert [one.getMessage() for one in caplog.records if one.name == "ragshield"] == []
     assert world.served("a") == sorted(OLD)

@@ -259,7 +259,7 @@ def test_processes_that_open_an_empty_database_at_once_all_succeed(url):
     assert [child.communicate(timeout=120)[1] for child in children] == [""] * len(names)
     quarantine = Quarantine(url)
     assert {held.id for held in quarantine.list()} == set(names)
-    quarantine.verify()
+    quarantine.log.verify()
     quarantine.close()
 
 

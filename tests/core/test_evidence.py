@@ -16,7 +16,7 @@ from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
 from ragshield_core.errors import QuarantineError, TamperedError
-from ragshield_core.quarantine import Unverified
+from ragshield_core.quarantine import Unverified, Verified
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.tools.rules import Rules
@@ -62,19 +62,19 @@ def quarantine(on_file, key):
     rule = rules.add("trusted_source", "mails", **given)
     rules.revoke(rule.number, by="emil", reason="sold")
     rules.add("trusted_source", "wiki", **given)
-    quarantine.verify()
+    quarantine.log.verify()
     return quarantine
 
 
 def sql(quarantine, statement, values=()):
     quarantine.close()
-    file = quarantine.url.removeprefix("sqlite:///")
+    file = quarantine.database.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         assert connection.execute(statement, values).rowcount > 0, statement
 
 
 def value_of(quarantine, table, column):
-    file = quarantine.url.removeprefix("sqlite:///")
+    file = quarantine.database.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection:
         query = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
         return connection.execute(query).fetchone() or (1, None)
@@ -93,7 +93,7 @@ def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
     sql(quarantine, change, (changed, row))
     numbers = f"({row}|{changed if column == 'number' else row})"
     with pytest.raises(QuarantineError, match=rf"(line|row) {numbers}\b.*backup"):
-        quarantine.verify()
+        quarantine.log.verify()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_no_column_can_be_emptied_unnoticed(quarantine, table, column):
     change = f"UPDATE {table} SET {column} = NULL WHERE rowid = ?"  # noqa: S608
     sql(quarantine, change, (row,))
     with pytest.raises(QuarantineError, match=rf"(line|row) {row}\b.*backup"):
-        quarantine.verify()
+        quarantine.log.verify()
 
 
 def test_every_column_was_filled(quarantine, key):
@@ -124,11 +124,11 @@ def test_every_column_was_filled(quarantine, key):
 @pytest.mark.parametrize("table", ["ragshield_quarantine", "ragshield_audit_log", "ragshield_rule"])
 @pytest.mark.parametrize("which", ["MIN", "MAX"])
 def test_no_row_can_be_deleted_unnoticed(quarantine, table, which):
-    anchor = quarantine.head()
+    anchor = quarantine.log.head()
     row = f"(SELECT {which}(rowid) FROM {table})"  # noqa: S608
     sql(quarantine, f"DELETE FROM {table} WHERE rowid = {row}")  # noqa: S608
     with pytest.raises(QuarantineError, match=r"missing|line"):
-        quarantine.verify(anchor)
+        quarantine.log.verify(anchor)
 
 
 def test_no_row_can_be_slipped_in(quarantine):
@@ -138,35 +138,35 @@ def test_no_row_can_be_slipped_in(quarantine):
     taken = f"SELECT 'released', {values} FROM ragshield_quarantine WHERE entry_id = 'a'"  # noqa: S608
     sql(quarantine, f"INSERT INTO {into} {taken}")
     with pytest.raises(QuarantineError, match=r"entry 'new'.*slipped in"):
-        quarantine.verify()
+        quarantine.log.verify()
 
 
 def test_an_emptied_log_is_not_whole(quarantine):
     sql(quarantine, "DELETE FROM ragshield_audit_log")
     with pytest.raises(QuarantineError, match="slipped in"):
-        quarantine.verify()
+        quarantine.log.verify()
 
 
 def test_a_log_that_was_cut_off_does_not_reach_its_anchor(quarantine):
-    early = quarantine.head()
+    early = quarantine.log.head()
     quarantine.hold(Batch.of(ids=["e"], texts=["t"], embeddings=None))
-    anchor = quarantine.head()
-    quarantine.verify(early)
-    quarantine.verify(anchor)
+    anchor = quarantine.log.head()
+    quarantine.log.verify(early)
+    quarantine.log.verify(anchor)
     sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'e'")
     sql(quarantine, "DELETE FROM ragshield_audit_log WHERE entry_id = 'e'")
-    quarantine.verify(early)  # from within it cannot be seen
+    quarantine.log.verify(early)  # from within it cannot be seen
     with pytest.raises(QuarantineError, match="lines were cut off"):
-        quarantine.verify(anchor)
+        quarantine.log.verify(anchor)
     quarantine.hold(Batch.of(ids=["f"], texts=["u"], embeddings=None))
     with pytest.raises(QuarantineError, match="expected the digest of the anchor"):
-        quarantine.verify(anchor)
+        quarantine.log.verify(anchor)
 
 
 @pytest.mark.parametrize("anchor", ["", "x:y", "7", "7:", "0:abc", "-1:abc"])
 def test_what_is_no_anchor_is_refused(quarantine, anchor):
     with pytest.raises(QuarantineError, match="expected what `ragshield quarantine verify --head`"):
-        quarantine.verify(anchor)
+        quarantine.log.verify(anchor)
 
 
 @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ def test_a_new_digest_does_not_hide_a_change_from_the_log(quarantine):
     with quarantine.database.read() as session:
         row = session.get(HeldRow, 1)
         row.text = b"poison"
-        made = quarantine._digests.of_row(row)
+        made = quarantine.log.digests.of_row(row)
         session.rollback()
     change = "UPDATE ragshield_quarantine SET text = ?, digest = ? WHERE number = 1"
     sql(quarantine, change, (b"poison", made))
     with pytest.raises(QuarantineError, match="not as it was written"):
         quarantine.release(["a"])
     with pytest.raises(QuarantineError, match=r"row 1 .*the log says"):
-        quarantine.verify()
+        quarantine.log.verify()
 
 
 # Keys
@@ -227,7 +227,7 @@ def test_who_has_no_key_can_neither_verify_nor_go_on(on_file):
     for other in (None, "another key, which is long as well"):
         stranger = Quarantine(on_file, audit_key=other)
         with pytest.raises(QuarantineError, match="written with the key"):
-            stranger.verify()
+            stranger.log.verify()
         with pytest.raises(QuarantineError, match=r"kept with the key.*Nothing was written"):
             stranger.hold(Batch.of(ids=["b"], texts=["t"], embeddings=None))
         assert stranger.count() == 1
@@ -237,10 +237,10 @@ def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
     """Somebody replaces the whole database by a whole one of their own."""
     theirs = Quarantine(f"sqlite:///{tmp_path}/q.db")
     theirs.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
-    theirs.verify()
-    mine = Quarantine(theirs.url, audit_key=KEY)
+    theirs.log.verify()
+    mine = Quarantine(theirs.database.url, audit_key=KEY)
     with pytest.raises(QuarantineError, match="written without a key"):
-        mine.verify()
+        mine.log.verify()
     with pytest.raises(QuarantineError, match="ragshield quarantine seal"):
         mine.hold(Batch.of(ids=["b"], texts=["t"], embeddings=None))
 
@@ -250,15 +250,15 @@ def test_a_new_key_seals_what_was_written_without(on_file):
     plain.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
     plain.indexes.note(["a"], "manual")
     with pytest.raises(QuarantineError, match="no key to seal with"):
-        plain.seal()
+        plain.log.seal()
     mine = Quarantine(on_file, audit_key=KEY)
-    mine.seal(by="anna")
-    mine.verify()
-    assert [(r.action, r.actor) for r in mine.log()[-2:]] == [("seal", "anna")] * 2
+    mine.log.seal(by="anna")
+    mine.log.verify()
+    assert [(r.action, r.actor) for r in mine.log.lines()[-2:]] == [("seal", "anna")] * 2
     mine.release(["a"])
-    mine.verify()
+    mine.log.verify()
     with pytest.raises(QuarantineError, match="written with the key"):
-        mine.seal()  # it is
+        mine.log.seal()  # it is
 
 
 def test_a_new_key_does_not_seal_what_was_changed(on_file):
@@ -266,14 +266,14 @@ def test_a_new_key_does_not_seal_what_was_changed(on_file):
     plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     sql(plain, "UPDATE ragshield_quarantine SET status = 'released'")
     with pytest.raises(QuarantineError, match="it was changed"):
-        Quarantine(on_file, audit_key=KEY).seal()
+        Quarantine(on_file, audit_key=KEY).log.seal()
 
 
 def test_a_key_may_come_from_the_environment(on_file, monkeypatch):
     monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", KEY)
     Quarantine(on_file).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     monkeypatch.delenv("RAGSHIELD_AUDIT_KEY")
-    Quarantine(on_file, audit_key=KEY.encode()).for_store("news").verify()
+    Quarantine(on_file, audit_key=KEY.encode()).for_store("news").log.verify()
     assert KEY not in repr(vars(Quarantine(on_file, audit_key=KEY)))
     with pytest.raises(QuarantineError, match="expected 16 or more"):
         Quarantine(on_file, audit_key="short")
@@ -284,53 +284,53 @@ NEW = "another secret of the tests, as long"
 
 def test_a_key_is_exchanged_for_another_with_all_that_was_written(quarantine, key):
     anchors = []
-    mine = Quarantine(quarantine.url, audit_key=key, anchor=anchors.append)
+    mine = Quarantine(quarantine.database.url, audit_key=key, anchor=anchors.append)
     quarantine.for_store("news").release(["a"], by="dora")
-    before, head = mine.log(), mine.head()
-    mine.rekey(NEW, by="anna")
-    mine.verify(anchors[-1])
-    Quarantine(mine.url, audit_key=NEW).verify()
-    assert mine.log()[: len(before)] == before
-    told = mine.log()[len(before)]
+    before, head = mine.log.lines(), mine.log.head()
+    mine.log.rekey(NEW, by="anna")
+    mine.log.verify(anchors[-1])
+    Quarantine(mine.database.url, audit_key=NEW).log.verify()
+    assert mine.log.lines()[: len(before)] == before
+    told = mine.log.lines()[len(before)]
     assert (told.action, told.actor) == ("rekey", "anna")
     assert head in told.note
     with pytest.raises(QuarantineError, match="expected the digest of the anchor"):
-        mine.verify(head)
+        mine.log.verify(head)
     with pytest.raises(QuarantineError, match="used already"):
-        mine.rekey(NEW)
+        mine.log.rekey(NEW)
     with pytest.raises(QuarantineError, match="kept with the key"):
         quarantine.hold(Batch.of(ids=["late"], texts=["t"], embeddings=None))
     with pytest.raises(QuarantineError, match="was written with the key"):
-        quarantine.verify()
+        quarantine.log.verify()
     mine.release([held.id for held in mine.list()])
     mine.hold(Batch.of(ids=["later"], texts=["t"], embeddings=None))
-    mine.verify()
+    mine.log.verify()
     for statement in (
         "UPDATE ragshield_audit_log SET actor = 'x' WHERE seq = 1",
         "UPDATE ragshield_quarantine SET status = 'released' WHERE entry_id = 'later'",
     ):
         sql(mine, statement)
         with pytest.raises(QuarantineError, match="broken"):
-            Quarantine(mine.url, audit_key=NEW).verify()
+            Quarantine(mine.database.url, audit_key=NEW).log.verify()
 
 
 def test_what_was_changed_gets_no_digest_by_a_new_key(quarantine, key):
     sql(quarantine, "UPDATE ragshield_quarantine SET note = 'x' WHERE entry_id = 'c'")
-    before = quarantine.head()
-    mine = Quarantine(quarantine.url, audit_key=key)
+    before = quarantine.log.head()
+    mine = Quarantine(quarantine.database.url, audit_key=key)
     with pytest.raises(QuarantineError, match="entry 'c'"):
-        mine.rekey(NEW)
-    assert mine.head() == before
+        mine.log.rekey(NEW)
+    assert mine.log.head() == before
     with pytest.raises(QuarantineError, match="entry 'c'"):
-        mine.verify()  # still by the old one
+        mine.log.verify()  # still by the old one
 
 
 def test_without_the_old_key_there_is_no_new_one(on_file):
     Quarantine(on_file, audit_key=KEY).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     with pytest.raises(QuarantineError, match="none is given"):
-        Quarantine(on_file).rekey(NEW)
+        Quarantine(on_file).log.rekey(NEW)
     with pytest.raises(QuarantineError, match="expected 16 or more"):
-        Quarantine(on_file, audit_key=KEY).rekey("short")
+        Quarantine(on_file, audit_key=KEY).log.rekey("short")
 
 
 def test_entries_of_other_namespaces_are_not_named(on_file):
@@ -338,9 +338,9 @@ def test_entries_of_other_namespaces_are_not_named(on_file):
     theirs.hold(Batch.of(ids=["secret"], texts=["t"], embeddings=None))
     sql(theirs, "UPDATE ragshield_quarantine SET note = 'x'")
     with pytest.raises(QuarantineError, match="entry 'secret'"):
-        theirs.verify()
+        theirs.log.verify()
     with pytest.raises(QuarantineError, match="of another namespace") as found:
-        Quarantine(on_file).verify()
+        Quarantine(on_file).log.verify()
     assert "secret" not in str(found.value)
     assert "theirs" not in str(found.value)
 
@@ -353,11 +353,11 @@ def test_heads_are_sent_as_they_are_made(on_file, caplog):
     quarantine = Quarantine(on_file, anchor=sent.append)
     news = quarantine.for_store("news")
     news.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
-    assert sent == [quarantine.head()]
+    assert sent == [quarantine.log.head()]
     news.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))  # nothing new
     assert len(sent) == 1
     news.release(["a"])
-    assert sent[1:] == [quarantine.head()]
+    assert sent[1:] == [quarantine.log.head()]
 
     def fail(_head):
         msg = "no network"
@@ -389,7 +389,7 @@ def test_the_command_says_what_is_broken(on_file, ragshield):
     quarantine = Quarantine(on_file)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
     code, head = ragshield("quarantine", "verify", "--head", "--database", on_file)
-    assert (code, head.strip()) == (0, quarantine.head())
+    assert (code, head.strip()) == (0, quarantine.log.head())
     quarantine.purge(["a"])
     check = ("quarantine", "verify", "--database", on_file)
     code, said = ragshield(*check, "--anchor", head.strip())
@@ -405,19 +405,20 @@ def test_the_command_seals(on_file, ragshield, monkeypatch):
     assert ragshield("quarantine", "verify", "--database", on_file)[0] == 1
     assert ragshield("quarantine", "seal", "--by", "anna", "--database", on_file)[0] == 0
     assert ragshield("quarantine", "verify", "--database", on_file)[0] == 0
-    assert Quarantine(on_file).log()[-1].actor == "anna"
+    assert Quarantine(on_file).log.lines()[-1].actor == "anna"
 
 
 def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on_file, key, caplog):
-    assert quarantine.verified() is None
-    last = quarantine.position()
-    quarantine.verify(by="nina")
-    assert (quarantine.verified().by, quarantine.verified().up_to) == ("nina", last)
-    assert Quarantine(on_file, namespace="others", audit_key=key).verified() is None
-    quarantine.verify()  # its own line is one of the log
+    assert quarantine.log.verification() is Unverified.NEVER
+    last = quarantine.log.end()
+    quarantine.log.verify(by="nina")
+    assert (quarantine.log.verification().by, quarantine.log.verification().up_to) == ("nina", last)
+    others = Quarantine(on_file, namespace="others", audit_key=key)
+    assert others.log.verification() is Unverified.NEVER
+    quarantine.log.verify()  # its own line is one of the log
     with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("UPDATE ragshield_audit_log SET actor = 'eve' WHERE action = 'verify'")
-    assert quarantine.verified() is None
+    assert quarantine.log.verification() is Unverified.CHANGED
     assert "of a verification, was changed" in caplog.text
 
 
@@ -430,7 +431,7 @@ FORGED = {
 def forge(quarantine, seq, **values):
     """Change a line of the log, and give it the digest that anybody can make."""
     quarantine.close()
-    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+    with closing(sqlite3.connect(quarantine.database.url.removeprefix("sqlite:///"))) as connection:
         connection.row_factory = sqlite3.Row
         query = "SELECT * FROM ragshield_audit_log WHERE seq = ?"
         before = connection.execute(query, (seq - 1,)).fetchone()
@@ -448,12 +449,11 @@ def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
     quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
     sql(quarantine, "UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'a'")
     with pytest.raises(QuarantineError):
-        quarantine.verify(by="nightly")
-    assert not quarantine.verified().whole
+        quarantine.log.verify(by="nightly")
+    assert not quarantine.log.verification().whole
     forge(quarantine, 3, note="whole up to line 2", **how)
-    assert quarantine.verified() is None
     why = Unverified.KEYLESS if "key_name" in how else Unverified.CHANGED
-    assert quarantine.verification() is why
+    assert quarantine.log.verification() is why
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
@@ -480,7 +480,7 @@ def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_bac
     assert quarantine.released_among(batch)
     columns = ("status", "reviewed_at", "reviewed_by", "digest")
     query = f"SELECT {', '.join(columns)} FROM ragshield_quarantine WHERE entry_id = 'e'"  # noqa: S608
-    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+    with closing(sqlite3.connect(quarantine.database.url.removeprefix("sqlite:///"))) as connection:
         before = connection.execute(query).fetchone()
     quarantine.reopen(["e"])
     quarantine.confirm(["e"])
@@ -498,33 +498,31 @@ def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_bac
 def test_a_verification_from_before_the_key_does_not_count(on_file):
     plain = Quarantine(on_file)
     plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
-    plain.verify(by="nina")
+    plain.log.verify(by="nina")
     quarantine = Quarantine(on_file, audit_key=KEY)
-    quarantine.seal()
-    assert quarantine.verified() is None
-    assert quarantine.verification() is Unverified.KEYLESS
-    quarantine.verify(by="nina")
-    assert quarantine.verified().whole
+    quarantine.log.seal()
+    assert quarantine.log.verification() is Unverified.KEYLESS
+    quarantine.log.verify(by="nina")
+    assert quarantine.log.verification().whole
 
 
 def test_without_the_key_a_verification_cannot_be_checked_and_nobody_is_accused(on_file, caplog):
     quarantine = Quarantine(on_file, audit_key=KEY)
-    assert quarantine.verification() is Unverified.NEVER
+    assert quarantine.log.verification() is Unverified.NEVER
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
-    quarantine.verify(by="nina")
+    quarantine.log.verify(by="nina")
     for key in (None, NEW):
         other = Quarantine(on_file, audit_key=key)
-        assert other.verification() is Unverified.OTHER_KEY
-        assert other.verified() is None
+        assert other.log.verification() is Unverified.OTHER_KEY
     assert caplog.text == ""
-    assert quarantine.verification() == quarantine.verified()
+    assert isinstance(quarantine.log.verification(), Verified)
 
 
 @pytest.mark.parametrize("note", ["whole up to line 9", "whole", None])
 def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog):
-    quarantine.verify(by="nina")
+    quarantine.log.verify(by="nina")
     sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
-    assert quarantine.verification() is Unverified.CHANGED
+    assert quarantine.log.verification() is Unverified.CHANGED
     assert "of a verification, was changed" in caplog.text
 
 
@@ -532,18 +530,18 @@ def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog)
 def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor):
     quarantine = Quarantine(on_file)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
-    quarantine.verify(by="nina")
-    before = quarantine.head()
+    quarantine.log.verify(by="nina")
+    before = quarantine.log.head()
     with pytest.raises(QuarantineError):
-        quarantine.verify(anchor, by="nina")
-    assert quarantine.head() == before
-    assert quarantine.verified().whole
+        quarantine.log.verify(anchor, by="nina")
+    assert quarantine.log.head() == before
+    assert quarantine.log.verification().whole
 
 
 def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
     sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'a'")
     with pytest.raises(TamperedError) as found:
-        quarantine.verify()
+        quarantine.log.verify()
     there = pickle.loads(pickle.dumps(found.value))  # noqa: S301 - our own
     assert (there.where, str(there)) == ("row 1 of ragshield_quarantine", str(found.value))
 
@@ -551,6 +549,6 @@ def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
 def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
     other = Quarantine(on_file, audit_key="another secret of the tests")
     with pytest.raises(QuarantineError, match="the audit log is broken at line 1"):
-        other.verify(by="nina")
+        other.log.verify(by="nina")
     assert "could not be told that it was verified" in caplog.text
-    assert [line for line in quarantine.log() if line.action == "verify"] == []
+    assert [line for line in quarantine.log.lines() if line.action == "verify"] == []

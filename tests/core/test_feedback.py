@@ -78,13 +78,13 @@ def test_more_than_was_accepted_moves_thresholds_in_all_workers(any_url):
     apply(seen, by="anna", note="a new source")
     other.catch_up()
     assert one.thresholds["scripted"] == other.thresholds["scripted"] == moved.then
-    line = quarantine.log()[-1]
+    line = quarantine.log.lines()[-1]
     assert (line.action, line.actor) == ("recalibrate", "anna")
     assert "a new source" in line.note
     (late,) = opened(any_url, 1)
     assert late.thresholds == one.thresholds
     assert quarantine.count() == 90  # they wait as before
-    quarantine.verify()
+    quarantine.log.verify()
     with pytest.raises(StalePreviewError):
         apply(seen, by="anna")
     for guard in (one, other, late):
@@ -114,7 +114,7 @@ def test_a_stale_preview_is_refused(url):
     with pytest.raises(StalePreviewError, match="look at a new one"):
         apply(seen, by="anna")
     assert guard.thresholds == before
-    assert "recalibrate" not in {line.action for line in guard.quarantine.log()}
+    assert "recalibrate" not in {line.action for line in guard.quarantine.log.lines()}
 
 
 def test_a_release_by_sql_moves_nothing(url):

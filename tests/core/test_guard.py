@@ -209,7 +209,7 @@ def test_screening_is_pure(tmp_path):
     first = guard.screen(MIXED)
     second = guard.screen(MIXED)
     assert saved(guard, tmp_path / "after") == before
-    assert (quarantine.count(None), quarantine.log()) == (0, ())
+    assert (quarantine.count(None), quarantine.log.lines()) == (0, ())
     assert first.decisions == second.decisions
     assert first.batch is MIXED
     np.testing.assert_array_equal(MIXED.embeddings, vectors)

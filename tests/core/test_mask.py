@@ -10,6 +10,7 @@ from support import Scripted
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.mask import MAX_SPARE, PAGE, Claims, Mask, Search
 from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.quarantine import Status
 
 
 class Pairs(Mask):
@@ -216,9 +217,11 @@ def test_what_was_changed_is_taken_over_as_if_everything_was_read(steps):
             if what.startswith("hold"):
                 quarantine.hold(batch)
             elif what == "replace":
-                quarantine.replace(batch, ["by another"])
-            elif what in ("readmit", "stand"):
-                getattr(quarantine, what)(batch)
+                quarantine.keep_stored(batch, Status.REPLACED, ["by another"])
+            elif what == "stand":
+                quarantine.keep_stored(batch, Status.READMITTED)
+            elif what == "readmit":
+                quarantine.readmit(batch)
             else:
                 getattr(quarantine, what)(batch.ids)
         except QuarantineError:

@@ -18,6 +18,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.findings import Decision, Report, Unjudged, Verdict
+from ragshield_core.quarantine import Unverified
 from ragshield_core.tools.review.notifications import Kind, Notice, Notifier, Webhook
 
 KEY = bytes(range(32))
@@ -164,15 +165,15 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     notifier = Notifier([heard.append])
     hold(quarantine, found("g0"))
     assert notifier.verify(quarantine)
-    assert quarantine.verified() is None  # nobody in particular
+    assert quarantine.log.verification() is Unverified.NEVER  # nobody in particular
     assert notifier.verify(quarantine, by="nightly")
-    last = quarantine.verified()
+    last = quarantine.log.verification()
     assert (last.by, last.whole, last.up_to, last.said) == ("nightly", True, 1, "")
     with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve' WHERE seq = 1")
     for _ in range(2):
         assert not notifier.verify(quarantine, by="nightly")
-    last = quarantine.verified()
+    last = quarantine.log.verification()
     assert (last.whole, last.up_to) == (False, 3)
     assert "broken at line 1" in last.said
     assert notifier.flush()
@@ -190,17 +191,17 @@ def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(o
     quarantine, heard = Quarantine(on_file), []
     notifier = Notifier([heard.append])
     hold(quarantine, *(found(f"g{n}") for n in range(5)))
-    anchor = quarantine.head()
+    anchor = quarantine.log.head()
     assert anchor.startswith("5:")
     cut_off(quarantine, 2)
     for _ in range(4):
         assert not notifier.verify(quarantine, anchor, by="nightly")
-    assert quarantine.position() == 2
-    assert quarantine.verified() is None
+    assert quarantine.log.end() == 2
+    assert quarantine.log.verification() is Unverified.NEVER
     for n in range(5, 9):  # others write on, up to the anchor and past it
         hold(quarantine, found(f"g{n}"))
         assert not notifier.verify(quarantine, anchor, by="nightly")
-    assert not quarantine.verified().whole
+    assert not quarantine.log.verification().whole
     assert notifier.flush()
     (one,) = heard
     assert one.kind is Kind.LOG_BROKEN

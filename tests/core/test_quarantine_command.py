@@ -11,6 +11,7 @@ from ragshield_core import Batch, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.quarantine import Status, Unverified
 from ragshield_core.tools.review.cases import Cases
 
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
@@ -58,7 +59,7 @@ def test_a_note_is_kept_in_the_log(ragshield, held):
     ragshield("quarantine", "release", UUID, "--by", "anna", "--note", "seen on paper")
     ragshield("quarantine", "confirm", "b", "--note", "a copy")
     ragshield("quarantine", "purge", "b", "--note", "asked for")
-    notes = [(line.action, line.note) for line in held.log()][2:]
+    notes = [(line.action, line.note) for line in held.log.lines()][2:]
     assert notes == [("release", "seen on paper"), ("confirm", "a copy"), ("purge", "asked for")]
 
 
@@ -110,7 +111,7 @@ def test_the_key_is_exchanged_and_neither_is_shown(ragshield, held, monkeypatch)
     assert ragshield("quarantine", "verify")[0] == 1  # by the old one
     monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", new)
     assert ragshield("quarantine", "verify")[0] == 0
-    assert [line.actor for line in held.log() if line.action == "rekey"] == ["anna", "anna"]
+    assert [line.actor for line in held.log.lines() if line.action == "rekey"] == ["anna", "anna"]
 
 
 # Cases
@@ -153,7 +154,7 @@ def grouped(tmp_path):
 
 
 def case_of(quarantine, detector):
-    (case,) = Cases(quarantine).list(detector=detector)
+    (case,) = Cases(quarantine).page(detector=detector).cases
     return str(case.number)
 
 
@@ -199,7 +200,7 @@ def test_entries_say_their_case_and_a_case_its_entries(ragshield, grouped):
 
 def test_what_is_replaced_is_found_by_its_source(ragshield, grouped):
     batch = Batch.of(ids=["old"], texts=["before"], embeddings=None, lineages=["mill"])
-    grouped.replace(batch, ["of another lineage"], by="anna")
+    grouped.keep_stored(batch, Status.REPLACED, ["of another lineage"], by="anna")
     assert listed(ragshield, "--status", "replaced", "--source", "mill") == ["old"]
 
 
@@ -244,10 +245,10 @@ def test_a_whole_case_is_decided_once_somebody_agrees(ragshield, grouped, monkey
     assert grouped.count("confirmed") == 3
     ragshield("quarantine", "reopen", *GROUP, "--by", "anna", "--note", "a mistake")
     assert grouped.count() == 4
-    assert [(line.action, line.note) for line in grouped.log()][-1] == ("reopen", "a mistake")
+    assert [(line.action, line.note) for line in grouped.log.lines()][-1] == ("reopen", "a mistake")
     ragshield("quarantine", "release", "--case", number, "--yes", "--note", "seen")
     assert grouped.count("released") == 3
-    assert {line.note for line in grouped.log()[-3:]} == {"seen"}
+    assert {line.note for line in grouped.log.lines()[-3:]} == {"seen"}
     _, out, _ = ragshield("quarantine", "purge", "--case", number, "--yes")
     assert "deleted 3 revisions" in out
     assert grouped.count(None) == 1
@@ -257,7 +258,9 @@ def test_a_case_of_several_stores_is_purged_with_what_it_holds(ragshield, tmp_pa
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'ragshield.db'}")
     for name in ("news", "mail"):
         quarantine.for_store(name).hold(ENTRIES, by="anna")
-    (number, _, *_) = (str(case.number) for case in Cases(quarantine.for_store("mail")).list())
+    (number, _, *_) = (
+        str(case.number) for case in Cases(quarantine.for_store("mail")).page().cases
+    )
     ragshield("quarantine", "purge", "--case", number, "--yes")
     assert (quarantine.for_store("news").count(), quarantine.for_store("mail").count()) == (2, 1)
 
@@ -288,10 +291,10 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
 
 
 def test_names_are_completed_and_no_database_is_made_for_it(tmp_path, monkeypatch, grouped):
-    other = Quarantine(grouped.url, namespace="another tenant")
+    other = Quarantine(grouped.database.url, namespace="another tenant")
     other.hold(ENTRIES, by="anna")
 
-    def completed(line, database=grouped.url):
+    def completed(line, database=grouped.database.url):
         monkeypatch.setenv("RAGSHIELD_DATABASE", database)
         variables = {"_RAGSHIELD_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
         return CliRunner().invoke(app, prog_name="ragshield", env=variables).output
@@ -329,7 +332,7 @@ def test_a_whole_case_is_reopened(ragshield, grouped):
     code, out, _ = ragshield("quarantine", "reopen", "--case", number, "--yes", "--note", "wrong")
     assert (code, "reopened 2 entries" in out) == (0, True)
     assert grouped.count() == 4
-    assert {line.note for line in grouped.log()[-2:]} == {"wrong"}
+    assert {line.note for line in grouped.log.lines()[-2:]} == {"wrong"}
 
 
 def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped, monkeypatch):
@@ -380,11 +383,11 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
 
 def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, monkeypatch):
     assert ragshield("quarantine", "verify")[0] == 0
-    assert held.verified() is None
+    assert held.log.verification() is Unverified.NEVER
     assert ragshield("quarantine", "verify", "--by", "nightly")[0] == 0
-    assert (held.verified().by, held.verified().whole) == ("nightly", True)
-    before = held.position()
+    assert (held.log.verification().by, held.log.verification().whole) == ("nightly", True)
+    before = held.log.end()
     monkeypatch.setenv("RAGSHIELD_BY", "of the settings")
     code, head, _ = ragshield("quarantine", "verify", "--head")
-    assert (code, head.strip(), held.position()) == (0, held.head(), before + 1)
-    assert held.verified().by == "of the settings"
+    assert (code, head.strip(), held.log.end()) == (0, held.log.head(), before + 1)
+    assert held.log.verification().by == "of the settings"

@@ -98,8 +98,8 @@ def test_processes_that_judge_the_same_entries_never_contradict_each_other(url):
     said = run(url, WORKER, [(f"w{n}", ROUNDS) for n in range(WORKERS)])
     assert sum(sum(done.values()) for done in said) == WORKERS * ROUNDS
     quarantine = Quarantine(url)
-    log = quarantine.log()
-    quarantine.verify()
+    log = quarantine.log.lines()
+    quarantine.log.verify()
     assert [record.seq for record in log] == list(range(1, len(log) + 1))
     now = {(h.id, h.entry.fingerprint): str(h.status) for h in quarantine.list(None)}
     assert now == replayed(log)

@@ -149,7 +149,7 @@ def test_who_adopts_a_source_frees_all_but_the_accepted_share():
     # One in a hundred of 400 stays, the most suspicious ones.
     assert set(freed) == {f"odd-{i}" for i in range(96)}
     assert guard.thresholds == others
-    assert guard.quarantine.log()[-1].action == "adopt"
+    assert guard.quarantine.log.lines()[-1].action == "adopt"
     # Later entries of the source are judged by the same thresholds; others by theirs.
     scores = [HIGH + 50.0, HIGH + 95.0, HIGH + 96.0, HIGH + 200.0]
     assert guard.screen(arrivals(scores, "odd", "new-")).admitted.tolist() == [
@@ -268,7 +268,7 @@ def test_who_keeps_holding_is_asked_again_after_twice_as_many():
     before = guard.thresholds
     assert guard.keep_holding("odd", by="anna") is guard
     assert guard.questions() == ()
-    assert guard.quarantine.log()[-1].action == "keep"
+    assert guard.quarantine.log.lines()[-1].action == "keep"
     assert guard.quarantine.count() == 20
     odd(guard, n=20, n_held=20, prefix="again-")
     assert guard.questions() == ()
@@ -413,7 +413,7 @@ def test_hostile_names_are_escaped(caplog):
     said += [record.getMessage() for record in caplog.records]
     guard.adopt_source(HOSTILE)
     guard.keep_holding("x" * 5_000)
-    said += [record.note or "" for record in guard.quarantine.log()]
+    said += [record.note or "" for record in guard.quarantine.log.lines()]
     for text in said:
         for letter in ("\x1b", "\u202e"):
             assert letter not in text

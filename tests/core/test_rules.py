@@ -66,7 +66,7 @@ def test_what_a_trusted_source_brings_is_admitted_with_a_note(any_url):
     assert f"rule {rule.number} (trusted_source, by 'anna', until" in note
     assert "excuses scripted 5.0000" in note
     assert [held.id for held in quarantine.list()] == ["s1", "s2"]
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 def test_of_a_batch_only_what_is_excused_goes_in(any_url):
@@ -187,11 +187,11 @@ def test_a_revoked_rule_excuses_nothing(any_url):
     gone = Rules(quarantine).revoke(rule.number, by="bert", reason="sold")
     assert gone.standing(later()) is Standing.REVOKED
     assert not guard.screen(suspicious("wiki")).admitted.any()
-    lines = [(r.action, r.actor, r.note) for r in quarantine.log()]
+    lines = [(r.action, r.actor, r.note) for r in quarantine.log.lines()]
     assert [line[:2] for line in lines] == [("rule", "anna"), ("revoke", "bert")]
     assert "our own pages" in lines[0][2]
     assert "sold" in lines[1][2]
-    quarantine.verify()
+    quarantine.log.verify()
     with pytest.raises(RuleError, match="was revoked by 'bert'"):
         Rules(quarantine).revoke(rule.number, by="anna", reason="again")
 
@@ -219,7 +219,7 @@ def test_rules_of_a_tenant_are_nothing_to_another(any_url):
     assert Rules(mine).list(every=True) == ()
     with pytest.raises(RuleError, match="there is no rule"):
         Rules(mine).revoke(rule.number, by="anna", reason="x")
-    assert mine.log() == ()
+    assert mine.log.lines() == ()
     assert verdicts(scripted(theirs).screen(suspicious("wiki"))) == ["admit"]
 
 
@@ -318,7 +318,7 @@ def test_a_rule_that_was_changed_does_not_count(any_url, change, key, caplog):
     )
     assert Rules(quarantine).list() == ()
     with pytest.raises(QuarantineError, match=r"broken|missing|slipped in"):
-        quarantine.verify()
+        quarantine.log.verify()
     with pytest.raises(RuleError, match="is not as the audit log says"):
         Rules(quarantine).revoke(1, by="anna", reason="odd")
 
@@ -354,7 +354,7 @@ def test_a_rule_with_a_good_digest_of_its_own_does_not_count_without_a_line(any_
     with quarantine.database.read() as session:
         row = session.get(RuleRow, 1)
         row.value = "mails"
-        digest = quarantine.digests.of_row(row)
+        digest = quarantine.log.digests.of_row(row)
         session.rollback()
     quarantine.close()
     sql(any_url, "UPDATE ragshield_rule SET value = 'mails', digest = :digest", digest=digest)
@@ -391,12 +391,12 @@ def test_rules_are_sealed_and_rekeyed_with_the_rest(any_url):
     made(quarantine)
     quarantine.hold(scored([5]))
     keyed = Quarantine(any_url, audit_key=KEY)
-    keyed.seal(by="anna")
-    keyed.verify()
+    keyed.log.seal(by="anna")
+    keyed.log.verify()
     assert scripted(keyed).screen(suspicious("wiki")).admitted.all()
     assert not scripted(Quarantine(any_url)).screen(suspicious("wiki")).admitted.any()
-    keyed.rekey(KEY[::-1], by="anna")
-    keyed.verify()
+    keyed.log.rekey(KEY[::-1], by="anna")
+    keyed.log.verify()
     assert scripted(keyed).screen(suspicious("wiki")).admitted.all()
 
 

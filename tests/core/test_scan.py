@@ -481,13 +481,13 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
     how = {"reason": "ours", "by": "anna", "expires_at": "never"}
     other = rules.add("trusted_source", "another", **how)
     path = kb([0.0, 9.0])
-    result = run(path, "--quarantine", quarantine.url)
+    result = run(path, "--quarantine", quarantine.database.url)
     assert (result.exit_code, quarantine.count()) == (1, 1)
     quarantine.purge(["e1"])
     rules.revoke(other.number, by="anna", reason="wrong")
     rules.add("trusted_source", "doc", **how)
     assert run(path).exit_code == 1  # a scan that holds nothing lists all that it finds
-    result = run(path, "--quarantine", quarantine.url)
+    result = run(path, "--quarantine", quarantine.database.url)
     assert (result.exit_code, quarantine.count()) == (0, 0)
     assert "1 entries are excused by rules" in result.stdout
     copy = Batch.of(
@@ -495,7 +495,7 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
     )
     quarantine.hold(copy, by="anna")
     quarantine.confirm(["e1"])
-    result = run(path, "--quarantine", quarantine.url)
+    result = run(path, "--quarantine", quarantine.database.url)
     assert "excused" not in result.stdout  # what a person has confirmed is not
 
 

@@ -178,7 +178,7 @@ def test_entries_are_released_into_the_store_that_is_named(tmp_path, monkeypatch
     done = run("quarantine", "release", "a", "--by", "anna", "--note", "a test")
     assert "released 1 entries into the store" in done.output
     assert [found.id for found in stores.store.get_by_ids(["a"])] == ["a"]
-    line = Quarantine("sqlite:///held.db").log()[-1]
+    line = Quarantine("sqlite:///held.db").log.lines()[-1]
     assert (line.action, line.actor, line.note) == ("release", "anna", "a test")
 
 

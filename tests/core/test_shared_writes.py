@@ -11,6 +11,7 @@ import pytest
 from shared_store import FolderKeeper, add
 from support import Scripted, group, join, passages, scored
 from test_replay import assert_same
+from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.adapters import keeper as core_keeper
@@ -279,6 +280,21 @@ def test_groups_that_come_through_processes_are_found(any_url, folder, workers, 
     assert {entry.id for entry in one.guard.quarantine.list()} == held
     assert one.seen() == single.seen()
     assert one.guard.status().pending == 0
+
+
+def test_what_could_not_be_held_is_not_hidden(url, folder):
+    (one,) = workers_of(url, folder, 1, detector=Scripted)
+    batch = scored([-1, 5])
+    one.store.write(batch)  # past the guard, long ago
+    with (
+        failing_commits(one.guard, OSError("no space left")),
+        pytest.raises(OSError, match="space"),
+    ):
+        add(one, batch)
+    assert one.seen() == ["s0", "s1"]
+    add(one, batch)
+    assert one.seen() == ["s0"]
+    assert [held.id for held in one.guard.quarantine.list()] == ["s1"]
 
 
 @pytest.mark.slow

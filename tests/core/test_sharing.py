@@ -2,19 +2,23 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from support import Scripted, group, knowledge_base, passages, scored, topical
 from test_replay import Writer, assert_same, labelled
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.knowledge import sharing
@@ -293,6 +297,63 @@ def test_a_judgement_that_others_have_overtaken_is_not_written(url):
     assert one.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
 
 
+class Hearing:
+    """Hears what notifiers do."""
+
+    def __init__(self):
+        self.reports = []
+
+    def screened(self, report, quarantine):
+        waiting = 0 if quarantine.database.writing else quarantine.count()
+        self.reports.append((report.quarantined[0].entry_id, waiting))
+
+    def asked(self, questions, quarantine):
+        pass
+
+    def tell(self, notice):
+        pass
+
+
+@contextmanager
+def failing_commits(guard, *errors):
+    """Have the next commits of writes fail."""
+    left = list(errors)
+
+    def fail(connection):
+        if connection.get_execution_options().get(WRITES) and left:
+            raise left.pop(0)
+
+    with guard.quarantine.database.engine() as engine:
+        event.listen(engine, "commit", fail)
+    try:
+        yield
+    finally:
+        event.remove(engine, "commit", fail)
+    assert not left
+
+
+def in_the_way():
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode, error.sqlite_errorname = 5, "SQLITE_BUSY"
+    return OperationalError("COMMIT", {}, error)
+
+
+def test_people_hear_once_of_what_is_held_and_only_when_it_is_durable(url):
+    (one,) = opened(url, 1, detectors=Scripted)
+    hearing = Hearing()
+    one.notify(hearing)
+    report = one.screen(scored([5]))
+    with failing_commits(one, in_the_way(), in_the_way()):
+        one.together(lambda: one.hold(report), at=report.position)
+    assert hearing.reports == [("s0", 1)]
+    later = one.screen(scored([5], prefix="t"))
+    with failing_commits(one, OSError("no space left")), pytest.raises(OSError, match="no space"):
+        one.together(lambda: one.hold(later), at=later.position)
+    assert (len(hearing.reports), one.quarantine.count()) == (1, 1)
+    one.together(lambda: one.hold(later), at=later.position)
+    assert hearing.reports[1:] == [("t0", 2)]
+
+
 # Processes
 
 
@@ -368,9 +429,9 @@ def test_the_log_of_an_opened_guard_is_anchored_and_verifies(tmp_path):
     batch = Batch.of(ids=["a", "b"], texts=["score=5", "fine"], embeddings=np.eye(2))
     guard.admit(guard.hold(guard.screen(batch)))
     assert len(heads) == 1
-    assert guard.quarantine.head() == heads[-1]
+    assert guard.quarantine.log.head() == heads[-1]
     guard.quarantine.release(["a"])
     assert len(heads) == 2
-    guard.quarantine.verify(heads[0])
-    guard.quarantine.verify(heads[1])
+    guard.quarantine.log.verify(heads[0])
+    guard.quarantine.log.verify(heads[1])
     guard.close()

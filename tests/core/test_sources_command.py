@@ -81,7 +81,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
     assert 0 < len(released) < 30
     assert f"released {len(released)} entries; the guard admits them at the next ingest" in out
     assert {one.reviewed_by for one in quarantine.list("released")} == {"anna"}
-    notes = {line.note for line in quarantine.log() if line.action == "release"}
+    notes = {line.note for line in quarantine.log.lines() if line.action == "release"}
     assert notes == {"ours"}
     assert quarantine.held_ids(ids) == set(ids) - released
     assert ragshield("sources", "--database", url)[0] == 0

@@ -22,6 +22,7 @@ from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
 from ragshield_core.errors import QuarantineError, StateError
 from ragshield_core.knowledge import sharing
 from ragshield_core.knowledge.tables import TableBase as SharedTables
+from ragshield_core.quarantine import Status
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.canary.storage import _Base as CanaryTables
@@ -57,7 +58,7 @@ class Tenant:
             "status": replace(guard.status(), **NOWHERE),
             "seen": self.keeper.seen(),
             "held": [(h.id, str(h.status), h.entry.text, h.note) for h in quarantine.list(None)],
-            "log": [(r.action, r.entry_id, r.actor, r.note) for r in quarantine.log()],
+            "log": [(r.action, r.entry_id, r.actor, r.note) for r in quarantine.log.lines()],
             "counts": [quarantine.count(status) for status in (None, "held", "released")],
             "prints": [p[1:] for p in quarantine.prints()],
             "noted": quarantine.indexes.ids("manual"),
@@ -116,7 +117,7 @@ LIFE = {
     "write again": lambda t: add(t.keeper, GOOD.take([0, 2])),
     "note": lambda t: t.quarantine.indexes.note(["e0", "e1"], "manual"),
     "forget note": lambda t: t.quarantine.indexes.forget(["e0"], "manual"),
-    "stand": lambda t: t.quarantine.stand(GOOD.take([2])),
+    "stand": lambda t: t.quarantine.keep_stored(GOOD.take([2]), Status.READMITTED),
     "canaries": canaries,
     "crash": crashed,
     "recover": lambda t: t.keeper.run_recovery(),
@@ -143,12 +144,12 @@ def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
             assert mine.view() == before, step
         mine, theirs = theirs, mine
     for tenant in (mine, theirs):
-        tenant.quarantine.verify()
+        tenant.quarantine.log.verify()
         again = Guard.open(any_url, tenant.namespace, detectors=[Scripted()])
         tenant.guard.catch_up()
         assert again.status().n_known == tenant.guard.status().n_known > 0
-    assert len({record.seq for t in (mine, theirs) for record in t.quarantine.log()}) == sum(
-        len(t.quarantine.log()) for t in (mine, theirs)
+    assert len({record.seq for t in (mine, theirs) for record in t.quarantine.log.lines()}) == sum(
+        len(t.quarantine.log.lines()) for t in (mine, theirs)
     )
 
 
@@ -374,13 +375,13 @@ def test_names_that_look_alike_are_tenants_of_their_own(any_url):
     for number, name in enumerate(names):
         guard = Guard.open(any_url, name, detectors=[Scripted()])
         assert [held.id for held in guard.quarantine.list()] == [f"of-{number}-0"]
-        assert {record.entry_id for record in guard.quarantine.log()} == {f"of-{number}-0"}
+        assert {record.entry_id for record in guard.quarantine.log.lines()} == {f"of-{number}-0"}
         assert guard.status().n_known == 1
         assert guard.known([f"good-{other}-0" for other in range(len(names))]) == [
             f"good-{number}-0"
         ]
         guard.close()
-    Quarantine(any_url).verify()
+    Quarantine(any_url).log.verify()
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def check_all_there(keeper, live, held):
     assert keeper.guard.quarantine.held_ids([*live, *held]) == held
     assert keeper.guard.quarantine.count() == len(held)
     assert keeper.guard.status().pending == 0
-    keeper.guard.quarantine.verify()
+    keeper.guard.quarantine.log.verify()
 
 
 def test_nothing_is_written_while_it_is_away_and_a_retry_does_it(database):

@@ -32,7 +32,7 @@ def past(store, document):
 
 def again(store):
     """Return the same store after a restart."""
-    return GuardedVectorStore(store.inner, guard=guard_of(store.quarantine.url))
+    return GuardedVectorStore(store.inner, guard=guard_of(store.quarantine.database.url))
 
 
 def texts(store):
@@ -110,7 +110,7 @@ def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
     good = held_copy(store)
     store.quarantine.confirm(["copy"])
     adopted = GuardedVectorStore.adopt(
-        store.inner, guard=guard_of(store.quarantine.url), progress=False
+        store.inner, guard=guard_of(store.quarantine.database.url), progress=False
     )
     assert adopted.guard.known(["good"]) == ["good"]
     assert texts(adopted) == [good.page_content]
@@ -151,9 +151,9 @@ def test_what_was_replaced_can_be_put_back(store, native):
         assert texts(one) == [GOOD.page_content]
     held = store.quarantine.show("a")
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.page_content, "held", "anna")
-    assert [line.action for line in store.quarantine.log()][:1] == ["replace"]
-    assert "restore" in [line.action for line in store.quarantine.log()]
-    store.quarantine.verify_log()
+    assert [line.action for line in store.quarantine.log.lines()][:1] == ["replace"]
+    assert "restore" in [line.action for line in store.quarantine.log.lines()]
+    store.quarantine.log.verify_lines()
     store.add_documents([GOOD])
     assert not store.last_report.quarantined
     with pytest.raises(QuarantineError, match=r"'a' is not replaced"):

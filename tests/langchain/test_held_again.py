@@ -61,7 +61,7 @@ def test_a_superseded_revision_that_is_admitted_later_stays_visible_after_a_rest
     assert again.get_by_ids(["page"]) == [first]
     counts = [store.quarantine.count(status) for status in ("readmitted", "superseded", "held")]
     assert counts == [1, 0, 1]
-    assert store.quarantine.log()[-1].action == "readmit"
+    assert store.quarantine.log.lines()[-1].action == "readmit"
     detector.lenient = False
     store.add_documents([first])  # held again
     assert again.quarantine.count("readmitted") == 0

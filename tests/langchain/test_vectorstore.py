@@ -575,7 +575,7 @@ def test_release_puts_the_entry_back_with_its_own_id_and_vector(store, embedding
     vector = vector_of(bad.page_content).tolist()
     assert live(store.inner)[bad.id] == (bad.page_content, bad.metadata, vector)
     assert store.quarantine.count() == 0
-    assert store.quarantine.log()[-1].actor == "anna"
+    assert store.quarantine.log.lines()[-1].actor == "anna"
     assert_in_step(store)
     assert store.similarity_search(bad.page_content, k=1) == [bad]
 
@@ -912,7 +912,7 @@ def test_a_release_that_fails_leaves_the_entry_held_and_can_be_repeated(fault):
 def test_a_release_that_cannot_be_recorded_can_be_repeated(store):
     store.add_documents(BAD)
     with (
-        patch.object(store.quarantine, "_review", side_effect=DiskFullError),
+        patch.object(store.quarantine, "release", side_effect=DiskFullError),
         pytest.raises(DiskFullError),
     ):
         store.release(ids_of(BAD))

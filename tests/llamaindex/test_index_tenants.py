@@ -23,7 +23,7 @@ def found(index):
 def told(index):
     quarantine = index.guard.quarantine
     held = [(one.entry.text, str(one.status)) for one in quarantine.list(None)]
-    return found(index), held, len(quarantine.log()), str(index.guard.status())
+    return found(index), held, len(quarantine.log.lines()), str(index.guard.status())
 
 
 def test_documents_of_one_are_nothing_to_the_other(tmp_path):

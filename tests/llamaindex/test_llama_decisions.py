@@ -95,8 +95,8 @@ def test_what_was_replaced_can_be_put_back(kept):
     assert stored(kept) == [GOOD.text]
     held = kept.quarantine.show(GOOD.node_id)
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
-    assert "restore" in [line.action for line in kept.quarantine.log()]
-    kept.quarantine.verify_log()
+    assert "restore" in [line.action for line in kept.quarantine.log.lines()]
+    kept.quarantine.log.verify_lines()
     assert kept.guard.known(ids) == ids
     write(kept, GOOD)
     assert not kept.last_report.quarantined

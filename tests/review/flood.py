@@ -82,7 +82,7 @@ def fill(quarantine, n):
     )
     indexes = [index for table in (held, log, members) for index in table.indexes]
     quarantine.close()
-    engine = create_engine(quarantine.url)
+    engine = create_engine(quarantine.database.url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _without_safety)
     with engine.begin() as connection:

@@ -13,8 +13,9 @@ from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.desk import Action, Desk
+from ragshield_core.tools.review.desk import Action, Desk, TakenBack
 from ragshield_core.tools.review.feedback import reviewed
+from ragshield_core.tools.review.feedback.found import each_found
 
 # Too many to be read within the bounds below. A server takes several times as long to fill.
 MEMBERS = {"sqlite": 50_000, "postgresql": 20_000}
@@ -84,7 +85,7 @@ class Effort:
 @pytest.mark.parametrize("n", [1, 41])
 def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatch, n):
     at = "2026-01-02T03:04:05.678901+00:00"
-    for module in ("store", "changes"):
+    for module in ("store", "revisions", "changes"):
         monkeypatch.setattr(f"ragshield_core.quarantine.{module}.now", lambda: at)
     monkeypatch.setattr(flood, "PAGE", 10)
     held, written = Quarantine(f"sqlite:///{tmp_path}/held.db"), Quarantine(url)
@@ -92,7 +93,7 @@ def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatc
         flood.hold(held, start, min(start + 15, n))
     flood.fill(written, n)
     assert flood.rows(written) == flood.rows(held)
-    written.verify()
+    written.log.verify()
     written.close()
 
 
@@ -107,15 +108,16 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     lines = desk.go_on(whole, by="anna", note=None).lines
     assert len(sent) < 40 * 3
     sent.clear()
-    assert desk.undo(lines, by="anna") == 3 * STEP
+    taken = TakenBack(lines=lines, at=lines[0] - 1)
+    assert desk.take_back(taken, by="anna").n_done == 3 * STEP
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
-    quarantine.verify()
+    quarantine.log.verify()
     quarantine.close()
 
 
 def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 100)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.found.PAGE", 100)
     quarantine, found = Quarantine(url), []
     for n in (3_000, 6_000):
         flood.fill(quarantine, n) if n == 3_000 else flood.hold(quarantine, 3_000, n)
@@ -130,7 +132,7 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
 
 
 def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 7)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.found.PAGE", 7)
     quarantine, n = Quarantine(url), 3_000
     flood.fill(quarantine, n)
     small = Quarantine(url, namespace="small")
@@ -139,7 +141,7 @@ def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatc
     small.confirm(["e5", "e14"], by="anna")
     effort = Effort(small)
     with effort.of(rows=20, steps=5_000):
-        found = small.found()
+        found = list(each_found(small))
     assert [one.id for one in found] == [f"e{k}" for k in range(20)]
     assert [k for k, one in enumerate(found) if one.status != "held"] == [3, 5, 8, 14]
     assert len({one.number for one in found}) == 20
@@ -159,7 +161,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
     for k in range(n, n + 3):
         with effort.of(rows=100, steps=3_000):
             flood.hold(store, k, k + 1)
-    waiting = {case.store: case.n_waiting for case in Cases(quarantine).list()}
+    waiting = {case.store: case.n_waiting for case in Cases(quarantine).page().cases}
     assert (
         waiting
         == {
@@ -223,7 +225,7 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     assert (quarantine.count("confirmed"), quarantine.count()) == (2 * STEP, n + 1 - 2 * STEP)
     assert check_case(1) == f"{2 * STEP}"  # what waits comes first
     assert check_case((n - 2 * STEP) // PAGE + 2) == "19"  # after one that waits, what is decided
-    lines = quarantine.log(since=n)
+    lines = quarantine.log.lines(since=n)
     assert [one.entry_id for one in lines if one.action == "confirm"] == [
         f"e{k}" for k in range(2 * STEP)
     ]

@@ -76,7 +76,7 @@ def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
     answers = [anna.client.post("/cases/1", **send) for _ in range(7)]
     assert [answer.status_code for answer in answers] == [303] * 5 + [429] * 2
     assert "Nothing was done" in answers[-1].text
-    assert sum(line.action == "keep" for line in quarantine.log()) == 5
+    assert sum(line.action == "keep" for line in quarantine.log.lines()) == 5
     looks = [anna.client.get("/cases/1").status_code for _ in range(11)]
     assert (looks[0], looks[-1]) == (200, 429)
     assert bert.decide(1, "keep").status_code == 200
@@ -120,11 +120,11 @@ def test_who_may_only_look_decides_nothing(quarantine):
         form = {"csrf": csrf, "action": "release", "entry": "1"}
         assert client.post(path, data=form).status_code == 403
     assert quarantine.count() == 1
-    before = quarantine.head()
+    before = quarantine.log.head()
     page = client.post("/health/verify", data={"csrf": csrf})
     assert f"Log and entries are whole; the head is {before}" in page.text
     assert "Nobody has verified log and entries yet" in page.text
-    assert quarantine.head() == before
+    assert quarantine.log.head() == before
     assert client.get("/login").status_code == 404
 
 
@@ -146,7 +146,7 @@ def test_in_an_application_its_people_decide_under_its_path(quarantine):
     form["csrf"] = re.search(r'name="csrf" value="([^"]+)"', page).group(1)
     answer = client.post("/review/cases/1", data=form)
     assert answer.url.path == "/review/"
-    assert quarantine.log()[-1].actor == "anna"
+    assert quarantine.log.lines()[-1].actor == "anna"
 
 
 def test_a_session_ends(quarantine, app, monkeypatch):

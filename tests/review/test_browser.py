@@ -184,7 +184,7 @@ def test_one_of_a_group_is_released_four_confirmed_and_both_undone(quarantine, p
         page.get_by_role("button", name="Undo").click()
         expect(page.get_by_role("status")).to_contain_text(told)
         assert quarantine.count() == count
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 def test_all_of_it_by_the_keyboard_alone(quarantine, person):
@@ -220,7 +220,7 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     anna.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("1 entry confirmed")
     assert [h.note for h in quarantine.list("confirmed")] == [None]
-    assert [(line.entry_id, line.note) for line in quarantine.log()][-1] == ("e1", "read it")
+    assert [(line.entry_id, line.note) for line in quarantine.log.lines()][-1] == ("e1", "read it")
     page.wait_for_load_state("load")
     anna.press("u", "Enter")
     expect(page.get_by_role("status")).to_contain_text("1 entry waits again")

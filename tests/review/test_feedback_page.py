@@ -49,7 +49,7 @@ def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
     anna.post("/feedback", token=token, note="a new source")
     assert "count in the thresholds now" in anna.told
     assert guard.thresholds["scripted"] > before
-    line = guard.quarantine.log()[-1]
+    line = guard.quarantine.log.lines()[-1]
     assert (line.action, line.actor) == ("recalibrate", "anna")
     assert "a new source" in line.note
 

@@ -53,7 +53,7 @@ def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, app):
     assert anna.last.url.path == "/"  # nothing of the case waits
     assert quarantine.count() == 0
     assert [str(quarantine.show(i).status) for i in ids] == ["released"] + ["confirmed"] * 4
-    line = quarantine.log([ids[0]])[-1]
+    line = quarantine.log.lines([ids[0]])[-1]
     assert (line.action, line.actor, line.note) == ("release", "anna", "our own leaflet")
     anna.post("/undo")
     assert "4 entries wait again" in anna.told
@@ -61,7 +61,7 @@ def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, app):
     assert "1 entry waits again" in anna.told
     assert quarantine.count() == 5
     assert quarantine.show(ids[0]).findings
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 def test_nothing_is_undone_that_somebody_else_has_decided_since(quarantine, app):
@@ -115,7 +115,7 @@ def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypat
     assert len(anna.entries) == 20
     anna.post("/cases/1", action="keep", all="yes", entry=anna.entries)
     assert quarantine.count() == 45
-    assert sum(line.action == "keep" for line in quarantine.log()) == 45
+    assert sum(line.action == "keep" for line in quarantine.log.lines()) == 45
     anna.post("/cases/1", action="confirm", all="yes", entry=anna.entries[:1])
     assert quarantine.count("confirmed") == 45
     anna.get("/")
@@ -157,14 +157,14 @@ def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, ap
     assert answer.headers["hx-redirect"] == "/cases/1"
     anna.get("/cases/1")
     assert "45 entries confirmed as poisoned" in anna.told
-    assert {line.note for line in quarantine.log() if line.action == "confirm"} == {"a flood"}
+    assert {line.note for line in quarantine.log.lines() if line.action == "confirm"} == {"a flood"}
     anna.post("/undo")
     assert "10 entries wait again; 35 lines of the log are left" in anna.last.text
     for _ in range(4):
         anna.post("/progress")
     assert "45 entries wait again" in anna.told
     assert quarantine.count() == 45
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 @pytest.mark.usefixtures("slow")
@@ -244,7 +244,9 @@ def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
     assert n_confirmed + n_released == 45
     assert f"{n_confirmed} entries confirmed" in anna.told
     assert f"{n_released} entries released" in bert.told
-    assert len([one for one in quarantine.log() if one.action in ("confirm", "release")]) == 45
+    assert (
+        len([one for one in quarantine.log.lines() if one.action in ("confirm", "release")]) == 45
+    )
 
 
 @pytest.mark.usefixtures("slow")
@@ -259,7 +261,7 @@ def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine):
             each.post("/progress")
     assert "45 wait for a second person" in anna.told
     assert "45 entries released" in bert.told
-    assert {(one.actor, one.note) for one in quarantine.log() if one.action == "release"} == {
+    assert {(one.actor, one.note) for one in quarantine.log.lines() if one.action == "release"} == {
         ("bert", "ours")
     }
 
@@ -276,7 +278,9 @@ def test_what_was_decided_is_reopened(quarantine):
     bert.post("/cases/1", reopen="1", entry=["2"], note="not ours")
     assert "1 entry reopened, to be decided anew" in bert.told
     assert store.get_by_ids([one]) == []
-    assert [(line.actor, line.note) for line in quarantine.log([one]) if line.action == "reopen"]
+    assert [
+        (line.actor, line.note) for line in quarantine.log.lines([one]) if line.action == "reopen"
+    ]
     assert quarantine.show(two).status is Status.CONFIRMED
     assert bert.post("/cases/1", reopen="1").status_code == 409
     bert.decide(1, "confirm")
@@ -325,7 +329,7 @@ def test_with_a_store_what_is_released_is_in_it_and_leaves_it_again(quarantine):
     assert store.get_by_ids([one]) == inner.get_by_ids([one]) == []
     assert store.quarantine.show(one).status is Status.HELD
     assert [f.detector for f in store.quarantine.show(one).findings] == ["clique"]
-    store.quarantine.verify()
+    store.quarantine.log.verify()
 
 
 def test_an_older_revision_is_compared(quarantine):
@@ -341,7 +345,7 @@ def test_an_older_revision_is_compared(quarantine):
 
 
 def test_a_decision_counts_for_another_worker_at_once(quarantine, app):
-    store, _ = guarded(Quarantine(quarantine.url))
+    store, _ = guarded(Quarantine(quarantine.database.url))
     (one,) = held(quarantine, ["a released page"])
     Browser(app).decide(1, "release")
     batch = Batch.of(ids=[one], texts=["a released page"], embeddings=[[1.0] + [0.0] * 7])
@@ -418,7 +422,7 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, app):
     told = verified()
     assert told.startswith("Last verified by anna, up to line 7: <strong>broken</strong>, row 2 of")
     assert "<b>" not in told
-    assert [(line.action, line.actor) for line in quarantine.log() if not line.entry_id] == [
+    assert [(line.action, line.actor) for line in quarantine.log.lines() if not line.entry_id] == [
         ("verify", "anna")
     ] * 2
 
@@ -432,11 +436,11 @@ def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
         (told,) = re.findall(r'<p id="verified">(.*?)</p>', Browser(app).get("/health").text)
         return told
 
-    Quarantine(url).verify(by="nina")
+    Quarantine(url).log.verify(by="nina")
     keyed = Quarantine(url, audit_key=key)
-    keyed.seal()
+    keyed.log.seal()
     assert "noted without the audit key, so that it does not count: verify now" in verified(key)
-    keyed.verify(by="nina")
+    keyed.log.verify(by="nina")
     assert verified(key).startswith("Last verified on")
     assert "cannot be checked here: this page runs without the audit key" in verified(None)
     assert caplog.text == ""
@@ -485,12 +489,12 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     assert (rule.expires_at - rule.made_at).days in (29, 30)
     anna.post("/rules/1/revoke", reason="sold")
     assert "counts no more" in anna.told
-    assert quarantine.log()[-1].note.endswith(": sold")
+    assert quarantine.log.lines()[-1].note.endswith(": sold")
     assert Rules(quarantine).in_force() == ()
-    assert [line.action for line in quarantine.log()][-2:] == ["rule", "revoke"]
+    assert [line.action for line in quarantine.log.lines()][-2:] == ["rule", "revoke"]
     assert anna.post("/rules/1/revoke").status_code == 409
     assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
-    quarantine.verify()
+    quarantine.log.verify()
 
 
 def test_a_rule_is_for_some_detectors_where_they_are_named(quarantine, app):

@@ -38,7 +38,7 @@ def review(tmp_path, monkeypatch, capsys):
 
 def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review, served):
     held(quarantine, ["a text"])
-    code, out, _ = review("--database", quarantine.url)
+    code, out, _ = review("--database", quarantine.database.url)
     ((app, how),) = served
     assert (code, how["host"], how["access_log"]) == (0, "127.0.0.1", False)
     (token,) = re.findall(r"^token: (\S{30,})$", out, re.MULTILINE)
@@ -47,13 +47,13 @@ def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review
     assert client.post("/login", data={"name": "anna", "token": token[:-1]}).status_code == 401
     assert client.post("/login", data={"name": "anna", "token": token}).status_code == 200
     assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
-    _, again, _ = review("--database", quarantine.url)
+    _, again, _ = review("--database", quarantine.database.url)
     assert token not in again  # another one each time
 
 
 def test_other_machines_are_served_over_tls_only(quarantine, review, served):
     held(quarantine, ["a text"])
-    given = ("--database", quarantine.url, "--host", "0.0.0.0")  # noqa: S104 - is refused
+    given = ("--database", quarantine.database.url, "--host", "0.0.0.0")  # noqa: S104 - is refused
     for more in ((), ("--tls-cert", "cert.pem")):
         code, _, error = review(*given, *more)
         assert (code, "can be reached from other machines" in error, served) == (2, True, [])

@@ -66,7 +66,9 @@ def test_a_source_is_adopted_by_one_click(quarantine):
     assert len(inner.store) == 57
     assert "New source" not in anna.get("/").text
     assert store.quarantine.count() == 3
-    assert {line.actor for line in store.quarantine.log() if line.action == "adopt"} == {"anna"}
+    assert {line.actor for line in store.quarantine.log.lines() if line.action == "adopt"} == {
+        "anna"
+    }
     anna.post("/sources", source=key, choice="adopt")
     assert "not asked about any more" in anna.told
 

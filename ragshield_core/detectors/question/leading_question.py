@@ -532,7 +532,7 @@ def _says(
 ) -> NDArray[np.bool_]:
     """Return whether a trait says anything about a question of its kind, shape (n_shapes,)."""
     # Where nothing is asked, how a text begins says nothing about a question.
-    says = kind != NONE
+    says: NDArray[np.bool_] = np.asarray(kind != NONE)
     if axis == _LOWER:
         says &= ~np.isin(kind, _ONLY_LOWER)
     elif axis == _GLUED and further:
@@ -543,7 +543,7 @@ def _says(
         says &= ~np.isin(kind, _ONLY_ECHOED)
     elif axis == _ELSEWHERE:
         says &= trait > 0
-    return np.asarray(says)
+    return says
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Who may look and who may decide: sessions, roles, tokens of forms, rates, headers of answers."""
+"""Access to the review page: sessions, roles, form tokens, rate limits, response headers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LONGEST_NAME = 80
 
 
 class Role(StrEnum):
-    """What somebody may do."""
+    """Rights of a reviewer."""
 
     VIEW = "view"
     DECIDE = "decide"
@@ -49,7 +49,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewer:
-    """Who looks or decides.
+    """A person who looks or decides.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Access:
         self._looks, self._decisions, self._logins = map(parse, (LOOKS, DECISIONS, LOGINS))
 
     def reviewer(self, request: Request) -> Reviewer | None:
-        """Return who sends a request, if anybody who may look."""
+        """Return the reviewer who sends a request, if there is one."""
         session = request.session
         if self.authenticate is not None:
             found = self.authenticate(request)

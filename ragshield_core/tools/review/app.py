@@ -38,7 +38,6 @@ from ragshield_core.tools.review.access import Access, Authenticate, Reviewer, R
 from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view
 from ragshield_core.tools.review.cases import LIMIT, Cases, Order
 from ragshield_core.tools.review.desk import (
-    NOTHING_LEFT,
     Action,
     ConflictError,
     Desk,
@@ -46,7 +45,6 @@ from ragshield_core.tools.review.desk import (
     Outcome,
     TakenBack,
     WholeCase,
-    outcome_of,
 )
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 from ragshield_core.tools.review.health_view import health_view
@@ -278,7 +276,9 @@ class _Pages:
         detectors: tuple[str, ...] = ()
         n_waiting = 0
         if self.desk.quarantine.exists():
-            found, count, page = cases.page(page, **narrowed, order=order)
+            offset = (page - 1) * LIMIT
+            found, count, offset = cases.page(**narrowed, order=order, offset=offset)
+            page = offset // LIMIT + 1
             detectors = cases.detectors()
             n_waiting = cases.n_waiting()
         begins = cases.beginnings([case.number for case in found]) if found else {}
@@ -354,7 +354,7 @@ class _Pages:
         return visit.to("case", number=case.number) if waits else visit.to("queue")
 
     def decide_source(self, visit: _Visit) -> Response:
-        """Adopt a source, or keep holding what is held of it."""
+        """Adopt a source, or keep holding its entries."""
         self._may_decide(visit)
         store, choice = self.desk.store, visit.form.get("choice")
         if store is None:
@@ -429,7 +429,7 @@ class _Pages:
         running = _running(visit.session)
         visit.session.pop("running", None)
         if isinstance(running, WholeCase):
-            self._tell(visit, outcome_of(running), "Stopped: ")
+            self._tell(visit, running, "Stopped: ")
             return visit.to("case", number=running.case)
         if isinstance(running, TakenBack):
             undo = [*visit.session.get("undo", []), list(running.lines)]
@@ -447,16 +447,17 @@ class _Pages:
                 return visit.to("progress")
             session.pop("running", None)
             if not taken.n_done:
-                raise QuarantineError(NOTHING_LEFT)
+                msg = "there is nothing to take back: it was taken back, or decided anew, since."
+                raise QuarantineError(msg)
             session["told"] = _waiting_again(taken.n_done)
             return visit.to("queue")
         whole = self.desk.go_on(running, by=by, note=note, seconds=STEP)
-        self._can_undo(visit, outcome_of(whole))
+        self._can_undo(visit, whole)
         if not whole.finished:
             session["running"] = asdict(whole)
             return visit.to("progress")
         session.pop("running", None)
-        self._tell(visit, outcome_of(whole))
+        self._tell(visit, whole)
         return visit.to("case", number=whole.case)
 
     @staticmethod
@@ -600,8 +601,8 @@ class _Pages:
         """Check log and entries, and show what came out; the log is told if they may decide."""
         by = visit.reviewer.name if visit.reviewer.role is Role.DECIDE else None
         try:
-            self.desk.quarantine.verify(by=by)
-            verified = f"Log and entries are whole; the head is {self.desk.quarantine.head()}"
+            self.desk.quarantine.log.verify(by=by)
+            verified = f"Log and entries are whole; the head is {self.desk.quarantine.log.head()}"
         except QuarantineError as error:
             verified = f"BROKEN: {error}"
         return self.health(visit, printable(verified, 500))
@@ -686,7 +687,7 @@ FIRST = "Another decision of yours is still being carried out: let it come to it
 
 
 def _running(session: dict[str, Any]) -> WholeCase | TakenBack | None:
-    """Return what somebody has begun and not ended."""
+    """Return the decision that the session has begun and not finished."""
     kept = session.get("running")
     if kept is None:
         return None

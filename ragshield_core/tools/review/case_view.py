@@ -1,4 +1,4 @@
-"""What there is to know of a case before it is decided."""
+"""The page of a case: entries, evidence, neighbours, and the log."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from ragshield_core.tools.review.marking import (
     visible,
 )
 from ragshield_core.tools.review.picture import is_page
+from ragshield_core.tools.review.proposals import proposed
 from ragshield_core.tools.review.takeovers import Takeover, takeovers
 
 # Entries of a case that are on one page.
@@ -91,7 +92,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
-    """How alike two entries of a group are, in a drawing."""
+    """Similarity of two entries of a group, in a drawing."""
 
     row: int
     column: int
@@ -127,7 +128,7 @@ class CaseView:
 def case_view(
     quarantine: Quarantine, store: LiveStore | None, case: Case, offset: int = 0
 ) -> CaseView:
-    """Return what a page of a case shows.
+    """Return the contents of the page of a case.
 
     Parameters
     ----------
@@ -154,9 +155,9 @@ def case_view(
             taken = takeovers(quarantine, store, held)
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
-    proposed = quarantine.proposed(ids)
+    open_proposals = proposed(quarantine, ids)
     entries = [
-        _shown(one, older.get(one.id), near, proposed.get(one.id))
+        _shown(one, older.get(one.id), near, open_proposals.get(one.id))
         for one, near in zip(held, neighbors, strict=True)
     ]
     vectors = [one.vector for one in held if one.vector.size][:DRAWN]
@@ -167,7 +168,7 @@ def case_view(
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
-        history=quarantine.log(ids)[-HISTORY:],
+        history=quarantine.log.lines(ids)[-HISTORY:],
         sources=[
             (name, Cases(quarantine).by_source(name, limit=COUNTED))
             for name in list(sources)[:SOURCES]
@@ -224,7 +225,7 @@ def _no_neighbors(held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
 
 
 def _neighbors(store: LiveStore, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
-    """Return what the store says instead: its entries nearest to each."""
+    """Return the entries of the store that are nearest to each held one."""
     found = _no_neighbors(held)
     rows = [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
     if not rows:

@@ -15,6 +15,7 @@ from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
+from ragshield_core.quarantine.revisions import seen_by
 from ragshield_core.quarantine.rows import to_held
 from ragshield_core.quarantine.searching import checked, contains
 from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
@@ -27,7 +28,7 @@ LIMIT = 50
 
 
 class Order(StrEnum):
-    """Which cases come first."""
+    """Order of cases."""
 
     SEVERITY = "severity"  # the most convincing finding, then with the most entries that wait
     AGE = "age"  # the oldest
@@ -96,11 +97,11 @@ class Page(NamedTuple):
 
     cases: tuple[Case, ...]
     n_cases: int  # on all pages
-    number: int  # from 1
+    offset: int  # of its first case
 
 
 class Cases:
-    """What waits for decisions, as the reviewers of one quarantine see it.
+    """Review cases of a quarantine, as one store or all of its namespace see them.
 
     Parameters
     ----------
@@ -113,14 +114,14 @@ class Cases:
     >>> quarantine = Quarantine("sqlite://")
     >>> batch = Batch.of(ids=["a", "b"], texts=["Call 1 now.", "Call 2 now."], embeddings=None)
     >>> _ = quarantine.hold(batch, by="anna")
-    >>> [(case.number, case.n_waiting) for case in Cases(quarantine).list()]
+    >>> [(case.number, case.n_waiting) for case in Cases(quarantine).page().cases]
     [(1, 2)]
     """
 
     def __init__(self, quarantine: Quarantine) -> None:
         self._quarantine = quarantine
 
-    def list(
+    def page(
         self,
         *,
         waiting: bool | None = True,
@@ -130,8 +131,8 @@ class Cases:
         order: Order | str = Order.SEVERITY,
         limit: int = LIMIT,
         offset: int = 0,
-    ) -> tuple[Case, ...]:
-        """Return a page of cases.
+    ) -> Page:
+        """Return a page of cases, and how many there are on all pages.
 
         Parameters
         ----------
@@ -143,61 +144,24 @@ class Cases:
             Only those with an entry that claims to be of this lineage.
         search
             Only those with an entry in whose id, or the first 4,000 characters of whose text, this
-            is found, in upper or lower case. Reads all of them.
+            is found, in upper or lower case. Reads all texts: once on the first page, else twice.
         order
             Which come first; ties by number.
         limit, offset
-            A page.
-        """
-        query = select(CaseRow).where(*self._where(waiting, detector, source, search))
-        query = query.order_by(*ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
-        with self._quarantine.database.read() as session:
-            return tuple(_case(row) for row in session.scalars(query))
-
-    def count(
-        self,
-        *,
-        waiting: bool | None = True,
-        detector: str | None = None,
-        source: str | None = None,
-        search: str | None = None,
-    ) -> int:
-        """Return how many cases :meth:`list` has."""
-        where = self._where(waiting, detector, source, search)
-        with self._quarantine.database.read() as session:
-            return int(session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0)
-
-    def page(
-        self,
-        number: int = 1,
-        *,
-        waiting: bool | None = True,
-        detector: str | None = None,
-        source: str | None = None,
-        search: str | None = None,
-        order: Order | str = Order.SEVERITY,
-    ) -> Page:
-        """Return a page of cases, and of how many: what :meth:`list` and :meth:`count` do, at once.
-
-        Parameters
-        ----------
-        number
-            From 1; the last one if there are fewer.
-        waiting, detector, source, search, order
-            As :meth:`list` takes them. On the first page, a search reads all texts once; on others,
-            twice.
+            Of the page; past the end, the last page is returned.
         """
         where = self._where(waiting, detector, source, search)
         ordered = select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
         with self._quarantine.database.read() as session:
-            if search and number <= 1:
-                found = session.execute(ordered.add_columns(func.count().over()).limit(LIMIT)).all()
+            if search and offset == 0:
+                found = session.execute(ordered.add_columns(func.count().over()).limit(limit)).all()
                 count = found[0][1] if found else 0
-                return Page(tuple(_case(row) for row, _ in found), count, 1)
+                return Page(tuple(_case(row) for row, _ in found), count, 0)
             count = session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0
-            number = max(1, min(number, -(-count // LIMIT)))
-            rows = session.scalars(ordered.limit(LIMIT).offset((number - 1) * LIMIT))
-            return Page(tuple(_case(row) for row in rows), count, number)
+            if offset >= count:
+                offset = max(0, count - 1) // max(1, limit) * limit
+            rows = session.scalars(ordered.limit(limit).offset(offset))
+            return Page(tuple(_case(row) for row in rows), count, offset)
 
     def detectors(self) -> tuple[str, ...]:
         """Return the names of all detectors that have found something that waits."""
@@ -429,7 +393,7 @@ class Cases:
         query = query.where(CaseRow.namespace == self._quarantine.namespace)
         row = session.scalars(query).first()
         if row is None or not self._sees(row):
-            msg = f"there is no case {number} in {self._quarantine!r}; list() has what there is."
+            msg = f"there is no case {number} in {self._quarantine!r}; page() has what there is."
             raise QuarantineError(msg)
         return _case(row)
 
@@ -480,9 +444,7 @@ class Cases:
         source: str | None,
         search: str | None,
     ) -> Sequence[ColumnElement[bool]]:
-        where: list[ColumnElement[bool]] = [CaseRow.namespace == self._quarantine.namespace]
-        if self._quarantine.store is not None:
-            where.append(CaseRow.store.in_((self._quarantine.store, ANY_STORE)))
+        where = seen_by(self._quarantine, CaseRow)
         if waiting is not None:
             where.append(CaseRow.is_open == int(waiting))
         if detector is not None:

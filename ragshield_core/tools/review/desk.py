@@ -1,4 +1,4 @@
-"""What people decide of held entries: in force at once for all who read or write the store."""
+"""Decisions of reviewers: in force at once for all who read or write the store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
@@ -21,7 +22,7 @@ AT_ONCE = 200
 
 
 class Action(StrEnum):
-    """What can be decided of an entry: of one that waits, or, to reopen it, of one that does not.
+    """A decision about a held entry, or about a decided one, to reopen it.
 
     As the log calls it.
     """
@@ -33,7 +34,7 @@ class Action(StrEnum):
 
     @property
     def of(self) -> tuple[Status, ...]:
-        """How an entry stands of which it can be decided."""
+        """Statuses of the entries that it applies to."""
         if self is Action.REOPEN:
             return Status.RELEASED, Status.CONFIRMED
         return (Status.HELD,)
@@ -49,7 +50,7 @@ class LiveStore(Protocol):
 
     @property
     def quarantine(self) -> Quarantine:
-        """What is held for it."""
+        """The quarantine, as the store sees it."""
         ...
 
     def release(self, ids: Sequence[str], *, by: str, note: str | None = None) -> object:
@@ -92,7 +93,7 @@ class ConflictError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a decision has done.
+    """Outcome of a decision.
 
     Attributes
     ----------
@@ -103,41 +104,35 @@ class Outcome:
     n_proposed
         Entries of which a second person has to agree first.
     lines
-        The first and the last line of the log that tell of it, for :meth:`Desk.undo`.
+        The first and the last line of the log that tell of it, for :meth:`Desk.take_back`.
     """
 
     action: Action
-    n_done: int
+    n_done: int = 0
     n_proposed: int = 0
     lines: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeCase:
-    """A decision of all entries of a case, as far as it is carried out.
+class WholeCase(Outcome):
+    """A decision about all entries of a case, and its outcome so far.
 
     Attributes
     ----------
-    action, case
-        What is decided, and the number of the case.
+    case
+        Its number.
     n_members, total, last
         Of the case when it was decided: entries, those among them that it is of, and the number of
         the one that came last. What comes later is not of it: nobody has seen that.
     at
         Number of the last entry that was dealt with.
-    n_done, n_proposed, lines
-        As of an :class:`Outcome`, so far.
     """
 
-    action: Action
     case: int
     n_members: int
     total: int
     last: int
     at: int = 0
-    n_done: int = 0
-    n_proposed: int = 0
-    lines: tuple[int, int] = (0, 0)
 
     @property
     def finished(self) -> bool:
@@ -272,50 +267,23 @@ class Desk:
                 break
         return whole
 
-    def decide_all(self, action: Action, case: Case, *, by: str, note: str | None) -> Outcome:
-        """Decide of all entries of a case."""
-        whole = self.begin(action, case)
-        while not whole.finished:
-            whole = self.go_on(whole, by=by, note=note)
-        return outcome_of(whole)
-
     def reason(self, whole: WholeCase, *, by: str) -> str | None:
         """Return why a whole case is decided of, as the log has it from the beginning on."""
         first, last = whole.lines
-        lines = self.quarantine.log(since=first - 1, until=last, limit=AT_ONCE)
-        actions = (whole.action, "would release")
+        lines = self.quarantine.log.lines(since=first - 1, until=last, limit=AT_ONCE)
+        actions = (whole.action, proposals.WOULD_RELEASE)
         mine = (line.note for line in lines if line.actor == by and line.action in actions)
         return next(mine, None)
 
-    def undo(self, lines: tuple[int, int], *, by: str) -> int:
-        """Take back what somebody has released or confirmed; return of how many entries.
-
-        What others have decided since stays as they have decided it.
-
-        Parameters
-        ----------
-        lines
-            Of the log, as an :class:`Outcome` has them.
-        by
-            Who decided, and takes it back.
-
-        Raises
-        ------
-        QuarantineError
-            If nothing of it can be taken back any more.
-        """
-        taken = self.take_back(TakenBack(lines=lines, at=lines[0] - 1), by=by)
-        if not taken.n_done:
-            raise QuarantineError(NOTHING_LEFT)
-        return taken.n_done
-
     def take_back(self, taken: TakenBack, *, by: str, seconds: float | None = None) -> TakenBack:
-        """Carry :meth:`undo` on, some hundred lines of the log at a time.
+        """Let entries wait again that somebody decided about, a few hundred lines at a time.
+
+        Later decisions of others stand.
 
         Parameters
         ----------
         taken
-            How far it has come.
+            The decision, and how much of it is taken back already.
         by
             Who decided, and takes it back.
         seconds
@@ -324,9 +292,9 @@ class Desk:
         begun = time.monotonic()
         first, last = taken.lines
         while not taken.finished:
-            lines = self.quarantine.log(since=taken.at, until=last, limit=AT_ONCE)
+            lines = self.quarantine.log.lines(since=taken.at, until=last, limit=AT_ONCE)
             ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-            latest = self.quarantine.last_lines(list(dict.fromkeys(ids)), UNDOING)
+            latest = proposals.last_decided(self.quarantine, list(dict.fromkeys(ids)), UNDOING)
             mine = {
                 i: line.action
                 for i, line in latest.items()
@@ -404,34 +372,30 @@ class Desk:
     def _decide(
         self, action: Action, held: Sequence[HeldEntry | Place], by: str, note: str | None
     ) -> Outcome:
-        before = self.quarantine.position()
+        before = self.quarantine.log.end()
         ids = [one.id for one in held]
         if action is Action.REOPEN:
             decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
             self._reopen({one.id: decided[one.status] for one in held}, by, note)
-            lines = (before + 1, self.quarantine.position())
+            lines = (before + 1, self.quarantine.log.end())
             return Outcome(action=action, n_done=len(ids), lines=lines)
         proposed: list[str] = []
         if action is Action.RELEASE and self.two_persons:
-            agreed = self.quarantine.proposed(ids)
-            proposed = [
-                i
-                for i in ids
-                if i not in agreed or agreed[i].actor == by or agreed[i].action != "would release"
-            ]
+            agreed = proposals.proposed(self.quarantine, ids)
+            proposed = [i for i in ids if i not in agreed or agreed[i].actor == by]
             ids = [i for i in ids if i not in set(proposed)]
         for quarantine, some in self._by_store(proposed, held):
-            quarantine.propose(some, Action.RELEASE, by=by, note=note)
+            proposals.note(quarantine, some, proposals.WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(ids, held):
             if action is Action.KEEP:
-                quarantine.keep(some, by=by, note=note)
+                proposals.note(quarantine, some, proposals.KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
                 quarantine.confirm(some, by=by, note=note)
             elif self.store is not None:
                 self.store.release(some, by=by, note=note)
             else:
                 quarantine.release(some, by=by, note=note)
-        lines = (before + 1, self.quarantine.position())
+        lines = (before + 1, self.quarantine.log.end())
         return Outcome(action=action, n_done=len(ids), n_proposed=len(proposed), lines=lines)
 
     def _by_store(
@@ -456,14 +420,3 @@ class Desk:
 DECIDING = frozenset({"release", "confirm"})
 # Lines of the log after which a decision is not that of before any more.
 UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}
-NOTHING_LEFT = "there is nothing to take back: it was taken back, or decided anew, since."
-
-
-def outcome_of(whole: WholeCase) -> Outcome:
-    """Return what a decision of a whole case has done."""
-    return Outcome(
-        action=whole.action,
-        n_done=whole.n_done,
-        n_proposed=whole.n_proposed,
-        lines=whole.lines,
-    )

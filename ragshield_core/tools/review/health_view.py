@@ -1,4 +1,4 @@
-"""How guard and quarantine stand, for the page."""
+"""The health page: status of guard and quarantine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """What the page of health shows.
+    """Contents of the health page.
 
     Attributes
     ----------
@@ -79,10 +79,10 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     if judged:
         within = exact_interval(counts[Status.RELEASED], judged)
         good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
-    verified = quarantine.verification() if there else Unverified.NEVER
+    verified = quarantine.log.verification() if there else Unverified.NEVER
     n_since = 0
     if isinstance(verified, Verified):
-        n_since = quarantine.position() - verified.up_to - 1
+        n_since = quarantine.log.end() - verified.up_to - 1
     return Health(
         standing=standing,
         why_not=why_not,
@@ -90,7 +90,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         by_day=days,
         good=good,
         whole=Cases(quarantine).whole() if there else True,
-        head=quarantine.head() if there else "0:",
+        head=quarantine.log.head() if there else "0:",
         suites=suites(quarantine) if there else [],
         verified=verified,
         n_since=n_since,
@@ -108,7 +108,7 @@ def _standing(quarantine: Quarantine, store: LiveStore | None) -> tuple[Standing
     try:
         if store is not None:
             return store.guard.status(), ""
-        with read_only(quarantine.url) as session:
-            return status_of(session, quarantine.url, quarantine.namespace), ""
+        with read_only(quarantine.database.url) as session:
+            return status_of(session, quarantine.database.url, quarantine.namespace), ""
     except RAGShieldError as error:
         return None, printable(str(error), 300)

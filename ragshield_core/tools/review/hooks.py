@@ -1,4 +1,4 @@
-"""What review adds to a guard: notices to people."""
+"""Hooks of the review tool: notices to people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def notifier(settings: Settings) -> Notifier | None:
-    """Return who tells the webhook of the settings, if there is one."""
+    """Return a notifier for the webhook of the settings, if there is one."""
     if settings.webhook is None:
         return None
     from ragshield_core.tools.review.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx

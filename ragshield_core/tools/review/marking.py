@@ -137,7 +137,7 @@ class _Reader(HTMLParser):
 
 
 def rendered(text: str) -> str | None:
-    """Return what a reader of the page would see, or ``None`` if that is what the text says.
+    """Return the text as the page renders it, or ``None`` if that is the same.
 
     Without what is hidden, without tags and comments, without characters that have no glyph.
     """
@@ -157,7 +157,7 @@ def rendered(text: str) -> str | None:
 
 
 def changes(older: str, newer: str) -> list[Change]:
-    """Return what a new revision changes, in runs of words; of long texts the beginning only."""
+    """Return the changes of a new revision, in runs of words; of long texts the beginning only."""
     before, after = older.split()[:COMPARED], newer.split()[:COMPARED]
     found: list[Change] = []
     matcher = SequenceMatcher(None, before, after, autojunk=True)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy import select
 
 from ragshield_core.errors import ConfigurationError, QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
@@ -27,6 +28,7 @@ from ragshield_core.quarantine import (
     metadata_json,
 )
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
+from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.tools.review.cases import Case, Cases, Order
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
@@ -53,7 +55,7 @@ class Looked(NamedTuple):
 
 
 class Which(StrEnum):
-    """Which cases are shown."""
+    """Cases to show."""
 
     WAITING = "waiting"  # with entries that wait
     DECIDED = "decided"  # without
@@ -69,7 +71,7 @@ def _there(context: typer.Context) -> Quarantine | None:
 
 
 def _completed(names: Callable[[Quarantine], Sequence[str]]) -> Any:
-    """Return what completes a name in the shell; where nothing can be asked, nothing is said."""
+    """Return a completion of names for the shell; without a database, it offers none."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         try:
@@ -82,13 +84,20 @@ def _completed(names: Callable[[Quarantine], Sequence[str]]) -> Any:
     return complete
 
 
+def _namespaces(quarantine: Quarantine) -> Sequence[str]:
+    """Return the namespaces of the database in which anything is or was held."""
+    query = select(HeldRow.namespace).distinct().order_by(HeldRow.namespace)
+    with quarantine.database.read() as session:
+        return session.scalars(query).all()
+
+
 Database = Annotated[
     str,
     typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL."),
 ]
 Namespace = Annotated[
     str,
-    typer.Option(help="Of the tenant.", autocompletion=_completed(lambda one: one.namespaces())),
+    typer.Option(help="Of the tenant.", autocompletion=_completed(_namespaces)),
 ]
 Store = Annotated[str | None, typer.Option(help="Only what is held for the store of that name.")]
 IdsOrCase = Annotated[list[str] | None, typer.Argument(help="Ids of entries; or --case.")]
@@ -171,18 +180,19 @@ def list_cases(  # noqa: PLR0913 - options of a command
 ) -> None:
     """Show what waits in cases: entries that are judged together, one decision each."""
     cases = Cases(_opened(database, namespace, store))
-    narrowed: dict[str, Any] = {
-        "waiting": {Which.WAITING: True, Which.DECIDED: False}.get(status),
-        "detector": detector,
-        "source": source,
-        "search": search,
-    }
-    found = cases.list(**narrowed, order=order, limit=limit, offset=offset)
+    found, count, offset = cases.page(
+        waiting={Which.WAITING: True, Which.DECIDED: False}.get(status),
+        detector=detector,
+        source=source,
+        search=search,
+        order=order,
+        limit=limit,
+        offset=offset,
+    )
     if as_json:
         _print_json([_case_summary(case) for case in found])
         return
     begins = cases.beginnings([case.number for case in found])
-    count = cases.count(**narrowed)
     columns = ("case", "waiting", "of", "one clean in", "found by", "source", "since", "begins")
     table = _table(f"{count} cases", columns)
     for case in found:
@@ -382,13 +392,13 @@ def log(
 ) -> None:
     """Show who did what, after checking that the log was not tampered with."""
     quarantine = _opened(database, namespace)
-    quarantine.verify_log()
+    quarantine.log.verify_lines()
     if as_json:
-        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in quarantine.log()])
+        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in quarantine.log.lines()])
         return
     columns = ("line", "when", "what", "entry", "revision", "who", "note")
     table = _table("audit log, verified", columns)
-    for line in quarantine.log():
+    for line in quarantine.log.lines():
         row = (
             *(str(line.seq), f"{line.at:%Y-%m-%d %H:%M:%S}", line.action, line.entry_id),
             *(line.fingerprint, line.actor, line.note or ""),
@@ -419,11 +429,11 @@ def verify(
     """
     quarantine = _opened(database, namespace)
     try:
-        quarantine.verify(anchor, by=by)
+        quarantine.log.verify(anchor, by=by)
     except QuarantineError as error:
         _say_broken(str(error))
         raise typer.Exit(1) from None
-    told = quarantine.head()
+    told = quarantine.log.head()
     typer.echo(told if head else f"log and entries are whole; the log's head is {told}")
 
 
@@ -444,8 +454,8 @@ def seal(
 ) -> None:
     """Go on with the new key of RAGSHIELD_AUDIT_KEY, after checking what was written without."""
     quarantine = _opened(database, namespace)
-    quarantine.seal(by=by)
-    typer.echo(f"sealed; the log's head is {quarantine.head()}")
+    quarantine.log.seal(by=by)
+    typer.echo(f"sealed; the log's head is {quarantine.log.head()}")
 
 
 @quarantine_app.command()
@@ -461,10 +471,10 @@ def rekey(
         msg = f"there is no new key; set {NEW_KEY_VARIABLE}: openssl rand -hex 32."
         raise ConfigurationError(msg)
     quarantine = _opened(database, namespace)
-    quarantine.rekey(new, by=by)
+    quarantine.log.rekey(new, by=by)
     typer.echo(
         f"the key is another one now, set {KEY_VARIABLE} to it; the log's head is "
-        f"{quarantine.head()}"
+        f"{quarantine.log.head()}"
     )
 
 
@@ -481,7 +491,7 @@ def _live(name: str) -> Any:
 
 
 def _quarantine_of(live: Any) -> Quarantine:
-    """Return what is held for a guarded store, or a pipeline."""
+    """Return the quarantine of a guarded store, or of a pipeline."""
     kept: Quarantine = live.quarantine if hasattr(live, "quarantine") else live.guard.quarantine
     return kept
 

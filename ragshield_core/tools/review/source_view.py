@@ -29,7 +29,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the page shows of a question.
+    """A question about a source, as the page shows it.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Asked:
 
 
 def open_questions(quarantine: Quarantine, store: LiveStore | None) -> tuple[Question, ...]:
-    """Return what is asked of the guard; nothing where there is none.
+    """Return the open questions of the guard; none if there is no guard.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def open_questions(quarantine: Quarantine, store: LiveStore | None) -> tuple[Que
         if store is not None:
             store.guard.catch_up()
             return store.guard.questions()
-        with read_only(quarantine.url) as session:
-            return questions_of(session, quarantine.url, quarantine.namespace)
+        with read_only(quarantine.database.url) as session:
+            return questions_of(session, quarantine.database.url, quarantine.namespace)
     except RAGShieldError:
         return ()
 
@@ -88,7 +88,7 @@ def source_view(quarantine: Quarantine, store: LiveStore | None) -> list[Asked]:
 
 
 def key_of(source: str | None) -> str:
-    """Return what names a source in a form.
+    """Return the key of a source in a form.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which canaries' queries held entries would be retrieved for, if they were let in."""
+"""Canary queries that would retrieve a held entry, if it were let in."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _known(store: LiveStore, queries: NDArray[np.float32], k: int) -> NDArray[np
 
 
 class Suite(NamedTuple):
-    """How a suite of canaries stands."""
+    """Latest check of a suite of canaries."""
 
     name: str
     checked: str

@@ -118,7 +118,7 @@ class Rules:
         def note(rule: Rule) -> str:
             return f"{rule.told()}: {rule.reason}"
 
-        made = self.quarantine.change(work, by=by, note=note)
+        made = self.quarantine.log.change(work, by=by, note=note)
         logger.warning("%s is made: %s", made.told(), CAUTIONS[kind])
         return made
 
@@ -162,7 +162,7 @@ class Rules:
             if row is None or not self._sees(row):
                 msg = f"there is no rule {number} in {self.quarantine!r}; list() names those."
                 raise RuleError(msg)
-            if not is_vouched(session, self.quarantine.digests, row):
+            if not is_vouched(session, self.quarantine.log.digests, row):
                 msg = (
                     f"rule {number} is not as the audit log says, and does not count; verify() "
                     "says what was changed."
@@ -178,7 +178,7 @@ class Rules:
         def note(rule: Rule) -> str:
             return f"{rule.told()}: {reason}"
 
-        return self.quarantine.change(work, by=by, note=note)
+        return self.quarantine.log.change(work, by=by, note=note)
 
     def in_force(self, now: dt.datetime | None = None) -> tuple[Rule, ...]:
         """Return the rules that count for what is on its way through this quarantine, oldest first.
@@ -219,7 +219,7 @@ class Rules:
         complete = log_is_complete(session)
         if not complete:
             logger.error("lines are missing in the audit log: no rule counts; verify() says more")
-        digests, found = self.quarantine.digests, []
+        digests, found = self.quarantine.log.digests, []
         for row in rows:
             vouched = complete and is_vouched(session, digests, row)
             if complete and not vouched:

@@ -1,4 +1,4 @@
-"""What reviewers' decisions say of detectors: their real error rates, and thresholds by them."""
+"""Feedback: error rates of detectors by reviewers' decisions, and thresholds by them."""
 
 from ragshield_core.tools.review.feedback.judged import Feedback, Judged, reviewed
 from ragshield_core.tools.review.feedback.preview import MovedThreshold, Preview, apply, preview

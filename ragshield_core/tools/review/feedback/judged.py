@@ -1,4 +1,4 @@
-"""How often detectors were right, and for which sources, as reviewers say."""
+"""Error rates of detectors, and of sources, by reviewers' decisions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
+from ragshield_core.tools.review.feedback.found import each_found
 
 # Where a revision stands that was found by a detector and not replaced by another since.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
@@ -18,7 +19,7 @@ STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What became of the entries that one detector, or all, held; or of those of one source.
+    """Decisions about the entries that one detector, or all, held; or about those of one source.
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What reviewers' decisions say, of all, by detector and by source, most held first.
+    """Reviewers' decisions in total, by detector and by source, most held first.
 
     An entry that several detectors objected to counts for each of them, and once in ``total``.
     """
@@ -104,7 +105,7 @@ class Feedback:
 
 
 def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
-    """Return what became of the entries that detectors held, by detector and by source.
+    """Return the decisions about entries that detectors held, by detector and by source.
 
     Parameters
     ----------
@@ -120,7 +121,7 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     person held by hand, that could not be judged, or that a later revision took the place of say
     nothing of detectors. What was purged is gone: rates are too low by it. What was held before the
     first calibration, by default thresholds, counts as held and not as screened: rates are too high
-    by it. The database is believed; ``quarantine.verify()`` says whether it was changed.
+    by it. The database is believed; ``quarantine.log.verify()`` says whether it was changed.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     counts: Counter[str] = Counter()
     detectors: dict[str, Counter[str]] = {}
     sources: dict[str | None, Counter[str]] = {}
-    for one in quarantine.each_found() if quarantine.exists() else ():
+    for one in each_found(quarantine):
         what = STANDING.get(one.status)
         names = {finding.detector for finding in one.findings if finding.score > finding.threshold}
         if what is None or not names:

@@ -15,8 +15,9 @@ from ragshield_core.calibration import Released
 from ragshield_core.errors import QuarantineError, StalePreviewError
 from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import Found, Quarantine, Status
+from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
+from ragshield_core.tools.review.feedback.found import Found, each_found
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -35,7 +36,7 @@ class MovedThreshold:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Preview:
-    """What would change if the entries that people released counted in the calibration.
+    """Changes that follow if entries that people released count in the calibration.
 
     Attributes
     ----------
@@ -110,7 +111,7 @@ class Preview:
 
 
 def preview(guard: Guard, quarantine: Quarantine) -> Preview:
-    """Return what would change if released entries counted as clean; nothing is changed.
+    """Return the changes that follow if released entries count as clean; change nothing.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def preview(guard: Guard, quarantine: Quarantine) -> Preview:
     calibrated keep their thresholds.
     """
     guard.catch_up()
-    found = quarantine.found() if quarantine.exists() else ()
+    found = tuple(each_found(quarantine))
     wanted = [one for one in found if one.status is Status.RELEASED and _counting(one.findings)]
     findings, n_left_out = _vouched(quarantine, wanted)
     status = guard.status()
@@ -210,21 +211,20 @@ def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
 
     def decided() -> None:
         nonlocal told
-        found = quarantine.found() if quarantine.exists() else ()
-        if _token(guard, found) != preview.token:
+        if _token(guard, tuple(each_found(quarantine))) != preview.token:
             msg = (
                 "thresholds or the queue have changed since the preview was made, and nothing was "
                 "applied; look at a new one: preview(guard, quarantine)."
             )
             raise StalePreviewError(msg)
-        quarantine.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
+        quarantine.log.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
         told = True
 
     try:
         guard.count_released(preview.released, decided)
     except Exception:
         if told:
-            quarantine.record(ACTION, by=by, note="thresholds could not be moved, and stay")
+            quarantine.log.record(ACTION, by=by, note="thresholds could not be moved, and stay")
         raise
     logger.warning("recalibrated by what people released: %s", what)
 
@@ -237,7 +237,7 @@ def _counting(findings: Sequence[Finding]) -> list[Finding]:
 def _vouched(
     quarantine: Quarantine, wanted: Sequence[Found]
 ) -> tuple[list[Sequence[Finding]], int]:
-    """Return what was found of entries whose release the audit log knows, and how many it does not.
+    """Return findings about releases that the log vouches for, and the number of other releases.
 
     Whoever may write to the database could raise thresholds otherwise.
     """

@@ -1,4 +1,4 @@
-"""Who is told when something needs a person: a function, or a signed webhook."""
+"""Notifications when something needs a person: to a function, or a signed webhook."""
 
 from ragshield_core.tools.review.notifications.notice import Kind, Notice
 from ragshield_core.tools.review.notifications.notifier import Notifier

@@ -1,4 +1,4 @@
-"""What is told: ids, counts and names of detectors, never a text."""
+"""Notices: ids, counts and names of detectors, never a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What has happened."""
+    """Kind of a notice."""
 
     GROUP_HELD = "group_held"  # a case has as many waiting entries as somebody wants to hear of
     QUEUE_LONG = "queue_long"  # more entries wait than somebody wants to
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What somebody is told.
+    """A notice to people.
 
     Attributes
     ----------

@@ -183,7 +183,7 @@ class Notifier:
             Who does, such as the name of a job: the log, and the health page, say so then.
         """
         try:
-            quarantine.verify(anchor, by=by)
+            quarantine.log.verify(anchor, by=by)
         except QuarantineError as error:
             data = {"said": printable(str(error), 500)}  # it names rows, and quotes no text
             # What it says may change from night to night, as the log grows; where it is does not.

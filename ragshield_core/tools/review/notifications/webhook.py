@@ -98,7 +98,7 @@ class Webhook:
                         raise httpx.HTTPStatusError(msg, request=answer.request, response=answer)
 
     def headers(self, notice_id: str, seconds: int, body: bytes) -> dict[str, str]:
-        """Return what goes with a body: its id, the time, and the signature over all three."""
+        """Return the headers of a body: its id, the time, and the signature over all three."""
         signed = f"{notice_id}.{seconds}.".encode() + body
         digest = base64.b64encode(hmac.new(self._key, signed, hashlib.sha256).digest()).decode()
         return {

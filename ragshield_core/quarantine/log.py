@@ -1,0 +1,341 @@
+"""The audit log: who did what, in lines whose digests show later changes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.database import Database
+from ragshield_core.errors import QuarantineError, TamperedError
+from ragshield_core.quarantine.changes import Changes, rekey, seal
+from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
+from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified
+from ragshield_core.quarantine.evidence import (
+    head_of,
+    is_line,
+    parts_of_anchor,
+    verify_lines,
+    verify_rows,
+)
+from ragshield_core.quarantine.searching import checked
+from ragshield_core.quarantine.tables import LogRow
+
+T = TypeVar("T")
+
+logger = logging.getLogger("ragshield")
+
+# Action and notes of the lines that record verifications.
+VERIFY, WHOLE, BROKEN = "verify", "whole", "broken"
+VERIFIED = re.compile(
+    rf"(?P<outcome>{WHOLE}|{BROKEN}) up to line (?P<line>\d{{1,19}})(?:: (?P<said>.*))?", re.DOTALL
+)
+
+
+class AuditLog:
+    """The audit log of a database, as one namespace sees it; see :attr:`Quarantine.log`.
+
+    All changes of the quarantine go through it: a change and its lines are one transaction.
+
+    Parameters
+    ----------
+    database
+        Of the log. All namespaces share one chain of digests.
+    namespace
+        Whose lines are returned.
+    digests
+        Makes the digests of rows and lines.
+    anchor
+        As of :class:`ragshield_core.Quarantine`.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch, Quarantine
+    >>> quarantine = Quarantine("sqlite://")
+    >>> quarantine.log.head()
+    '0:'
+    >>> _ = quarantine.hold(Batch.of(ids=["a"], texts=["buy now"], embeddings=None), by="anna")
+    >>> [(line.action, line.entry_id, line.actor) for line in quarantine.log.lines()]
+    [('hold', 'a', 'anna')]
+    >>> quarantine.log.verify()
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        namespace: str,
+        digests: Digests,
+        anchor: Callable[[str], object] | None,
+    ) -> None:
+        self.database, self.namespace, self.digests = database, namespace, digests
+        self._anchor = anchor
+
+    # Reading
+
+    def lines(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        since: int = 0,
+        until: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[LogRecord, ...]:
+        """Return who did what, in order.
+
+        Parameters
+        ----------
+        ids
+            Only lines about these entries, a few hundred at most.
+        since, until
+            Only lines after the first number, up to the second; ``None`` for the end.
+        limit
+            The maximum number of lines, earliest first; ``None`` for all.
+        """
+        query = select(LogRow).where(LogRow.seq > since).order_by(LogRow.seq).limit(limit)
+        if until is not None:
+            query = query.where(LogRow.seq <= until)
+        if ids is None:
+            query = query.where(checked(LogRow.namespace) == self.namespace)
+        else:
+            query = query.where(LogRow.namespace == self.namespace, LogRow.entry_id.in_(ids))
+        with self.database.read() as session:
+            return tuple(record_of(row) for row in session.scalars(query))
+
+    def end(self) -> int:
+        """Return the number of the last line."""
+        with self.database.connection() as connection:
+            return int(connection.scalar(select(func.max(LogRow.seq))) or 0)
+
+    def head(self) -> str:
+        """Return the number and the digest of the last line, which vouches for all before it."""
+        with self.database.read() as session:
+            return head_of(session)
+
+    def changed_since(self, line: int) -> tuple[int, frozenset[str]]:
+        """Return the number of the last line, and the ids of entries changed after an earlier one.
+
+        Parameters
+        ----------
+        line
+            From :meth:`end`, called *before* everything was read, or from this method.
+        """
+        end = self.end()
+        if end <= line:
+            return end, frozenset()
+        query = (
+            select(LogRow.entry_id)
+            .where(LogRow.seq > line, LogRow.seq <= end)
+            .where(checked(LogRow.namespace) == self.namespace)
+        )
+        with self.database.connection() as connection:
+            return end, frozenset(connection.scalars(query).all())
+
+    # Writing
+
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Run ``work`` in this thread's transaction, or in one of its own; anchor the head."""
+        session, work = self.database.writing, self._anchored(work)
+        return self.database.write(work) if session is None else work(session)
+
+    def change(
+        self,
+        work: Callable[[Session, Changes], T],
+        *,
+        by: str,
+        note: Callable[[T], str] | str | None = None,
+    ) -> T:
+        """Change entries or rules, with lines in the log, durably.
+
+        Parameters
+        ----------
+        work
+            Makes the changes of one transaction; called again if another writer was in the way.
+        by, note
+            Who decided, and why; the note may be made from what ``work`` returns.
+        """
+
+        def once(session: Session) -> T:
+            changes = Changes(session, self.digests)
+            answer = work(session, changes)
+            changes.write(by, note(answer) if callable(note) else note)
+            return answer
+
+        return self.write(once)
+
+    def record(self, action: str, *, by: str, note: str) -> None:
+        """Write a line about no entry: a person's decision about the guard.
+
+        Parameters
+        ----------
+        action
+            At most 16 characters.
+        by, note
+            Who decided, and what.
+        """
+        self.change(lambda _, changes: changes.tell(action, self.namespace), by=by, note=note)
+
+    # Verifying
+
+    def verify_lines(self) -> None:
+        """Check that no line was changed, removed from the middle or slipped in.
+
+        :meth:`verify` also checks the entries, and with an anchor that no line was cut off at the
+        end. The chain spans all namespaces of the database.
+
+        Raises
+        ------
+        QuarantineError
+            If the chain of digests is broken; names the line.
+        """
+        with self.database.read() as session:
+            verify_lines(session, self.digests)
+
+    def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
+        """Check that log, entries and rules, of all namespaces, are as they were written.
+
+        The log is replayed against the tables. Without a key, somebody who may write to the
+        database can forge both; with one, they can only be set back to an earlier state, which an
+        anchor shows.
+
+        Parameters
+        ----------
+        anchor
+            An earlier :meth:`head`, kept where the database's writers cannot write.
+        by
+            Who verifies: if the log can be written, it gets a line with the outcome, see
+            :meth:`verification`. ``None`` writes nothing. Nor is anything written if the log ends
+            before the anchor: the line would take the number of one that was cut off.
+
+        Raises
+        ------
+        TamperedError
+            Names the first line or row that is broken, and what was expected; the entry only if it
+            is of this namespace.
+        QuarantineError
+            If the anchor is malformed, or the database cannot be read.
+        """
+        end = self.end()
+        reached = parts_of_anchor(anchor)[0] <= end
+        try:
+            with self.database.read() as session:
+                told = verify_lines(session, self.digests, anchor)
+                verify_rows(session, self.digests, told, self.namespace)
+        except TamperedError as error:
+            self._record_verified(by if reached else None, f"{BROKEN} up to line {end}: {error}")
+            raise
+        self._record_verified(by, f"{WHOLE} up to line {end}")
+
+    def _record_verified(self, by: str | None, note: str) -> None:
+        if by is None:
+            return
+        try:
+            self.record(VERIFY, by=by, note=note)
+        except QuarantineError as error:  # another key, or a read-only database
+            logger.error("the log could not be told that it was verified: %s", error)  # noqa: TRY400
+
+    def verification(self) -> Verified | Unverified:
+        """Return the outcome of the last :meth:`verify` with ``by``, or why there is none.
+
+        Only of this namespace, and only if the digests of its line hold.
+        """
+        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
+        query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
+        with self.database.read() as session:
+            line = session.scalars(query.limit(1)).first()
+            if line is None:
+                return Unverified.NEVER
+            if line.key_name != self.digests.key_name:
+                return Unverified.KEYLESS if line.key_name is None else Unverified.OTHER_KEY
+            if not is_line(session, self.digests, line):
+                logger.error("line %d of the log, of a verification, was changed", line.seq)
+                return Unverified.CHANGED
+            said = VERIFIED.fullmatch(line.note or "")
+            if said is None:  # a record of the same name that somebody else wrote
+                return Unverified.NEVER
+            return Verified(
+                at=dt.datetime.fromisoformat(line.at),
+                by=line.actor,
+                whole=said["outcome"] == WHOLE,
+                up_to=int(said["line"]),
+                said=said["said"] or "",
+            )
+
+    # Keys
+
+    def seal(self, *, by: str = "ragshield") -> None:
+        """Start to use a key, after checking what was written without one.
+
+        Raises
+        ------
+        QuarantineError
+            If something was changed; there is no key, or the log has one already.
+        """
+        if self.digests.key_name is None:
+            msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
+            raise QuarantineError(msg)
+        self.write(lambda session: seal(session, self.digests, by, self.namespace))
+
+    def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
+        """Exchange the key, after checking what was written with the old one, or without.
+
+        All digests are made anew, in one transaction; earlier anchors hold no longer, and a line
+        of the log records the old head. Processes with the old key can neither write nor verify
+        from then on, and admit nothing that was released: restart them with the new one.
+
+        Parameters
+        ----------
+        key
+            The new secret.
+        by
+            Who exchanges it, for the record.
+
+        Raises
+        ------
+        QuarantineError
+            If something was changed, or the key is too short, or the one in use.
+        """
+        new = Digests(key)
+        if new.key_name == self.digests.key_name:
+            msg = "the new audit key is the one that is used already; draw another one at random."
+            raise QuarantineError(msg)
+        self.write(lambda session: rekey(session, self.digests, new, by, self.namespace))
+        self.digests = new
+
+    def _anchored(self, work: Callable[[Session], T]) -> Callable[[Session], T]:
+        """Return ``work``, followed by a call of the anchor once a new head is durable."""
+        anchor = self._anchor
+        if anchor is None:
+            return work
+
+        def send(head: str) -> None:
+            try:
+                anchor(head)
+            except Exception:
+                logger.exception("the head of the audit log, %s, could not be anchored", head)
+
+        def done(session: Session) -> T:
+            before, answer, after = head_of(session), work(session), head_of(session)
+            if after != before:
+                self.database.afterwards(partial(send, after))
+            return answer
+
+        return done
+
+
+def record_of(line: LogRow) -> LogRecord:
+    """Return a line as people read it."""
+    return LogRecord(
+        seq=line.seq,
+        at=dt.datetime.fromisoformat(line.at),
+        action=line.action,
+        entry_id=line.entry_id,
+        fingerprint=line.fingerprint,
+        actor=line.actor,
+        note=line.note,
+    )
