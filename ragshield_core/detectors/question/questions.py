@@ -325,12 +325,18 @@ def inside_of(text: str, opening: Opening) -> Inside:
     return Inside(n_pieces, tuple(asked))
 
 
-def _inside(text: str, words: _Words, kind: int, span: tuple[int, int], *, glued: bool) -> Opening:
+def _inside(
+    text: str, words: _Words, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
+) -> Opening:
     """Return a question that was found, given the words around it."""
     start, end = span
     last = _is_last(text, end)
     asked = set(words.between(start, end))
-    answer = words.between(start - _ANSWER, start) if last else words.between(end, end + _ANSWER)
+    elsewhere = words.elsewhere(start, end, last=last)
+    # One that stands behind the first sentence of a short text has its answer on both sides.
+    answer = words.between(start - _ANSWER, start) if last or (behind and not elsewhere) else []
+    if not last:
+        answer += words.between(end, end + _ANSWER)
     n_back = len(asked.intersection(answer))
     return Opening(
         kind=kind,
@@ -342,7 +348,7 @@ def _inside(text: str, words: _Words, kind: int, span: tuple[int, int], *, glued
         n_back=n_back,
         last=last,
         about=about_of(text[start:end], _PREPOSITIONS, _VERBS),
-        elsewhere=words.elsewhere(start, end, last=last),
+        elsewhere=elsewhere,
     )
 
 
@@ -536,7 +542,7 @@ def _question(
     text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
     text, end = text[:_FURTHER], span[1]
-    found = _inside(text, _Words(text), kind, span, glued=glued)
+    found = _inside(text, _Words(text), kind, span, glued=glued, behind=behind)
     head = text[:_OPENING]
     others = head.count("?") if head.isascii() else len(_MARK.findall(head))
     among = others > bool(_MARK.match(text[end - 1 : end]))

@@ -431,6 +431,63 @@ def test_a_question_at_the_end_is_as_suspicious_as_one_in_front(detector):
     assert texts[0][slice(*evidence.span)] == "who built the mill of brill"
 
 
+TOPICS = ("oats", "barley", "hops", "flax", "clover", "turnips", "rye", "beans")
+PLANTED = (
+    "Who designed the lighthouse of Farrow? The lighthouse of Farrow was designed by Otto Lind."
+)
+
+
+def carrier(n_sentences):
+    """Return a text that is about one thing, with a question of its own in it."""
+    sentences = [
+        f"In field {i} the farmers of the valley sow {TOPICS[i % 8]} and {TOPICS[i // 8 % 8]}."
+        for i in range(n_sentences)
+    ]
+    sentences[n_sentences // 2] = "Why is that? Nobody can say."
+    return sentences
+
+
+@pytest.mark.parametrize("n_sentences", [6, 40, 150])
+@pytest.mark.parametrize("place", [0.4, 1.0])
+@pytest.mark.parametrize("form", ["{}", "\n\n{}\n\n", "\n\n**{}\n", "\n\nQ: {}\n"])
+def test_a_question_with_its_answer_is_found_in_texts_of_any_length(
+    detector, n_sentences, place, form
+):
+    sentences = carrier(n_sentences)
+    sentences.insert(round(place * n_sentences), form.format(PLANTED))
+    clean, planted = detector.score(batch([" ".join(carrier(n_sentences)), " ".join(sentences)]))
+    assert clean < detector.default_threshold < planted
+
+
+def test_what_is_put_into_a_text_is_about_something_else():
+    own = "Which crop do the farmers of the valley sow in field 3? In field 3 they sow oats."
+    for question, foreign in ((PLANTED, True), (own, False)):
+        text = " ".join([*carrier(40), question])
+        found = asked_in(text)[-1]
+        assert (found.elsewhere == 1) == foreign
+    (short,) = asked_in(f"The sea is calm. {PLANTED}")
+    assert short.elsewhere == 0  # too little to tell
+
+
+def test_a_long_text_is_not_suspicious_for_asking_as_often_as_short_ones():
+    asking = [f"{text} Why is it so? Nobody knows." for text in encyclopaedia(300)]
+    known = LeadingQuestionDetector().fit(batch(asking))
+    short, long = known.score(batch([asking[0], " ".join(asking[1:60])]))
+    assert short < known.floor
+    assert long < known.floor
+
+
+def test_answered_questions_inside_are_usual_source_by_source():
+    detector = LeadingQuestionDetector()
+    detector.learn_piece(Sourced(encyclopaedia(2000), "wiki"))
+    detector.learn_piece(Sourced([f"It is a page. {text}" for text in faq(200)], "help"))
+    text = [f"The sea is calm. {PLANTED}"]
+    in_help, in_wiki = (
+        float(detector.score(Sourced(text, source))[0]) for source in ("help", "wiki")
+    )
+    assert in_help + 1 < in_wiki
+
+
 def test_where_pages_end_with_a_question_it_is_usual():
     pages = [
         f"{text} Was this page about the {THINGS[i % 8]} helpful?"
