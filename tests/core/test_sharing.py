@@ -121,6 +121,23 @@ def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     assert one.thresholds == other.thresholds
 
 
+def test_one_process_takes_thresholds_and_the_others_load_them(url):
+    one, other = opened(url, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    other.catch_up()
+    before = one.thresholds
+    scores = mock.patch.object(
+        CliqueDetector, "held_out_scores", autospec=True, side_effect=CliqueDetector.held_out_scores
+    )
+    with scores as scored_sample:
+        one.learn(passages(40, 2, "new"))
+        other.catch_up()
+    assert scored_sample.call_count == 1
+    assert one.thresholds != before
+    assert other.thresholds == one.thresholds
+    assert other.status().calibrated_at == one.status().calibrated_at == 340
+
+
 def test_what_cannot_be_learned_stops_nobody(url):
     one, other = opened(url)
     one.learn(passages(5, 1))

@@ -49,8 +49,8 @@ _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1]
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
 _ATTACK_PLACE = np.array([0.88, 0.12])
 _ATTACK_ECHO = np.array([0.03, 0.04, 0.03, 0.04, 0.2, 0.06, 0.25, 0.08, 0.27])
-# What is put into a text may be about its topic, but mostly it is about something else. The first
-# step, of texts too short to tell, says nothing.
+# A planted question may be about the topic of its text, but mostly it is about something else. The
+# first step, of texts too short to tell, says nothing.
 _ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
 # What is assumed of a knowledge base before anything is known of it, and how many entries that
 # assumption is worth.
@@ -68,6 +68,9 @@ _ANSWERED = 4
 # Sources, by a hash, and how many entries of a source weigh as much as the whole knowledge base in
 # how usual questions are there.
 _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
+# Counts of a source: entries, openings that ask, sentences behind openings, and those of them that
+# ask, without an answer and with one.
+_ENTRIES, _OPENED, _PIECES, _WITHOUT, _WITH_ANSWER = range(_N_COUNTS := 5)
 
 # Kinds that have a trait because only then they are taken for questions: behind an opening, that
 # nothing follows; that words come back; a start in lower case.
@@ -76,8 +79,8 @@ _ONLY_ECHOED = (PHRASE, INDIRECT)
 _ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 # Axes of the counts.
 _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
-# What was never seen here counts so much at most, however large the knowledge base is: kinds by
-# whether they are questions for sure, and more inside of a text, where each sentence has a small
+# A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
+# kinds of questions count more, and all count more inside a text, where each sentence has a small
 # share of it.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
 _MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 32, 32, 64, 128, 128, 32, 32])
@@ -104,14 +107,14 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
 
     The score is a likelihood ratio in bits: how much likelier the opening, or a question further
     down, is for an entry made for a question than for an entry of the knowledge base. Of a question
-    it is known of what kind it is (with a question mark, by its question word, ...), whether it
-    starts in lower case, whether no space sets it apart, how many of its words come back in what
-    follows it, and how much of it and its answer stands elsewhere in the text. How usual each of
-    these is, is counted in the knowledge base: for openings by entry, and for what follows by
-    sentence, so that a question in a long text counts as much as among as many sentences of others.
-    What is assumed of the attack is broad, so that none of them is needed. English best, and
+    the detector reads the kind (with a question mark, by its question word, ...), whether it starts
+    in lower case, whether no space sets it apart, how many of its words come back in the text
+    behind it, and how much of it and its answer stands elsewhere in the text. It counts in the
+    knowledge base how usual each of these is: by entry for openings, and by sentence for the rest,
+    so that a question in a long text counts as much as among as many sentences of others. The
+    assumptions about attacks are broad, so that none of these traits is needed. English works best;
     German, French, Spanish, Italian, Portuguese, Russian, Chinese and any language that has
-    question marks.
+    question marks work too.
 
     Notes
     -----
@@ -156,9 +159,8 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         # Of fitted entries and of those that came since: openings, and sentences behind them.
         self._fitted = np.zeros((2, *_SHAPE), dtype=np.int64)
         self._arrived = np.zeros_like(self._fitted)
-        # Of fitted entries by source: all, and those that open with a question; sentences behind
-        # openings, and those that ask: without an answer, and with one.
-        self._sources = np.zeros((_N_SOURCES, 5), dtype=np.int64)
+        # Counts of fitted entries, by source.
+        self._sources = np.zeros((_N_SOURCES, _N_COUNTS), dtype=np.int64)
         self._doubtful = np.zeros(_SHAPE, dtype=np.bool_)
         self._totals: list[tuple[_Totals, _Totals]] | None = None
 
@@ -278,8 +280,8 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         found, table, verb, known = opening, self._fitted[0], "opens with", "entries"
         if inside.asked:
             front_usual, inside_usual = self._usual()[0]
-            each = self._inside_bits(read, source, inside_usual)
-            if each.max() > self._front_bits(read, source, front_usual)[0]:
+            each = _inside_bits(read, source, inside_usual, self._sources)
+            if each.max() > _front_bits(read, source, front_usual, self._sources)[0]:
                 found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
         n, alike = int(table.sum()), int(table[found.kind, ..., found.echo :].sum())
@@ -311,10 +313,17 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         but
             Whether to leave them out of the counts: of one only.
         """
-        scores = []
-        for front, inside in self._usual():
-            bits = self._front_bits(read, sources, front, but=but)
-            each = self._inside_bits(read, sources, inside, but=but)
+        usual, by_source, scores = self._usual(), self._sources, []
+        if but:
+            usual = [
+                (_less(front, read.front), _less(inside, read.behind, read.n_plain))
+                for front, inside in usual
+            ]
+            by_source = by_source.copy()
+            by_source[sources] -= read.counts()
+        for front, inside in usual:
+            bits = _front_bits(read, sources, front, by_source)
+            each = _inside_bits(read, sources, inside, by_source)
             np.logaddexp2.at(bits, read.owners, each)
             scores.append(bits)
         return np.asarray(np.max(scores, axis=0), dtype=np.float64)
@@ -322,7 +331,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     def _usual(self) -> list[tuple[_Totals, _Totals]]:
         """Return what is usual in front and inside: in what was fitted, and with what came since.
 
-        What nobody has vouched for may make questions rarer, not more usual.
+        Entries that nobody has vouched for may make questions rarer, not more usual.
         """
         if self._totals is None:
             tables = [self._fitted] if self._fitted[0].any() else []
@@ -334,56 +343,41 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
             ]
         return self._totals
 
-    def _front_bits(
-        self,
-        read: _Read,
-        sources: NDArray[np.intp],
-        usual: _Totals,
-        *,
-        but: bool = False,
-    ) -> NDArray[np.float64]:
-        """Return the bits of what entries open with, shape (n_entries,)."""
-        bits = _bits(read.front, _less(usual, read.front) if but else usual)
-        entries, asking = self._sources[:, 0], self._sources[:, 1]
-        mine = read.counts()[0] if but else np.zeros(5, dtype=np.int64)
-        rarer = _rarer(entries, asking, sources, mine[[0, 1]], _SOURCE_WORTH)
-        return np.asarray(bits + np.where(read.front[:, 0] != NONE, rarer, 0.0), dtype=np.float64)
 
-    def _inside_bits(
-        self,
-        read: _Read,
-        sources: NDArray[np.intp],
-        usual: _Totals,
-        *,
-        but: bool = False,
-    ) -> NDArray[np.float64]:
-        """Return the bits of each question behind an opening, shape (n_questions,).
+def _front_bits(
+    read: _Read, sources: NDArray[np.intp], usual: _Totals, by_source: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the bits of each opening, shape (n_entries,)."""
+    rarer = _rarer(by_source[:, _ENTRIES], by_source[:, _OPENED], sources, _SOURCE_WORTH)
+    rarer = np.where(read.front[:, 0] != NONE, rarer, 0.0)
+    return np.asarray(_bits(read.front, usual) + rarer, dtype=np.float64)
 
-        An attack is one question more, at any place. Among as many sentences, so many questions
-        like it are usual anyway: a long text is not more suspicious for being long.
-        """
-        if not len(read.owners):
-            return np.zeros(0)
-        usual = _less(usual, read.behind, read.n_plain) if but else usual
-        bits = _bits(read.behind, usual, further=True)
-        pieces, without, answered = self._sources[:, 2], self._sources[:, 3], self._sources[:, 4]
-        mine = read.counts()[0] if but else np.zeros(5, dtype=np.int64)
-        at = sources[read.owners]
-        n_entries, n_pieces = self._sources[:, 0].sum() - mine[0], pieces.sum() - mine[2]
-        worth = _SOURCE_WORTH * (n_pieces + 1.0) / (n_entries + 1.0)
-        rarer = np.where(
-            _answered(read.behind),
-            _rarer(pieces, answered, at, mine[[2, 4]], worth),
-            _rarer(pieces, without, at, mine[[2, 3]], worth),
-        )
-        return np.asarray(bits + rarer - np.log2(read.n_pieces[read.owners]), dtype=np.float64)
+
+def _inside_bits(
+    read: _Read, sources: NDArray[np.intp], usual: _Totals, by_source: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the bits of each question behind an opening, shape (n_questions,).
+
+    An attack adds one question, at any place. Among as many sentences, so many questions like it
+    are usual anyway: a long text is not more suspicious for being long.
+    """
+    if not len(read.owners):
+        return np.zeros(0)
+    pieces, at = by_source[:, _PIECES], sources[read.owners]
+    worth = _SOURCE_WORTH * (pieces.sum() + 1.0) / (by_source[:, _ENTRIES].sum() + 1.0)
+    rarer = np.where(
+        _answered(read.behind),
+        _rarer(pieces, by_source[:, _WITH_ANSWER], at, worth),
+        _rarer(pieces, by_source[:, _WITHOUT], at, worth),
+    )
+    bits = _bits(read.behind, usual, further=True) + rarer
+    return np.asarray(bits - np.log2(read.n_pieces[read.owners]), dtype=np.float64)
 
 
 def _rarer(
     n_all: NDArray[np.int64],
     n_asking: NDArray[np.int64],
     sources: NDArray[np.intp],
-    but: NDArray[np.int64],
     worth: float,
 ) -> NDArray[np.float64]:
     """Return how much rarer asking is in a source than everywhere, in bits, shape (n_sources,).
@@ -394,19 +388,16 @@ def _rarer(
         By source.
     sources
         Which ones.
-    but
-        How many to leave out, of all and of those that ask.
     worth
         How many of a source weigh as much as all sources together.
     """
-    share = (n_asking.sum() - but[1] + 1.0) / (n_all.sum() - but[0] + 2.0)
-    n, asking = n_all[sources] - but[0], n_asking[sources] - but[1]
-    here = (asking + worth * share) / (n + worth)
+    share = (n_asking.sum() + 1.0) / (n_all.sum() + 2.0)
+    here = (n_asking[sources] + worth * share) / (n_all[sources] + worth)
     return np.asarray(np.log2(share / here), dtype=np.float64)
 
 
 class _Read(NamedTuple):
-    """What entries ask: in front, and behind that."""
+    """The questions of entries: openings, and those behind them."""
 
     front: NDArray[np.intp]  # (n_entries, n_traits)
     n_pieces: NDArray[np.intp]  # (n_entries,) sentences behind openings
@@ -449,10 +440,11 @@ class _Read(NamedTuple):
         )
 
     def counts(self) -> NDArray[np.int64]:
-        """Return what is counted by source, shape (n_entries, 5)."""
-        found = np.zeros((len(self.front), 5), dtype=np.int64)
-        found[:, 0], found[:, 1], found[:, 2] = 1, self.front[:, 0] != NONE, self.n_pieces
-        np.add.at(found, (self.owners, 3 + _answered(self.behind)), 1)
+        """Return the counts of each entry for its source, shape (n_entries, 5)."""
+        found = np.zeros((len(self.front), _N_COUNTS), dtype=np.int64)
+        found[:, _ENTRIES], found[:, _OPENED] = 1, self.front[:, 0] != NONE
+        found[:, _PIECES] = self.n_pieces
+        np.add.at(found, (self.owners, _WITHOUT + _answered(self.behind)), 1)
         return found
 
     def add_to(self, tables: NDArray[np.int64], sign: int) -> None:
@@ -467,7 +459,7 @@ def _totals(counts: NDArray[np.int64]) -> _Totals:
     axes = range(1, _N_TRAITS)
     found = [counts.sum(axis=tuple(axes))]
     found += [counts.sum(axis=tuple({*axes} - {axis})) for axis in axes[:-1]]
-    # What is answered keeps to the topic of its text, whichever its kind.
+    # An answered question keeps to the topic of its text, whichever its kind.
     by_echo = counts[NONE + 1 :].sum(axis=(NONE, *axes[: _ECHO - 1]))
     found.append(np.stack([by_echo[:_ANSWERED].sum(axis=0), by_echo[_ANSWERED:].sum(axis=0)]))
     return found

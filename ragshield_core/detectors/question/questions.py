@@ -49,8 +49,8 @@ _LOOSE = frozenset({PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT})
 ECHO = 1 + 2 * 4
 _MOST_BACK = 4
 # How much of a question and its answer stands elsewhere in the text: the share of their content
-# words, as a part of what it is for the rest of the text, in steps. What was put into a text is
-# about something else. The first step is of texts that are too short to tell.
+# words, divided by the same share of the rest of the text, in steps. A planted question is about
+# something else. The first step is of texts that are too short to tell.
 ELSEWHERE = (0.3, 0.45, 0.6)
 _TOO_LITTLE, _PASSAGES = 60, (150, 250)  # content words of a text, characters beside a question
 # Where a question stands: in front or behind another sentence, alone or beside others.
@@ -87,7 +87,7 @@ class Opening(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """What a text asks behind its opening."""
+    """The questions of a text behind its opening."""
 
     n_pieces: int  # sentences, or lines, that were looked at
     asked: tuple[Opening, ...]
