@@ -11,6 +11,7 @@ minutes once the vectors are made.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import platform
 import re
@@ -18,10 +19,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from corpora import from_source, load, read_rows
+from decisions import failed
 from results_files import write
 from rich.progress import track
 from singles import alone, targets
@@ -38,6 +41,9 @@ PLACES = ("front", "middle", "end")
 KINDS = ("documentation", "mails", "encyclopaedia")
 CLEAN = (*KINDS, "web passages", "short messages")
 GROUPS, GROUPED_WORDS = 20, 500
+WORDINGS, TIMES = Path(__file__).parent / "wordings", (1, 3, 8)
+# A quick run has to hold so much at the end of long mails; without windows it was .00.
+LEAST = 0.5
 SEEN = 2_500  # characters, more than 256 tokens
 # As people write them. "{before}" and "{after}" are of the carrier.
 FORMS = {
@@ -68,6 +74,14 @@ TABLE = """
 
 | carrier | words | clean | front | middle | end | front, no mark | middle, no mark | end, no mark |
 |---|---|---|---|---|---|---|---|---|"""
+OWN = """
+## Our own mails and wordings
+
+Eight questions with their answers, in one mail that is repeated until it has so many words
+([wordings](../wordings/long_mails.json)), by the guard of mails.
+
+| words | clean | front | middle | end |
+|---|---|---|---|---|"""
 CLEAN_HEAD = f"""
 ## Clean entries of the same source
 
@@ -223,8 +237,10 @@ def clean_line(name: str, guard: Guard, rest: Batch, n: int) -> str:
     return f"| {name} | {len(found)} | {shown([bool(kinds) for kinds in found])} | {why} |"
 
 
-def planted_lines(name: str, guard: Guard, rest: Batch, n: int) -> list[str]:
-    """Return the lines of a kind of carriers, by words and place."""
+def planted_lines(
+    name: str, guard: Guard, rest: Batch, n: int
+) -> tuple[list[str], dict[tuple[int, str], float]]:
+    """Return the lines of a kind of carriers, and the shares held by words and place."""
     texts, sources = texts_of(rest, n)
     entries = batch_of([one.text for one in texts], sources, name)
     hits: dict[tuple[int, str], list[bool]] = defaultdict(list)
@@ -234,10 +250,30 @@ def planted_lines(name: str, guard: Guard, rest: Batch, n: int) -> list[str]:
         where = one.place if one.form != last else f"{one.place}, {last}"
         hits[one.words, where].append(held)
     columns = ["clean", *PLACES, *(f"{place}, {last}" for place in PLACES)]
-    return [
+    lines = [
         f"| {name} | {words:,} | " + " | ".join(shown(hits[words, c]) for c in columns) + " |"
         for words in LENGTHS
     ]
+    return lines, {key: float(np.mean(held)) for key, held in hits.items()}
+
+
+def own_lines(guard: Guard) -> list[str]:
+    """Return the lines of our own mails and wordings, a paragraph each."""
+    own = json.loads((WORDINGS / "long_mails.json").read_text(encoding="utf-8"))
+    lines = []
+    for times in TIMES:
+        carrier = " ".join(times * own["mail"])
+        found = [
+            [planted(carrier, place, "a paragraph", row) for row in own["questions"]]
+            for place in PLACES
+        ]
+        shares = []
+        for number, texts in enumerate([[carrier], *found]):
+            entries = batch_of(texts, ["mails"] * len(texts), f"own {times} {number}")
+            held = [bool(kinds) for kinds in alone(guard, entries)]
+            shares.append(f"{sum(held)} of {len(held)}")
+        lines.append(f"| {len(carrier.split()):,} | {' | '.join(shares)} |")
+    return lines
 
 
 def groups_line(guard: Guard, rest: Batch, n: int) -> str:
@@ -280,19 +316,28 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
     quick = parser.parse_args().quick
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    clean, table, groups = [], [], ""
+    clean, table, own, groups = [], [], [], ""
     for name in KINDS[1:2] if quick else CLEAN:
         known, rest = corpus(name)
         guard = guard_on(known)
         clean.append(clean_line(name, guard, rest, 50 if quick else NEW))
         if name in KINDS:
-            table += planted_lines(name, guard, rest, 8 if quick else CARRIERS)
+            lines, shares = planted_lines(name, guard, rest, 8 if quick else CARRIERS)
+            table += lines
+            if name == "mails":
+                missed = [f"{n} words" for n in LENGTHS if shares[n, "end"] < LEAST]
+        if name == "mails":
+            own = own_lines(guard)
         if name == "encyclopaedia":
             groups = groups_line(guard, rest, GROUPS)
     seconds = cost(*reversed(corpus("mails" if quick else "documentation")))
-    page = "\n".join([HEAD, TABLE, *table, CLEAN_HEAD, *clean, GROUPS_HEAD, groups, COST, *seconds])
+    page = "\n".join(
+        [HEAD, TABLE, *table, OWN, *own, CLEAN_HEAD, *clean, GROUPS_HEAD, groups, COST, *seconds]
+    )
     print(page)
-    if not quick:
+    if quick:
+        failed(missed)
+    else:
         write("length", page)
 
 
