@@ -120,12 +120,17 @@ class Person:
         self.address, self.name, self.wrong = address, name, []
         self.page = self.context.new_page()
         self.page.on("dialog", self._refuse)
-        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("console", self._read)
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", self._look)
         self.page.set_default_timeout(20_000)
         if log_in:
             self.log_in()
+
+    def _read(self, message):
+        # Chromium's remark when a page comes that focuses a field after a click: a matter of time.
+        if not message.text.startswith("Autofocus processing was blocked"):
+            self.wrong.append(message.text)
 
     def _refuse(self, dialog):
         self.wrong.append(f"dialog {dialog.message}")

@@ -44,11 +44,12 @@ _ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.0
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
 # What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
 # headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
-# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked: a model
-# that reads it has to see that it is one.
+# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked, so that a
+# model sees that it is one; of a question in front the whole text is the answer, repeated or not.
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
 _ATTACK_PLACE = np.array([0.88, 0.12])
-_ATTACK_ECHO = np.array([0.03, 0.04, 0.03, 0.04, 0.2, 0.06, 0.25, 0.08, 0.27])
+_ATTACK_ECHO = np.array([0.2, 0.03, 0.03, 0.03, 0.17, 0.05, 0.2, 0.07, 0.22])
+_ATTACK_ECHO_INSIDE = np.array([0.03, 0.04, 0.03, 0.04, 0.2, 0.06, 0.25, 0.08, 0.27])
 # A planted question may be about the topic of its text, but mostly it is about something else. The
 # first step, of texts too short to tell, says nothing.
 _ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
@@ -80,11 +81,9 @@ _ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 # Axes of the counts.
 _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
 # A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
-# kinds of questions count more, and all count more inside a text, where each sentence has a small
-# share of it.
+# kinds of questions count more.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
-_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 32, 32, 64, 128, 128, 32, 32])
-_MOST_INSIDE = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
+_MOST_KIND = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
@@ -488,21 +487,21 @@ def _bits(
 ) -> NDArray[np.float64]:
     """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
     kind = shapes[:, 0]
-    prior, attacks = _PRIOR_GLUED, _ATTACK_GLUED
+    prior, attacks, echo = _PRIOR_GLUED, _ATTACK_GLUED, _ATTACK_ECHO
     if further:
         prior, attacks = _PRIOR_LAST, np.full(len(KINDS), _ATTACK_LAST)
+        echo = _ATTACK_ECHO_INSIDE
     each = np.ones((len(KINDS), 1))
     traits = (  # in the order of the axes
         (_binary(_PRIOR_LOWER), _binary(_ATTACK_LOWER)),
         (_binary(prior), _binary(attacks)),
         (_ATTACK_ABOUT, _ATTACK_ABOUT * each),
         (_PRIOR_PLACE, _ATTACK_PLACE * each),
-        (_PRIOR_ECHO, _ATTACK_ECHO * each),
+        (_PRIOR_ECHO, echo * each),
         (_PRIOR_ELSEWHERE, _ATTACK_ELSEWHERE * each),
     )
     known = _smoothed(totals[0], _PRIOR_KIND)[kind]
-    most = (_MOST_INSIDE if further else _MOST_IN_FRONT)[kind]
-    ratio = np.minimum(_ATTACK_KIND[kind] / known, most)
+    ratio = np.minimum(_ATTACK_KIND[kind] / known, _MOST_KIND[kind])
     for axis, (usual, assumed) in enumerate(traits, 1):
         table, row = totals[axis], kind
         if axis == _ELSEWHERE:  # of texts that are long enough to tell
