@@ -77,7 +77,7 @@ def grams(text):
 
 
 def test_every_language_has_its_file():
-    assert [path.stem for path in FILES] == LANGUAGES
+    assert [path.stem for path in FILES] == list(LANGUAGES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
