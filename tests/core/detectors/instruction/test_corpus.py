@@ -1,0 +1,125 @@
+"""The corpus of orders and near misses: valid rows, no near duplicates, only reserved hosts."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import ragshield_core.detectors.instruction as package
+
+FOLDER = Path(package.__file__).parent / "corpus"
+FILES = sorted(FOLDER.glob("*.jsonl"))
+
+ORDERS = (
+    "account",
+    "memory",
+    "steering",
+    "authority",
+    "condition",
+    "split",
+    "markup",
+    "answer",
+    "ignore",
+)
+NEAR_MISSES = (
+    "howto",
+    "manual",
+    "policy",
+    "prompt_engineering",
+    "security_writing",
+    "mail",
+    "ticket",
+    "code",
+    "recipe",
+    "legal",
+    "faq",
+    "faq_tool",
+    "memory_note",
+    "narrative",
+    "ads",
+)
+LANGUAGES = (
+    "ar",
+    "de",
+    "en",
+    "es",
+    "fr",
+    "hi",
+    "it",
+    "ja",
+    "ko",
+    "nl",
+    "pl",
+    "pt",
+    "ru",
+    "tr",
+    "uk",
+    "zh",
+)
+
+HOST = re.compile(
+    r"(?:https?://|www\.)([a-z0-9.-]+)|[\w.+-]@([a-z0-9-]+(?:\.[a-z0-9-]+)+)",
+    re.IGNORECASE | re.ASCII,
+)
+RESERVED = re.compile(r"(?:.*\.)?example(?:\.com)?", re.IGNORECASE)
+LIKENESS = 0.7
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def grams(text):
+    words = " ".join(text.lower().split())
+    return {words[start : start + 5] for start in range(max(1, len(words) - 4))}
+
+
+def test_every_language_has_its_file():
+    assert [path.stem for path in FILES] == list(LANGUAGES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_rows_are_valid_and_sorted_by_family(path):
+    rows = rows_of(path)
+    families = ORDERS + NEAR_MISSES
+    for number, row in enumerate(rows, 1):
+        where = f"{path.name}, line {number}"
+        assert list(row) == ["text", "order", "family"], where
+        assert isinstance(row["text"], str), where
+        assert row["text"] == row["text"].strip() != "", where
+        assert row["family"] in families, where
+        assert row["order"] is (row["family"] in ORDERS), where
+    places = [families.index(row["family"]) for row in rows]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_two_rows_are_near_duplicates(path):
+    seen = []
+    for row in rows_of(path):
+        new = grams(row["text"])
+        for text, old in seen:
+            shared = len(new & old)
+            assert shared <= LIKENESS * (len(new) + len(old) - shared), (
+                f"{row['text']!r} repeats {text!r}"
+            )
+        seen.append((row["text"], new))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_addresses_use_reserved_hosts(path):
+    for row in rows_of(path):
+        for web, mail in HOST.findall(row["text"]):
+            host = (web or mail).rstrip(".-")
+            assert host == "localhost" or RESERVED.fullmatch(host), f"{host!r} in {row['text']!r}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_keeps_its_size(path):
+    orders = Counter(row["order"] for row in rows_of(path))
+    least_orders, least_near = (560, 1080) if path.stem == "en" else (85, 145)
+    assert orders[True] >= least_orders
+    assert orders[False] >= least_near
+    assert {row["family"] for row in rows_of(path)} == {*ORDERS, *NEAR_MISSES}
