@@ -1,0 +1,258 @@
+"""A linear head over vectors and moods of sentences: is one an order to a model?
+
+Ridge regression on three classes of sentences: orders and near misses, which were written for this
+project (:mod:`ragshield_core.detectors.instruction.corpus`), and candidates of the knowledge base
+itself, which are what is usual there. Sums of products are all it takes, so that parts of the
+knowledge base can be held out without a pass over the rest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import N_FOLDS
+from ragshield_core.detectors.instruction.moods import moods, n_features
+
+# Of texts, a vector each.
+Embed = Callable[[list[str]], Any]
+
+# Weights of orders, near misses and the knowledge base's own candidates, whatever their number: the
+# last tell most about what is usual, the second what an order is not where it was never seen.
+OF_ORDERS, OF_NEAR, OF_KNOWN = 1.0, 0.5, 1.5
+RIDGE = 0.02
+# Vectors are scaled so that their spread in the corpus is this, beside moods of 0 and 1.
+SPREAD = 4.0
+# A model whose vectors tell orders from near misses no better than this (area under the curve, a
+# coin's is .5) does not know what they say.
+TELLS = 0.7
+# So many English sentences show whether it does, before all are embedded.
+FIRST_LOOK = 400
+# How high the near misses of a language score, so that all languages are held against the same.
+HIGH = 0.9
+SEED = 0
+
+
+class Sentence(NamedTuple):
+    """A sentence of the corpus."""
+
+    text: str
+    order: bool
+    language: str
+
+
+@cache
+def corpus() -> tuple[Sentence, ...]:
+    """Return the orders and near misses that come with the package, English ones first."""
+    found = []
+    folder = files(__package__).joinpath("corpus")
+    for file in sorted(folder.iterdir(), key=lambda file: (file.name[:3] != "en.", file.name)):
+        language, _, ending = file.name.partition(".")
+        if ending not in ("jsonl", "jsonl.gz"):
+            continue
+        data = file.read_bytes()
+        lines = (gzip.decompress(data) if ending.endswith("gz") else data).decode().splitlines()
+        for row in map(json.loads, filter(None, lines)):
+            found.append(Sentence(row["text"], row["order"], row.get("lang", language)))
+    return tuple(found)
+
+
+@cache
+def made_of() -> str:
+    """Return what tells another corpus, or other features, from these."""
+    content = json.dumps([n_features(), *corpus()], ensure_ascii=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a regression needs of some rows: their number, sum, and sum of products."""
+
+    n: float
+    total: NDArray[np.float64]
+    products: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.float32]) -> Self:
+        """Return those of rows, shape (n, n_columns)."""
+        products = (rows.T @ rows).astype(np.float64)
+        return cls(len(rows), rows.sum(axis=0, dtype=np.float64), products)
+
+    def without(self, other: Sums) -> Sums:
+        """Return those of the rows that are left once some are held out."""
+        return Sums(self.n - other.n, self.total - other.total, self.products - other.products)
+
+
+class Weights(NamedTuple):
+    """Of a row; a row scores near 1 as an order and near 0 as anything else."""
+
+    each: NDArray[np.float64]
+    bias: float
+
+    def of(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the score of each row."""
+        return np.asarray(rows @ self.each + self.bias, dtype=np.float64)
+
+
+def regression(orders: Sums, *others: tuple[Sums, float], ridge: float = RIDGE) -> Weights:
+    """Return weights that tell orders from the other classes, each with its weight."""
+    parts = [(orders, OF_ORDERS), *((sums, weight) for sums, weight in others if sums.n)]
+    whole = sum(weight for _, weight in parts)
+    mean = sum(sums.total * (weight / whole / sums.n) for sums, weight in parts)
+    products = sum(sums.products * (weight / whole / sums.n) for sums, weight in parts)
+    share = OF_ORDERS / whole
+    covariance = products - np.outer(mean, mean) + ridge * np.eye(len(mean))
+    each = np.linalg.solve(covariance, share * (orders.total / orders.n - mean))
+    return Weights(each, float(share - mean @ each))
+
+
+def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
+    """Return the area under the curve: how often an order scores above another sentence.
+
+    Examples
+    --------
+    >>> told_apart(np.array([0.1, 0.2, 0.9]), np.array([False, False, True]))
+    1.0
+    """
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    n = int(orders.sum())
+    return float((ranks[orders].sum() - n * (n + 1) / 2) / max(1, n * (len(scores) - n)))
+
+
+def _by_vectors(
+    vectors: NDArray[np.float32], orders: NDArray[np.bool_], among: NDArray[np.bool_]
+) -> Weights:
+    sums = [Sums.of(vectors[among & kind]) for kind in (orders, ~orders)]
+    return regression(sums[0], (sums[1], 1.0))
+
+
+def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
+    """Return how well vectors alone tell orders apart that were held out."""
+    fold = np.random.default_rng(SEED).integers(0, N_FOLDS, len(vectors))
+    scores = np.zeros(len(vectors))
+    for part in range(N_FOLDS):
+        held = fold == part
+        scores[held] = _by_vectors(vectors, orders, ~held).of(vectors[held])
+    return told_apart(scores, orders)
+
+
+class Model:
+    """An embedding model, as far as orders go: what it makes of the corpus.
+
+    Parameters
+    ----------
+    vectors
+        Shape (n_sentences, dim): of the sentences of :attr:`languages`, in the order of the corpus.
+    languages
+        In which the model tells orders apart, with how well; none if it does not at all.
+    told
+        How well it does in English.
+    """
+
+    def __init__(
+        self, vectors: NDArray[np.float16], languages: Mapping[str, float], told: float
+    ) -> None:
+        self.vectors, self.languages, self.told = vectors, dict(languages), told
+        known = [sentence for sentence in corpus() if sentence.language in languages]
+        self.orders = np.array([sentence.order for sentence in known], dtype=np.bool_)
+        self.spoken = np.array([sentence.language for sentence in known], dtype=np.str_)
+        given = vectors.astype(np.float32)
+        self.mean = given.mean(axis=0) if len(given) else np.zeros(vectors.shape[1], np.float32)
+        spread = np.sqrt(((given - self.mean) ** 2).sum(axis=1).mean()) if len(given) else 1.0
+        self.scale = SPREAD / max(float(spread), 1e-6)
+        if len(given):
+            self.rows = self.scaled(given, [sentence.text for sentence in known])
+            self._orders = Sums.of(self.rows[self.orders])
+            self._near = Sums.of(self.rows[~self.orders])
+
+    @classmethod
+    def of(cls, embed: Embed) -> Self:
+        """Ask an embedding model about the corpus: first about some of it, whether it is worth it."""
+        sentences = corpus()
+        orders = np.array([sentence.order for sentence in sentences], dtype=np.bool_)
+        spoken = np.array([sentence.language for sentence in sentences], dtype=np.str_)
+        english = np.flatnonzero(spoken == "en")
+        first = np.random.default_rng(SEED).permutation(english)[:FIRST_LOOK]
+        vectors = embedded(embed, [sentences[row].text for row in first.tolist()])
+        told = cross_validated(vectors, orders[first])
+        if told < TELLS:
+            return cls(np.zeros((0, vectors.shape[1]), np.float16), {}, told)
+        rest = [row for row in range(len(sentences)) if row not in set(first.tolist())]
+        others = embedded(embed, [sentences[row].text for row in rest])
+        every = np.empty((len(sentences), vectors.shape[1]), dtype=np.float32)
+        every[first], every[rest] = vectors, others
+        weights = _by_vectors(every, orders, spoken == "en")
+        languages = {"en": told}
+        for language in dict.fromkeys(spoken.tolist()):
+            own = spoken == language
+            there = told_apart(weights.of(every[own]), orders[own])
+            if language != "en" and there >= TELLS:
+                languages[language] = there
+        kept = np.isin(spoken, list(languages))
+        return cls(every[kept].astype(np.float16), languages, told)
+
+    @property
+    def dim(self) -> int:
+        """Length of its vectors."""
+        return int(self.vectors.shape[1])
+
+    def scaled(
+        self, vectors: NDArray[np.float32], sentences: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Return the rows of a regression, shape (n, dim + n_features)."""
+        return np.hstack([(vectors - self.mean) * np.float32(self.scale), moods(sentences)])
+
+    def fitted(self, known: Sums | None) -> Head:
+        """Return the head for a knowledge base, of whose candidates some sums are known."""
+        others = [(self._near, OF_NEAR)] + ([] if known is None else [(known, OF_KNOWN)])
+        weights = regression(self._orders, *others)
+        scores = weights.of(self.rows)
+        high = {
+            language: float(np.quantile(scores[(self.spoken == language) & ~self.orders], HIGH))
+            for language in self.languages
+        }
+        return Head(weights, {name: value - high["en"] for name, value in high.items()})
+
+
+class Head(NamedTuple):
+    """Weights, and what the near misses of a language score above those of English."""
+
+    weights: Weights
+    above: dict[str, float]
+
+    def scores(
+        self, rows: NDArray[np.float32], languages: Sequence[str | None]
+    ) -> NDArray[np.float64]:
+        """Return the score of each row; one of an unknown language has the most to overcome."""
+        most = max(self.above.values(), default=0.0)
+        above = [self.above.get(name, most) if name else most for name in languages]
+        return self.weights.of(rows) - np.maximum(0.0, np.array(above, dtype=np.float64))
+
+
+def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return unit vectors of texts, shape (n_texts, dim).
+
+    Raises
+    ------
+    ValueError
+        If the model does not return one finite vector per text.
+    """
+    given = np.asarray(embed(list(texts)), dtype=np.float32)
+    if given.ndim != 2 or len(given) != len(texts) or not np.isfinite(given).all():  # noqa: PLR2004
+        msg = (
+            f"the embedding model returned an array of shape {given.shape} for {len(texts)} "
+            "sentences, expected one finite vector for each; give use_embedder a function from a "
+            "list of texts to their vectors."
+        )
+        raise ValueError(msg)
+    return given / np.maximum(np.linalg.norm(given, axis=1, keepdims=True), np.float32(1e-12))
