@@ -459,7 +459,7 @@ class Guard(Writes):
     def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
         """Take the embedding model of a store, unless the user has decided; stores do this."""
         with self._lock:
-            if not self._embed_chosen and self._embedder_users:
+            if not self._embed_chosen and self._embedder_users and embed != self._embed:
                 self._embed = embed
                 self._hand_over()
 

@@ -1,8 +1,9 @@
 """A linear head over vectors and moods of sentences: is one an order to a model?
 
-Ridge regression on three classes of sentences: orders and near misses, which were written for this
-project (:mod:`ragshield_core.detectors.instruction.corpus`), and candidates of the knowledge base
-itself, which are what is usual there. Sums of products are all it takes, so that parts of the
+Discriminants between three classes of sentences: orders, by family, and near misses, which were
+written for this project (the folder ``corpus``), and candidates of the knowledge base itself, which
+are what is usual there. Families have little in common but that they are orders: one discriminant
+for all finds fewer than one for each. Sums of products are all it takes, so that parts of the
 knowledge base can be held out without a pass over the rest.
 """
 
@@ -26,10 +27,11 @@ from ragshield_core.detectors.instruction.moods import moods, n_features
 # Of texts, a vector each.
 Embed = Callable[[list[str]], Any]
 
-# Weights of orders, near misses and the knowledge base's own candidates, whatever their number: the
-# last tell most about what is usual, the second what an order is not where it was never seen.
-OF_ORDERS, OF_NEAR, OF_KNOWN = 1.0, 0.5, 1.5
-RIDGE = 0.02
+# What is usual: near misses show what an order is not where none was ever seen, candidates of the
+# knowledge base what is usual in it. Their weights, whatever their numbers.
+OF_NEAR, OF_KNOWN = 0.04, 0.96
+# Share of orders in the covariance, and what is added to its diagonal.
+OF_ORDERS, RIDGE = 0.3, 0.06
 # Vectors are scaled so that their spread in the corpus is this, beside moods of 0 and 1.
 SPREAD = 4.0
 # A model whose vectors tell orders from near misses no better than this (area under the curve, a
@@ -47,6 +49,7 @@ class Sentence(NamedTuple):
 
     text: str
     order: bool
+    family: str
     language: str
 
 
@@ -62,7 +65,8 @@ def corpus() -> tuple[Sentence, ...]:
         data = file.read_bytes()
         lines = (gzip.decompress(data) if ending.endswith("gz") else data).decode().splitlines()
         for row in map(json.loads, filter(None, lines)):
-            found.append(Sentence(row["text"], row["order"], row.get("lang", language)))
+            spoken = row.get("lang", language)
+            found.append(Sentence(row["text"], row["order"], row["family"], spoken))
     return tuple(found)
 
 
@@ -87,32 +91,58 @@ class Sums:
         products = (rows.T @ rows).astype(np.float64)
         return cls(len(rows), rows.sum(axis=0, dtype=np.float64), products)
 
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the rows."""
+        return self.total / self.n
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """Covariance of the columns."""
+        return self.products / self.n - np.outer(self.mean, self.mean)
+
     def without(self, other: Sums) -> Sums:
         """Return those of the rows that are left once some are held out."""
         return Sums(self.n - other.n, self.total - other.total, self.products - other.products)
 
 
 class Weights(NamedTuple):
-    """Of a row; a row scores near 1 as an order and near 0 as anything else."""
+    """Discriminants of rows, one for each family of orders and one for all."""
 
-    each: NDArray[np.float64]
-    bias: float
+    each: NDArray[np.float64]  # (n_discriminants, n_columns)
+    bias: NDArray[np.float64]
 
     def of(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the score of each row."""
-        return np.asarray(rows @ self.each + self.bias, dtype=np.float64)
+        """Return the highest score of each row, shape (n_rows,)."""
+        return np.asarray((rows @ self.each.T + self.bias).max(axis=1), dtype=np.float64)
 
 
-def regression(orders: Sums, *others: tuple[Sums, float], ridge: float = RIDGE) -> Weights:
-    """Return weights that tell orders from the other classes, each with its weight."""
-    parts = [(orders, OF_ORDERS), *((sums, weight) for sums, weight in others if sums.n)]
-    whole = sum(weight for _, weight in parts)
-    mean = sum(sums.total * (weight / whole / sums.n) for sums, weight in parts)
-    products = sum(sums.products * (weight / whole / sums.n) for sums, weight in parts)
-    share = OF_ORDERS / whole
-    covariance = products - np.outer(mean, mean) + ridge * np.eye(len(mean))
-    each = np.linalg.solve(covariance, share * (orders.total / orders.n - mean))
-    return Weights(each, float(share - mean @ each))
+def discriminants(orders: Sequence[Sums], near: Sums, known: Sums | None = None) -> Weights:
+    """Return what tells each family of orders, and all of them, from other sentences.
+
+    Linear discriminants with a covariance that all share. On each, a near miss scores 0 and an
+    order of its family 1, on average.
+
+    Parameters
+    ----------
+    orders
+        Of each family.
+    near, known
+        Of near misses, and of candidates of the knowledge base.
+    """
+    usual = [(near, OF_NEAR)] + ([] if known is None or not known.n else [(known, OF_KNOWN)])
+    whole = sum(weight for _, weight in usual)
+    rest = np.sum([sums.mean * (weight / whole) for sums, weight in usual], axis=0)
+    products = np.sum([sums.products * (weight / whole / sums.n) for sums, weight in usual], axis=0)
+    within = np.mean([sums.covariance for sums in orders], axis=0)
+    covariance = (1 - OF_ORDERS) * (products - np.outer(rest, rest)) + OF_ORDERS * within
+    n = sum(sums.n for sums in orders)
+    means = [sums.mean for sums in orders] + [np.sum([s.total for s in orders], axis=0) / n]
+    apart = np.array(means) - rest
+    each = np.linalg.solve(covariance + RIDGE * np.eye(len(rest)), apart.T).T
+    low = each @ near.mean
+    unit = np.maximum(np.einsum("fc,fc->f", each, np.array(means)) - low, 1e-9)
+    return Weights(each / unit[:, None], -low / unit)
 
 
 def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
@@ -132,8 +162,11 @@ def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
 def _by_vectors(
     vectors: NDArray[np.float32], orders: NDArray[np.bool_], among: NDArray[np.bool_]
 ) -> Weights:
-    sums = [Sums.of(vectors[among & kind]) for kind in (orders, ~orders)]
-    return regression(sums[0], (sums[1], 1.0))
+    scaled = (vectors[among] - vectors[among].mean(axis=0)) * np.float32(SPREAD)
+    kinds = orders[among]
+    weights = discriminants([Sums.of(scaled[kinds])], Sums.of(scaled[~kinds]))
+    shift = weights.each @ (vectors[among].mean(axis=0, dtype=np.float64) * SPREAD)
+    return Weights(weights.each * SPREAD, weights.bias - shift)
 
 
 def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
@@ -172,7 +205,11 @@ class Model:
         self.scale = SPREAD / max(float(spread), 1e-6)
         if len(given):
             self.rows = self.scaled(given, [sentence.text for sentence in known])
-            self._orders = Sums.of(self.rows[self.orders])
+            families = np.array([sentence.family for sentence in known], dtype=np.str_)
+            self.families = sorted(set(families[self.orders].tolist()))
+            self._orders = [
+                Sums.of(self.rows[self.orders & (families == family)]) for family in self.families
+            ]
             self._near = Sums.of(self.rows[~self.orders])
 
     @classmethod
@@ -214,8 +251,7 @@ class Model:
 
     def fitted(self, known: Sums | None) -> Head:
         """Return the head for a knowledge base, of whose candidates some sums are known."""
-        others = [(self._near, OF_NEAR)] + ([] if known is None else [(known, OF_KNOWN)])
-        weights = regression(self._orders, *others)
+        weights = discriminants(self._orders, self._near, known)
         scores = weights.of(self.rows)
         high = {
             language: float(np.quantile(scores[(self.spoken == language) & ~self.orders], HIGH))

@@ -62,7 +62,7 @@ class OrderDetector(Detector, UsesEmbedder):
     """Find orders to the model by their meaning, whatever their wording.
 
     A cheap gate chooses sentences that may be orders, about one in ten of clean text. They are
-    embedded with the knowledge base's own model and judged by a head: a linear regression over
+    embedded with the knowledge base's own model and judged by a head: linear discriminants over
     vector and mood, fitted when the guard is fitted. It tells orders of a corpus that comes with
     the package from near misses of the same corpus (manuals, mails, policies, texts about prompts)
     and from what is usual in the knowledge base. The score of a text is that of its most suspicious
@@ -95,9 +95,9 @@ class OrderDetector(Detector, UsesEmbedder):
     scope = Scope.ENTRY
     acts_unfitted = False
     in_pieces = True
-    default_threshold = 0.75
-    # Less than this is what clean sentences score in every corpus that was tried.
-    floor = 0.4
+    default_threshold = 1.0
+    # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
+    floor = 0.6
 
     def __init__(self) -> None:
         self._embed: Embed | None = None
@@ -316,8 +316,8 @@ class OrderDetector(Detector, UsesEmbedder):
         }
         arrays: dict[str, NDArray[Any]] = {"probe": self._probe, "corpus": self._model.vectors}
         if self._head is not None:
-            values |= {"bias": self._head.weights.bias, "above": self._head.above}
-            arrays["weights"] = self._head.weights.each
+            values["above"] = self._head.above
+            arrays |= {"weights": self._head.weights.each, "bias": self._head.weights.bias}
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -328,5 +328,5 @@ class OrderDetector(Detector, UsesEmbedder):
         self._probe = np.asarray(arrays["probe"], dtype=np.float32)
         self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
         if "weights" in arrays:
-            weights = Weights(np.asarray(arrays["weights"], dtype=np.float64), values["bias"])
+            weights = Weights(*(np.asarray(arrays[name], np.float64) for name in ("weights", "bias")))
             self._head = Head(weights, dict(values["above"]))
