@@ -38,7 +38,7 @@ SPREAD = 4.0
 # coin's is .5) does not know what they say.
 TELLS = 0.7
 # So many English sentences show whether it does, before all are embedded.
-FIRST_LOOK = 400
+FIRST_LOOK = 800
 # How high the near misses of a language score, so that all languages are held against the same.
 HIGH = 0.9
 SEED = 0
@@ -68,6 +68,11 @@ def corpus() -> tuple[Sentence, ...]:
             spoken = row.get("lang", language)
             found.append(Sentence(row["text"], row["order"], row["family"], spoken))
     return tuple(found)
+
+
+@cache
+def _corpus_moods() -> NDArray[np.float32]:
+    return moods([sentence.text for sentence in corpus()])
 
 
 @cache
@@ -204,7 +209,8 @@ class Model:
         spread = np.sqrt(((given - self.mean) ** 2).sum(axis=1).mean()) if len(given) else 1.0
         self.scale = SPREAD / max(float(spread), 1e-6)
         if len(given):
-            self.rows = self.scaled(given, [sentence.text for sentence in known])
+            own = np.isin([sentence.language for sentence in corpus()], list(languages))
+            self.rows = self._joined(given, _corpus_moods()[own])
             families = np.array([sentence.family for sentence in known], dtype=np.str_)
             self.families = sorted(set(families[self.orders].tolist()))
             self._orders = [
@@ -247,7 +253,12 @@ class Model:
         self, vectors: NDArray[np.float32], sentences: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the rows of a regression, shape (n, dim + n_features)."""
-        return np.hstack([(vectors - self.mean) * np.float32(self.scale), moods(sentences)])
+        return self._joined(vectors, moods(sentences))
+
+    def _joined(
+        self, vectors: NDArray[np.float32], of_moods: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        return np.hstack([(vectors - self.mean) * np.float32(self.scale), of_moods])
 
     def fitted(self, known: Sums | None) -> Head:
         """Return the head for a knowledge base, of whose candidates some sums are known."""

@@ -73,6 +73,13 @@ class OrderDetector(Detector, UsesEmbedder):
     say so; rules of :class:`InstructionDetector` go on. So it does where the model's vectors do not
     tell the orders of the corpus from its near misses, and in languages in which they do not.
 
+    Parameters
+    ----------
+    embed
+        The model, for a guard without a store: any callable from a list of texts to a vector each.
+        It is not saved: give this detector to ``Guard.save`` and a like one to ``Guard.load``, as
+        ``detectors=``. The default leaves it to the store.
+
     Notes
     -----
     Scores of entries of the knowledge base come from heads that did not know them. A text is held
@@ -95,13 +102,19 @@ class OrderDetector(Detector, UsesEmbedder):
     scope = Scope.ENTRY
     acts_unfitted = False
     in_pieces = True
-    default_threshold = 1.0
+    default_threshold = 0.8
     # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
     floor = 0.6
 
-    def __init__(self) -> None:
-        self._embed: Embed | None = None
+    def __init__(self, embed: Embed | None = None) -> None:
+        self._embed = embed
+        if embed is not None:  # any callable, which only pickle could write
+            self.unsaved = "embed"
         self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return no arguments: the model is not saved."""
+        return {}
 
     def reset(self) -> None:
         """Forget the knowledge base, and the head that was fitted to it."""
@@ -111,8 +124,7 @@ class OrderDetector(Detector, UsesEmbedder):
         self._folds: dict[str, int] = {}
         self._held_out: list[Head] = []
         self._rows: dict[str, NDArray[np.float32]] = {}
-
-    # What guards ask
+        self._same = False  # the model at hand and the one that the head was fitted to
 
     def use_embedder(self, embed: Embed | None) -> None:
         """Take the embedding model of the knowledge base; ``None`` for none.
@@ -122,26 +134,29 @@ class OrderDetector(Detector, UsesEmbedder):
         StateError
             If a head is there that was fitted to another model.
         """
-        if embed is not None and self._probe is not None:
-            self._check_same(embedded(embed, [PROBE])[0])
-        self._embed = embed
-        self._rows = {}
+        if embed is not None:
+            self._check_same(embed)
+        self._embed, self._rows = embed, {}
 
     @property
     def embedder(self) -> Embed | None:
         """The embedding model at hand."""
         return self._embed
 
-    def _check_same(self, probe: NDArray[np.float32]) -> None:
-        assert self._probe is not None  # noqa: S101 - asked where there is one
+    def _check_same(self, embed: Embed) -> None:
+        """Refuse a model that is not the one that the head was fitted to."""
+        if self._probe is None:
+            return
+        probe = embedded(embed, [PROBE])[0]
         if len(probe) != len(self._probe):
-            what = f"gives vectors of {len(probe)} dimensions, expected {len(self._probe)}"
+            what = f"gives vectors of {len(probe)} dimensions, expected {len(self._probe)}: another"
         elif float(probe @ self._probe) < SAME_MODEL:
-            what = f"gives other vectors (cosine {float(probe @ self._probe):.2f})"
+            what = f"gives other vectors (cosine {float(probe @ self._probe):.2f}): it is another"
         else:
+            self._same = True
             return
         msg = (
-            f"the embedding model {what} as the one that {self.name} was fitted to; give that one, "
+            f"the embedding model {what} than the one that {self.name} was fitted to; give that one, "
             "or fit the guard anew, with a knowledge base that the new model embedded."
         )
         raise StateError(msg)
@@ -175,7 +190,7 @@ class OrderDetector(Detector, UsesEmbedder):
             return
         if self._model is None:
             self._model = Model.of(self._embed)
-            self._probe = embedded(self._embed, [PROBE])[0]
+            self._probe, self._same = embedded(self._embed, [PROBE])[0], True
         self._head, self._folds, self._held_out = None, {}, []
         if not self._model.languages:
             return
@@ -289,14 +304,14 @@ class OrderDetector(Detector, UsesEmbedder):
         assert self._model is not None  # noqa: S101 - asked where there is one
         if self._embed is None:
             raise NotFittedError(self.lacks())
+        if not self._same:
+            self._check_same(self._embed)
         new = [one for one in dict.fromkeys(sentences) if one not in self._rows]
         fresh: dict[str, NDArray[np.float32]] = {}
         new.sort(key=len)  # models pad the sentences of a batch to the longest
         for start in range(0, len(new), PART):
             part = new[start : start + PART]
             vectors = embedded(self._embed, part)
-            if vectors.shape[1] != self._model.dim:
-                self._check_same(vectors[0])
             fresh |= dict(zip(part, self._model.scaled(vectors, part), strict=True))
         width = len(next(iter(fresh.values()), next(iter(self._rows.values()), np.zeros(0))))
         rows = [fresh[one] if one in fresh else self._rows[one] for one in sentences]
