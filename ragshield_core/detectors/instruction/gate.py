@@ -33,10 +33,9 @@ _PARTS = re.compile(
 )
 _MARKS = " \t\n\"'`*_#>|/<!-+=[](){}\u2022\u2013\u2014\u201c\u201d:;,.0123456789"
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[.,:;!?()\[\]\"\u2014>|]")
-_OPENING = frozenset(".,:;!?()[]\"\u2014>|")
+_OPENING = frozenset('.,:;!?()[]"\u2014>|')
 _LEADING = frozenset(
-    "please kindly now and then just also always never immediately first instead don't dont not "
-    "do next finally so but simply must should to".split()
+    ["please", "kindly", "now", "and", "then", "just", "also", "always", "never", "immediately", "first", "instead", "don't", "dont", "not", "do", "next", "finally", "so", "but", "simply", "must", "should", "to"]
 )
 
 
@@ -59,6 +58,7 @@ class Candidates(NamedTuple):
 
 @cache
 def lexicon() -> dict[str, frozenset[str]]:
+    """Return the words of English by what they say of an order."""
     data = json.loads(files(__package__).joinpath("gate.json").read_text(encoding="utf-8"))
     return {name: frozenset(words.split()) for name, words in data.items()}
 
@@ -69,7 +69,8 @@ def _candidates(text: str) -> Candidates:
     language = language_of(view.text[:BEGINNING])
     unknown = language is None
     likely = [_likely(view.text[start:end], unknown=unknown) for start, end in spans]
-    found, room = [], max(ROOM, SHARE * len(view.text))
+    found: list[int] = []
+    room = max(ROOM, SHARE * len(view.text))
     for at in sorted(range(len(spans)), key=lambda at: -likely[at])[:MOST_CANDIDATES]:
         start, end = spans[at]
         if likely[at] <= 0 or (found and end - start > room):
@@ -117,8 +118,11 @@ def _english(sentence: str) -> float:
     if not there & _any():
         return 0.0
     acts, does = imperatives(words, known["acts"]), imperatives(words, known["verbs"])
-    has = {name for name in ("addressed", "spoken", "kept", "you", "must", "condition")
-           if there & known[name]}
+    has = {
+        name
+        for name in ("addressed", "spoken", "kept", "you", "must", "condition")
+        if there & known[name]
+    }
     weight = 2.0 * bool(acts) + bool(does) + bool(there & known["alone"])
     if acts or does or has & {"must", "you"}:
         weight += len(has & {"addressed", "spoken", "kept"})
@@ -136,7 +140,7 @@ def _any() -> frozenset[str]:
 def imperatives(words: Sequence[str], verbs: frozenset[str]) -> int:
     """Return how many verbs stand where an order begins."""
     found, opening = 0, True
-    for at, word in enumerate(words):
+    for word in words:
         if opening and word in verbs:
             found += 1
             opening = False

@@ -1,4 +1,4 @@
-"""A linear head over vectors and moods of sentences: is one an order to a model?
+"""A linear head over vectors and moods of sentences, that tells orders to a model.
 
 Discriminants between three classes of sentences: orders, by family, and near misses, which were
 written for this project (the folder ``corpus``), and candidates of the knowledge base itself, which
@@ -220,7 +220,7 @@ class Model:
 
     @classmethod
     def of(cls, embed: Embed) -> Self:
-        """Ask an embedding model about the corpus: first about some of it, whether it is worth it."""
+        """Ask an embedding model about the corpus, at first about some of it."""
         sentences = corpus()
         orders = np.array([sentence.order for sentence in sentences], dtype=np.bool_)
         spoken = np.array([sentence.language for sentence in sentences], dtype=np.str_)
@@ -249,16 +249,15 @@ class Model:
         """Length of its vectors."""
         return int(self.vectors.shape[1])
 
-    def scaled(
-        self, vectors: NDArray[np.float32], sentences: Sequence[str]
-    ) -> NDArray[np.float32]:
+    def scaled(self, vectors: NDArray[np.float32], sentences: Sequence[str]) -> NDArray[np.float32]:
         """Return the rows of a regression, shape (n, dim + n_features)."""
         return self._joined(vectors, moods(sentences))
 
     def _joined(
         self, vectors: NDArray[np.float32], of_moods: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        return np.hstack([(vectors - self.mean) * np.float32(self.scale), of_moods])
+        scaled = (vectors - self.mean) * np.float32(self.scale)
+        return np.hstack([scaled, of_moods]).astype(np.float32)
 
     def fitted(self, known: Sums | None) -> Head:
         """Return the head for a knowledge base, of whose candidates some sums are known."""

@@ -225,7 +225,6 @@ def unknown_language(text: str) -> str | None:
     return None
 
 
-
 @cache
 def _patterns() -> dict[str, Any]:
     """Return of each language but English a pattern of all beginnings of words with an idea."""

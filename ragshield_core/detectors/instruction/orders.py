@@ -156,8 +156,8 @@ class OrderDetector(Detector, UsesEmbedder):
             self._same = True
             return
         msg = (
-            f"the embedding model {what} than the one that {self.name} was fitted to; give that one, "
-            "or fit the guard anew, with a knowledge base that the new model embedded."
+            f"the embedding model {what} than the one that {self.name} was fitted to; give that "
+            "one, or fit the guard anew, with a knowledge base that the new model embedded."
         )
         raise StateError(msg)
 
@@ -343,5 +343,7 @@ class OrderDetector(Detector, UsesEmbedder):
         self._probe = np.asarray(arrays["probe"], dtype=np.float32)
         self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
         if "weights" in arrays:
-            weights = Weights(*(np.asarray(arrays[name], np.float64) for name in ("weights", "bias")))
+            weights = Weights(
+                *(np.asarray(arrays[name], np.float64) for name in ("weights", "bias"))
+            )
             self._head = Head(weights, dict(values["above"]))
