@@ -145,7 +145,7 @@ def main() -> None:
     report = [
         HEAD,
         "## Orders found\n",
-        "By this detector alone / with the rules of `InstructionDetector`, half of the rate each.\n",
+        "Alone / with the rules of `InstructionDetector`, half of the rate each.\n",
         f"| knowledge base | threshold | {' | '.join(given)} |",
         "|---" * (len(given) + 2) + "|",
         *found_rows,

@@ -35,7 +35,11 @@ _MARKS = " \t\n\"'`*_#>|/<!-+=[](){}\u2022\u2013\u2014\u201c\u201d:;,.0123456789
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[.,:;!?()\[\]\"\u2014>|]")
 _OPENING = frozenset('.,:;!?()[]"\u2014>|')
 _LEADING = frozenset(
-    ["please", "kindly", "now", "and", "then", "just", "also", "always", "never", "immediately", "first", "instead", "don't", "dont", "not", "do", "next", "finally", "so", "but", "simply", "must", "should", "to"]
+    re.split(
+        " ",
+        "please kindly now and then just also always never immediately first instead don't dont "
+        "not do next finally so but simply must should to",
+    )
 )
 
 

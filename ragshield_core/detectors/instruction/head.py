@@ -201,22 +201,32 @@ class Model:
         self, vectors: NDArray[np.float16], languages: Mapping[str, float], told: float
     ) -> None:
         self.vectors, self.languages, self.told = vectors, dict(languages), told
+        self.means: dict[str | None, NDArray[np.float32]] = {}
         known = [sentence for sentence in corpus() if sentence.language in languages]
         self.orders = np.array([sentence.order for sentence in known], dtype=np.bool_)
         self.spoken = np.array([sentence.language for sentence in known], dtype=np.str_)
         given = vectors.astype(np.float32)
-        self.mean = given.mean(axis=0) if len(given) else np.zeros(vectors.shape[1], np.float32)
-        spread = np.sqrt(((given - self.mean) ** 2).sum(axis=1).mean()) if len(given) else 1.0
-        self.scale = SPREAD / max(float(spread), 1e-6)
+        # The language of a sentence is most of what a vector says of many models: it is taken off.
+        self.means |= {name: given[self.spoken == name].mean(axis=0) for name in languages}
         if len(given):
+            self.means[None] = given.mean(axis=0)
+            spread = np.sqrt((self._centred(given, self.spoken.tolist()) ** 2).sum(axis=1).mean())
+            self.scale = SPREAD / max(float(spread), 1e-6)
             own = np.isin([sentence.language for sentence in corpus()], list(languages))
-            self.rows = self._joined(given, _corpus_moods()[own])
+            self.rows = self._joined(given, _corpus_moods()[own], self.spoken.tolist())
             families = np.array([sentence.family for sentence in known], dtype=np.str_)
-            self.families = sorted(set(families[self.orders].tolist()))
-            self._orders = [
-                Sums.of(self.rows[self.orders & (families == family)]) for family in self.families
-            ]
-            self._near = Sums.of(self.rows[~self.orders])
+            english = self.spoken == "en"
+            self._english = self._sums(families, english)
+            self._every = self._sums(families, np.ones_like(english))
+
+    def _sums(
+        self, families: NDArray[np.str_], among: NDArray[np.bool_]
+    ) -> tuple[list[Sums], Sums]:
+        """Return those of each family of orders, and of near misses."""
+        orders = self.orders & among
+        names = sorted(set(families[orders].tolist()))
+        found = [Sums.of(self.rows[orders & (families == name)]) for name in names]
+        return found, Sums.of(self.rows[~self.orders & among])
 
     @classmethod
     def of(cls, embed: Embed) -> Self:
@@ -249,40 +259,65 @@ class Model:
         """Length of its vectors."""
         return int(self.vectors.shape[1])
 
-    def scaled(self, vectors: NDArray[np.float32], sentences: Sequence[str]) -> NDArray[np.float32]:
-        """Return the rows of a regression, shape (n, dim + n_features)."""
-        return self._joined(vectors, moods(sentences))
+    def scaled(
+        self,
+        vectors: NDArray[np.float32],
+        sentences: Sequence[str],
+        languages: Sequence[str | None],
+    ) -> NDArray[np.float32]:
+        """Return rows for the discriminants, shape (n, dim + n_features)."""
+        return self._joined(vectors, moods(sentences), languages)
 
     def _joined(
-        self, vectors: NDArray[np.float32], of_moods: NDArray[np.float32]
+        self,
+        vectors: NDArray[np.float32],
+        of_moods: NDArray[np.float32],
+        languages: Sequence[str | None],
     ) -> NDArray[np.float32]:
-        scaled = (vectors - self.mean) * np.float32(self.scale)
+        scaled = self._centred(vectors, languages) * np.float32(self.scale)
         return np.hstack([scaled, of_moods]).astype(np.float32)
+
+    def _centred(
+        self, vectors: NDArray[np.float32], languages: Sequence[str | None]
+    ) -> NDArray[np.float32]:
+        means = [self.means.get(name, self.means[None]) for name in languages]
+        return vectors - np.array(means, dtype=np.float32).reshape(len(means), -1)
 
     def fitted(self, known: Sums | None) -> Head:
         """Return the head for a knowledge base, of whose candidates some sums are known."""
-        weights = discriminants(self._orders, self._near, known)
-        scores = weights.of(self.rows)
+        english = discriminants(*self._english, known)
+        others = discriminants(*self._every, known) if len(self.languages) > 1 else english
+        near = ~self.orders
         high = {
-            language: float(np.quantile(scores[(self.spoken == language) & ~self.orders], HIGH))
-            for language in self.languages
+            name: np.quantile(
+                (english if name == "en" else others).of(self.rows[near & (self.spoken == name)]),
+                HIGH,
+            )
+            for name in self.languages
         }
-        return Head(weights, {name: value - high["en"] for name, value in high.items()})
+        return Head(english, others, {name: float(high[name] - high["en"]) for name in high})
 
 
 class Head(NamedTuple):
-    """Weights, and what the near misses of a language score above those of English."""
+    """Discriminants, and what near misses of a language score above those of English.
 
-    weights: Weights
+    English has its own, because sentences of all languages together tell less of each.
+    """
+
+    english: Weights
+    others: Weights
     above: dict[str, float]
 
     def scores(
         self, rows: NDArray[np.float32], languages: Sequence[str | None]
     ) -> NDArray[np.float64]:
-        """Return the score of each row; one of an unknown language has the most to overcome."""
-        most = max(self.above.values(), default=0.0)
-        above = [self.above.get(name, most) if name else most for name in languages]
-        return self.weights.of(rows) - np.maximum(0.0, np.array(above, dtype=np.float64))
+        """Return the score of each row; one of an unknown language is judged as English."""
+        spoken = np.array([name in {"en", None} for name in languages], dtype=np.bool_)
+        scores = np.zeros(len(rows))
+        scores[spoken] = self.english.of(rows[spoken])
+        above = [max(0.0, self.above.get(name or "en", 0.0)) for name in languages]
+        scores[~spoken] = self.others.of(rows[~spoken])
+        return scores - np.where(spoken, 0.0, np.array(above, dtype=np.float64))
 
 
 def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -20,7 +20,13 @@ from ragshield_core.detectors.instruction.gate import (
 )
 from ragshield_core.detectors.instruction.languages import idea_names, ideas_of
 
-_FUNCTION = ["i", "we", "my", "me", "our", "us", "you", "your", "he", "she", "they", "his", "her", "their", "it", "this", "that", "these", "those", "the", "a", "was", "were", "is", "are", "be", "been", "will", "would", "can", "could", "may", "might", "must", "should", "shall", "have", "has", "had", "do", "does", "did", "not", "no", "if", "when", "whenever", "while", "because", "so", "and", "or", "but", "as", "than", "then", "please", "always", "never", "only", "any", "all", "every", "each", "to", "of", "in", "on", "for", "with", "from", "by", "at", "into", "what", "which", "who", "how", "why", "where"]
+_FUNCTION = re.split(
+    " ",
+    "i we my me our us you your he she they his her their it this that these those the a was were "
+    "is are be been will would can could may might must should shall have has had do does did not "
+    "no if when whenever while because so and or but as than then please always never only any all "
+    "every each to of in on for with from by at into what which who how why where",
+)
 _NUMBER = {word: number for number, word in enumerate(_FUNCTION)}
 _ADDRESS = re.compile(r"@[\w-]|https?://|www\.")
 _PAST, _GOING_ON = re.compile(r"\b[a-z]{2,20}ed\b"), re.compile(r"\b[a-z]{2,20}ing\b")

@@ -123,7 +123,7 @@ class OrderDetector(Detector, UsesEmbedder):
         self._probe: NDArray[np.float32] | None = None
         self._folds: dict[str, int] = {}
         self._held_out: list[Head] = []
-        self._rows: dict[str, NDArray[np.float32]] = {}
+        self._rows: dict[tuple[str, str | None], NDArray[np.float32]] = {}
         self._same = False  # the model at hand and the one that the head was fitted to
 
     def use_embedder(self, embed: Embed | None) -> None:
@@ -297,28 +297,31 @@ class OrderDetector(Detector, UsesEmbedder):
                 sentences.append(found.text(at, at))
                 languages.append(found.language)
                 spans.append(found.view.original_span(*found.sentences[at]))
-        rows = self._rows_of(sentences)
+        rows = self._rows_of(sentences, languages)
         return _Units(np.array(of, dtype=np.intp), rows, languages, spans)
 
-    def _rows_of(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+    def _rows_of(
+        self, sentences: Sequence[str], languages: Sequence[str | None]
+    ) -> NDArray[np.float32]:
         assert self._model is not None  # noqa: S101 - asked where there is one
         if self._embed is None:
             raise NotFittedError(self.lacks())
         if not self._same:
             self._check_same(self._embed)
-        new = [one for one in dict.fromkeys(sentences) if one not in self._rows]
-        fresh: dict[str, NDArray[np.float32]] = {}
-        new.sort(key=len)  # models pad the sentences of a batch to the longest
+        wanted = list(zip(sentences, languages, strict=True))
+        fresh: dict[tuple[str, str | None], NDArray[np.float32]] = {}
+        new = sorted({one for one in wanted if one not in self._rows}, key=_length)
         for start in range(0, len(new), PART):
             part = new[start : start + PART]
-            vectors = embedded(self._embed, part)
-            fresh |= dict(zip(part, self._model.scaled(vectors, part), strict=True))
-        width = len(next(iter(fresh.values()), next(iter(self._rows.values()), np.zeros(0))))
-        rows = [fresh[one] if one in fresh else self._rows[one] for one in sentences]
+            listed, spoken = [one for one, _ in part], [name for _, name in part]
+            rows = self._model.scaled(embedded(self._embed, listed), listed, spoken)
+            fresh |= dict(zip(part, rows, strict=True))
+        found = [fresh[one] if one in fresh else self._rows[one] for one in wanted]
         if len(self._rows) + len(fresh) > MOST_REMEMBERED:
             self._rows = {}
         self._rows |= dict(list(fresh.items())[:MOST_REMEMBERED])
-        return np.array(rows, dtype=np.float32).reshape(len(sentences), width)
+        width = self._model.rows.shape[1]
+        return np.array(found, dtype=np.float32).reshape(len(found), width)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the head, and the vectors of the corpus that fit the next one."""
@@ -332,7 +335,8 @@ class OrderDetector(Detector, UsesEmbedder):
         arrays: dict[str, NDArray[Any]] = {"probe": self._probe, "corpus": self._model.vectors}
         if self._head is not None:
             values["above"] = self._head.above
-            arrays |= {"weights": self._head.weights.each, "bias": self._head.weights.bias}
+            for name, weights in (("english", self._head.english), ("others", self._head.others)):
+                arrays |= {f"{name}.each": weights.each, f"{name}.bias": weights.bias}
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -342,8 +346,14 @@ class OrderDetector(Detector, UsesEmbedder):
             return
         self._probe = np.asarray(arrays["probe"], dtype=np.float32)
         self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
-        if "weights" in arrays:
-            weights = Weights(
-                *(np.asarray(arrays[name], np.float64) for name in ("weights", "bias"))
+        if "above" in values:
+            english, others = (
+                Weights(arrays[f"{name}.each"], arrays[f"{name}.bias"])
+                for name in ("english", "others")
             )
-            self._head = Head(weights, dict(values["above"]))
+            self._head = Head(english, others, dict(values["above"]))
+
+
+def _length(unit: tuple[str, str | None]) -> tuple[int, str]:
+    """Order by length: models pad the sentences of a batch to the longest."""
+    return len(unit[0]), unit[0]

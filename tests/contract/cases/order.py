@@ -8,6 +8,7 @@ import numpy as np
 
 from cases.entries import TEXTS, said
 from ragshield_core.detectors import OrderDetector
+from ragshield_core.detectors.instruction.moods import moods
 from ragshield_core.testing import DetectorCase
 
 DIM = 384
@@ -20,9 +21,11 @@ def of_word(word: str) -> np.ndarray:
 
 @cache
 def of_text(text: str) -> np.ndarray:
-    """A bag of words: who knows which words there are knows orders a little."""
+    """A bag of words, and the mood: who knows neither knows no orders."""
     words = {*re.findall(r"\w+", text.lower()), "#"}
-    return np.sum([of_word(word) for word in sorted(words)], axis=0)
+    mood = moods([text])[0]
+    told = sum(of_word(f"mood {number}") * mood[number] for number in np.flatnonzero(mood))
+    return np.sum([of_word(word) for word in sorted(words)], axis=0) + 6 * told
 
 
 def embed(texts: list[str]) -> np.ndarray:
