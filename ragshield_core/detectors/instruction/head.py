@@ -336,4 +336,5 @@ def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
             "list of texts to their vectors."
         )
         raise ValueError(msg)
-    return given / np.maximum(np.linalg.norm(given, axis=1, keepdims=True), np.float32(1e-12))
+    lengths = np.linalg.norm(given, axis=1, keepdims=True)
+    return np.asarray(given / np.maximum(lengths, 1e-12), dtype=np.float32)
