@@ -43,6 +43,7 @@ SCRIPTS = {
     "llamaindex_end_to_end": "llamaindex_end_to_end.py",
     "review_queue": "review_queue.py",
     "instruction_model": "fit_instruction_model.py",
+    "orders": "orders.py",
     "peers": "peers.py",
 }
 

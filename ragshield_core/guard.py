@@ -21,6 +21,7 @@ from ragshield_core import state
 from ragshield_core.arguments import check_type
 from ragshield_core.calibration import Released
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base.abilities import UsesEmbedder
 from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -140,6 +141,8 @@ class Guard(Writes):
         self._budget = TimeBudget()
         self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
         self._where: Where | None = None
+        self._embed: Callable[[list[str]], Any] | None = None
+        self._embed_chosen = False  # by the user, so that no store offers its own
         self._notifier: Notified | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._left_out: tuple[Skipped, ...] = ()
@@ -424,6 +427,51 @@ class Guard(Writes):
             self._connect()
         return self
 
+    def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> Self:
+        """Let detectors embed suspicious sentences with the knowledge base's own model.
+
+        Guarded stores hand over theirs. Give it here before :meth:`fit` and :meth:`adopt` of a
+        guard that is fitted without a store.
+
+        Parameters
+        ----------
+        embed
+            From a list of texts to a vector each, such as ``embeddings.embed_documents`` of
+            LangChain. ``None`` turns it off: detectors that need it are named as skipped.
+
+        Raises
+        ------
+        StateError
+            If what a detector has learned is of another model.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import OrderDetector
+        >>> guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard.use_embedder(lambda texts: [[1.0, 0.0] for _ in texts]).detectors[0].lacks()
+        """
+        with self._lock:
+            self._embed, self._embed_chosen = embed, True
+            self._hand_over()
+        return self
+
+    def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
+        """Take the embedding model of a store, unless the user has decided; stores do this."""
+        with self._lock:
+            if not self._embed_chosen and self._embedder_users and embed != self._embed:
+                self._embed = embed
+                self._hand_over()
+
+    @property
+    def _embedder_users(self) -> list[UsesEmbedder]:
+        return [detector for detector in self.detectors if isinstance(detector, UsesEmbedder)]
+
+    def _hand_over(self) -> None:
+        """Give detectors the embedding model; after a restart they are others."""
+        for user in self._embedder_users:
+            user.use_embedder(self._embed)
+
     def let_go(self) -> int:
         """Drop the vectors that the store has by now, see :meth:`use_table`; return how many."""
         with self._lock:
@@ -442,6 +490,8 @@ class Guard(Writes):
         if self._table is not None:
             for user in self._table_users:
                 user.use_table(self._table, self._where)
+        if self._embed is not None:
+            self._hand_over()
 
     def _neighbors_in(self) -> str:
         """Return in words where neighbours are found."""

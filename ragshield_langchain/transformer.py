@@ -99,6 +99,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
                 "pass embeddings=, the model of the store."
             )
             raise ValueError(msg)
+        if embeddings is not None:
+            guard.offer_embedder(embeddings.embed_documents)
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn

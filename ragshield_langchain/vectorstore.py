@@ -236,6 +236,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         claim(guard, inner, name, self._access.name)
         self._guard = guard
         self._use_table(neighbors)
+        if inner.embeddings is not None:
+            guard.offer_embedder(inner.embeddings.embed_documents)
         if isinstance(prompt_keys, str):
             msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
             raise TypeError(msg)

@@ -194,6 +194,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             nodes=nodes, storage_context=storage_context, index_struct=index_struct, **kwargs
         )
         self._access.struct = self._index_struct
+        self._offer_embedder()
+
+    def _offer_embedder(self) -> None:
+        """Let the guard embed suspicious sentences with the model of the index."""
+        self.guard.offer_embedder(self._embed_model.get_text_embedding_batch)
 
     @classmethod
     def from_documents(
@@ -359,6 +364,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     def _embedding(self, nodes: Sequence[BaseNode], progress: bool) -> Steps[list[BaseNode]]:  # noqa: FBT001
         """Return nodes with vectors; those that the model refuses without, unless it is all."""
+        self._offer_embedder()
         rows = _embeddable(nodes)
         some = [nodes[row] for row in rows]
         try:

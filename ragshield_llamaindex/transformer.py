@@ -171,6 +171,8 @@ class PoisonGuard(TransformComponent):
         watch()
         self._guard = checked(guard)
         self._embed_model = embed_model
+        if embed_model is not None:
+            guard.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
         self._counts = Counts()
         self._lock = threading.RLock()

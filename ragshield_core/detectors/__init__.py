@@ -19,7 +19,7 @@ from ragshield_core.detectors.claim import MetaClaimDetector
 from ragshield_core.detectors.gibberish import DisfluencyDetector
 from ragshield_core.detectors.groups import CliqueDetector, ConsensusDetector
 from ragshield_core.detectors.hidden import HiddenTextDetector
-from ragshield_core.detectors.instruction import InstructionDetector
+from ragshield_core.detectors.instruction import InstructionDetector, OrderDetector
 from ragshield_core.detectors.label import (
     LabelCentroidDetector,
     LabelModelDetector,
@@ -48,6 +48,7 @@ __all__ = [
     "LeadingQuestionDetector",
     "MetaClaimDetector",
     "Need",
+    "OrderDetector",
     "QueryEchoDetector",
     "RetrievalDetector",
     "RetrievedSet",

@@ -92,6 +92,8 @@ class Recalibration:
                 )
             elif detector.name in self._calibrator.thresholds:
                 continue
+            elif (lacking := detector.lacks()) is not None:
+                reason = lacking
             elif detector.name in known:
                 judged = len(known[detector.name])
                 reason = f"not calibrated: it could judge {judged} of the clean entries, too few"

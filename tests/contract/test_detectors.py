@@ -63,9 +63,9 @@ def test_contract(case, check):
 def test_a_guard_that_screens_changes_nothing(case, tmp_path):
     quarantine = Quarantine("sqlite://")
     guard = Guard([case.make()], quarantine=quarantine).fit(case.known)
-    guard.save(tmp_path / "before")
+    guard.save(tmp_path / "before", detectors=guard.detectors)
     guard.screen(case.poison)
-    guard.save(tmp_path / "after")
+    guard.save(tmp_path / "after", detectors=guard.detectors)
     for path in (tmp_path / "before").iterdir():
         assert path.read_bytes() == (tmp_path / "after" / path.name).read_bytes()
     assert quarantine.count(None) == 0

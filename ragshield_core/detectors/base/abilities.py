@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,25 @@ class Overlooks(ABC):
 
         A batch replaces them: a new revision resembles its older one, which is no evidence against
         it. Statistics over the whole knowledge base may go on counting them.
+        """
+
+
+class UsesEmbedder(ABC):
+    """A detector that embeds parts of texts with the knowledge base's own model."""
+
+    @property
+    @abstractmethod
+    def embedder(self) -> Callable[[list[str]], Any] | None:
+        """The model at hand: from a list of texts to a vector each."""
+
+    @abstractmethod
+    def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
+        """Take a model; ``None`` for none.
+
+        Raises
+        ------
+        StateError
+            If what was learned is of another model.
         """
 
 

@@ -136,6 +136,10 @@ class Detector(ABC):
             return {}
         return {row: "it has no label" for row, label in enumerate(batch.labels) if label is None}
 
+    def lacks(self) -> str | None:
+        """Return what it cannot judge anything without, and does not have; mostly None."""
+        return None
+
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else."""
         self.reset()
@@ -178,6 +182,8 @@ def skip_reason(detector: Detector, batch: Batch) -> str | None:
     """Return why a detector cannot take part in a screening at all, if so."""
     if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
         return "needs vectors, and the entries have none"
+    if (lacking := detector.lacks()) is not None:
+        return lacking
     unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
     if Need.LABEL in detector.needs and unlabelled:
         return "needs labels, and no entry has one"

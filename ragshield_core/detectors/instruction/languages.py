@@ -17,6 +17,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import re2
+
 # Vowel points and accents, which people leave out; vowel signs of Indic scripts are letters.
 _ACCENTS = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0640\u093c\u09bc\u200b-\u200f]"
@@ -32,6 +34,8 @@ JOINED = 260
 FEWEST, SHARE, WORDS = 4, 0.12, 12
 # So many English function words leave a sentence to the rules for English.
 ENGLISH = 3
+# A text with a smaller share of them is in no language that is known here.
+SPOKEN = 0.12
 # This share of the letters decides about the script.
 MOST = 0.5
 LETTERS = 20
@@ -219,3 +223,68 @@ def unknown_language(text: str) -> str | None:
     if different >= FEWEST and votes >= SHARE * len(listed) and votes > 1.25 * best:
         return f"it reads like {name}, which no rule for orders knows"
     return None
+
+
+@cache
+def _patterns() -> dict[str, Any]:
+    """Return of each language but English a pattern of all beginnings of words with an idea."""
+    found = {}
+    for name, language in _known()[1].items():
+        stems = sorted({stem for listed in language.stems.values() for stem in listed})
+        if stems:
+            found[name] = re2.compile("|".join(map(re2.escape, stems)))
+    return found
+
+
+def n_ideas_in(sentence: str) -> int | None:
+    """Return how many words of ideas a sentence in another language than English has.
+
+    ``None`` where it may be English, or in a language that is not known.
+    """
+    names = [name for name in _languages_of(sentence) if name in _patterns()]
+    if not names:
+        return None
+    plain = folded(sentence)
+    return max(len(_patterns()[name].findall(plain)) for name in names)
+
+
+@cache
+def idea_names() -> tuple[str, ...]:
+    """Return the names of all ideas, the same in each language."""
+    return tuple(sorted({idea for each in _known()[1].values() for idea in each.stems}))
+
+
+def ideas_of(sentence: str) -> list[int]:
+    """Return the numbers of the ideas of a sentence in another language than English."""
+    found = set().union(*_ideas_in(sentence).values()) if sentence else set()
+    names = idea_names()
+    return [number for number, name in enumerate(names) if name in found]
+
+
+def language_of(text: str) -> str | None:
+    """Return the language that most function words, or letters, of a text are of, if any are.
+
+    Examples
+    --------
+    >>> language_of("Das ist nicht die Antwort auf die Frage."), language_of("Xyzzy")
+    ('de', None)
+    """
+    data = _known()[0]
+    if _BEYOND_LATIN.search(text):
+        scripts = _scripts(text)
+        script, count = scripts.most_common(1)[0]
+        named = data["scripts"].get(script, ())
+        if count > MOST * scripts.total() and len(named) == 1:
+            return str(named[0])
+        if count > MOST * scripts.total() and not named and script != "LATIN":
+            return None
+    listed = folded(text).split()
+    counts = Counter(listed)
+    known, unknown = _votes()
+    name, votes = max(
+        ((name, sum(counts[word] for word in words)) for name, words in known.items()),
+        key=itemgetter(1),
+    )
+    others = (sum(counts[word] for word in words) for words in unknown.values())
+    enough = votes >= max(1.0, SPOKEN * len(listed)) and votes * 1.25 >= max(others, default=0)
+    return name if enough else None

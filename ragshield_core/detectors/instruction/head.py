@@ -1,0 +1,340 @@
+"""A linear head over vectors and moods of sentences, that tells orders to a model.
+
+Discriminants between three classes of sentences: orders, by family, and near misses, which were
+written for this project (the folder ``corpus``), and candidates of the knowledge base itself, which
+are what is usual there. Families have little in common but that they are orders: one discriminant
+for all finds fewer than one for each. Sums of products are all it takes, so that parts of the
+knowledge base can be held out without a pass over the rest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import N_FOLDS
+from ragshield_core.detectors.instruction.moods import moods, n_features
+
+# Of texts, a vector each.
+Embed = Callable[[list[str]], Any]
+
+# What is usual: near misses show what an order is not where none was ever seen, candidates of the
+# knowledge base what is usual in it. Their weights, whatever their numbers.
+OF_NEAR, OF_KNOWN = 0.04, 0.96
+# Share of orders in the covariance, and what is added to its diagonal.
+OF_ORDERS, RIDGE = 0.3, 0.06
+# Vectors are scaled so that their spread in the corpus is this, beside moods of 0 and 1.
+SPREAD = 4.0
+# A model whose vectors tell orders from near misses no better than this (area under the curve, a
+# coin's is .5) does not know what they say.
+TELLS = 0.7
+# So many English sentences show whether it does, before all are embedded.
+FIRST_LOOK = 800
+# How high the near misses of a language score, so that all languages are held against the same.
+HIGH = 0.9
+SEED = 0
+
+
+class Sentence(NamedTuple):
+    """A sentence of the corpus."""
+
+    text: str
+    order: bool
+    family: str
+    language: str
+
+
+@cache
+def corpus() -> tuple[Sentence, ...]:
+    """Return the orders and near misses that come with the package, English ones first."""
+    found = []
+    folder = files(__package__).joinpath("corpus")
+    for file in sorted(folder.iterdir(), key=lambda file: (file.name[:3] != "en.", file.name)):
+        language, _, ending = file.name.partition(".")
+        if ending not in ("jsonl", "jsonl.gz"):
+            continue
+        data = file.read_bytes()
+        lines = (gzip.decompress(data) if ending.endswith("gz") else data).decode().splitlines()
+        for row in map(json.loads, filter(None, lines)):
+            spoken = row.get("lang", language)
+            found.append(Sentence(row["text"], row["order"], row["family"], spoken))
+    return tuple(found)
+
+
+@cache
+def _corpus_moods() -> NDArray[np.float32]:
+    return moods([sentence.text for sentence in corpus()])
+
+
+@cache
+def made_of() -> str:
+    """Return what tells another corpus, or other features, from these."""
+    content = json.dumps([n_features(), *corpus()], ensure_ascii=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a regression needs of some rows: their number, sum, and sum of products."""
+
+    n: float
+    total: NDArray[np.float64]
+    products: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: NDArray[np.float32]) -> Self:
+        """Return those of rows, shape (n, n_columns)."""
+        products = (rows.T @ rows).astype(np.float64)
+        return cls(len(rows), rows.sum(axis=0, dtype=np.float64), products)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of the rows."""
+        return self.total / self.n
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """Covariance of the columns."""
+        return self.products / self.n - np.outer(self.mean, self.mean)
+
+    def without(self, other: Sums) -> Sums:
+        """Return those of the rows that are left once some are held out."""
+        return Sums(self.n - other.n, self.total - other.total, self.products - other.products)
+
+
+class Weights(NamedTuple):
+    """Discriminants of rows, one for each family of orders and one for all."""
+
+    each: NDArray[np.float64]  # (n_discriminants, n_columns)
+    bias: NDArray[np.float64]
+
+    def of(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the highest score of each row, shape (n_rows,)."""
+        return np.asarray((rows @ self.each.T + self.bias).max(axis=1), dtype=np.float64)
+
+
+def discriminants(orders: Sequence[Sums], near: Sums, known: Sums | None = None) -> Weights:
+    """Return what tells each family of orders, and all of them, from other sentences.
+
+    Linear discriminants with a covariance that all share. On each, a near miss scores 0 and an
+    order of its family 1, on average.
+
+    Parameters
+    ----------
+    orders
+        Of each family.
+    near, known
+        Of near misses, and of candidates of the knowledge base.
+    """
+    usual = [(near, OF_NEAR)] + ([] if known is None or not known.n else [(known, OF_KNOWN)])
+    whole = sum(weight for _, weight in usual)
+    rest = np.sum([sums.mean * (weight / whole) for sums, weight in usual], axis=0)
+    products = np.sum([sums.products * (weight / whole / sums.n) for sums, weight in usual], axis=0)
+    within = np.mean([sums.covariance for sums in orders], axis=0)
+    covariance = (1 - OF_ORDERS) * (products - np.outer(rest, rest)) + OF_ORDERS * within
+    n = sum(sums.n for sums in orders)
+    means = [sums.mean for sums in orders] + [np.sum([s.total for s in orders], axis=0) / n]
+    apart = np.array(means) - rest
+    each = np.linalg.solve(covariance + RIDGE * np.eye(len(rest)), apart.T).T
+    low = each @ near.mean
+    unit = np.maximum(np.einsum("fc,fc->f", each, np.array(means)) - low, 1e-9)
+    return Weights(each / unit[:, None], -low / unit)
+
+
+def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
+    """Return the area under the curve: how often an order scores above another sentence.
+
+    Examples
+    --------
+    >>> told_apart(np.array([0.1, 0.2, 0.9]), np.array([False, False, True]))
+    1.0
+    """
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    n = int(orders.sum())
+    return float((ranks[orders].sum() - n * (n + 1) / 2) / max(1, n * (len(scores) - n)))
+
+
+def _by_vectors(
+    vectors: NDArray[np.float32], orders: NDArray[np.bool_], among: NDArray[np.bool_]
+) -> Weights:
+    scaled = (vectors[among] - vectors[among].mean(axis=0)) * np.float32(SPREAD)
+    kinds = orders[among]
+    weights = discriminants([Sums.of(scaled[kinds])], Sums.of(scaled[~kinds]))
+    shift = weights.each @ (vectors[among].mean(axis=0, dtype=np.float64) * SPREAD)
+    return Weights(weights.each * SPREAD, weights.bias - shift)
+
+
+def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
+    """Return how well vectors alone tell orders apart that were held out."""
+    fold = np.random.default_rng(SEED).integers(0, N_FOLDS, len(vectors))
+    scores = np.zeros(len(vectors))
+    for part in range(N_FOLDS):
+        held = fold == part
+        scores[held] = _by_vectors(vectors, orders, ~held).of(vectors[held])
+    return told_apart(scores, orders)
+
+
+class Model:
+    """An embedding model, as far as orders go: what it makes of the corpus.
+
+    Parameters
+    ----------
+    vectors
+        Shape (n_sentences, dim): of the sentences of :attr:`languages`, in the order of the corpus.
+    languages
+        In which the model tells orders apart, with how well; none if it does not at all.
+    told
+        How well it does in English.
+    """
+
+    def __init__(
+        self, vectors: NDArray[np.float16], languages: Mapping[str, float], told: float
+    ) -> None:
+        self.vectors, self.languages, self.told = vectors, dict(languages), told
+        self.means: dict[str | None, NDArray[np.float32]] = {}
+        known = [sentence for sentence in corpus() if sentence.language in languages]
+        self.orders = np.array([sentence.order for sentence in known], dtype=np.bool_)
+        self.spoken = np.array([sentence.language for sentence in known], dtype=np.str_)
+        given = vectors.astype(np.float32)
+        # The language of a sentence is most of what a vector says of many models: it is taken off.
+        self.means |= {name: given[self.spoken == name].mean(axis=0) for name in languages}
+        if len(given):
+            self.means[None] = given.mean(axis=0)
+            spread = np.sqrt((self._centred(given, self.spoken.tolist()) ** 2).sum(axis=1).mean())
+            self.scale = SPREAD / max(float(spread), 1e-6)
+            own = np.isin([sentence.language for sentence in corpus()], list(languages))
+            self.rows = self._joined(given, _corpus_moods()[own], self.spoken.tolist())
+            families = np.array([sentence.family for sentence in known], dtype=np.str_)
+            english = self.spoken == "en"
+            self._english = self._sums(families, english)
+            self._every = self._sums(families, np.ones_like(english))
+
+    def _sums(
+        self, families: NDArray[np.str_], among: NDArray[np.bool_]
+    ) -> tuple[list[Sums], Sums]:
+        """Return those of each family of orders, and of near misses."""
+        orders = self.orders & among
+        names = sorted(set(families[orders].tolist()))
+        found = [Sums.of(self.rows[orders & (families == name)]) for name in names]
+        return found, Sums.of(self.rows[~self.orders & among])
+
+    @classmethod
+    def of(cls, embed: Embed) -> Self:
+        """Ask an embedding model about the corpus, at first about some of it."""
+        sentences = corpus()
+        orders = np.array([sentence.order for sentence in sentences], dtype=np.bool_)
+        spoken = np.array([sentence.language for sentence in sentences], dtype=np.str_)
+        english = np.flatnonzero(spoken == "en")
+        first = np.random.default_rng(SEED).permutation(english)[:FIRST_LOOK]
+        vectors = embedded(embed, [sentences[row].text for row in first.tolist()])
+        told = cross_validated(vectors, orders[first])
+        if told < TELLS:
+            return cls(np.zeros((0, vectors.shape[1]), np.float16), {}, told)
+        rest = [row for row in range(len(sentences)) if row not in set(first.tolist())]
+        others = embedded(embed, [sentences[row].text for row in rest])
+        every = np.empty((len(sentences), vectors.shape[1]), dtype=np.float32)
+        every[first], every[rest] = vectors, others
+        weights = _by_vectors(every, orders, spoken == "en")
+        languages = {"en": told}
+        for language in dict.fromkeys(spoken.tolist()):
+            own = spoken == language
+            there = told_apart(weights.of(every[own]), orders[own])
+            if language != "en" and there >= TELLS:
+                languages[language] = there
+        kept = np.isin(spoken, list(languages))
+        return cls(every[kept].astype(np.float16), languages, told)
+
+    @property
+    def dim(self) -> int:
+        """Length of its vectors."""
+        return int(self.vectors.shape[1])
+
+    def scaled(
+        self,
+        vectors: NDArray[np.float32],
+        sentences: Sequence[str],
+        languages: Sequence[str | None],
+    ) -> NDArray[np.float32]:
+        """Return rows for the discriminants, shape (n, dim + n_features)."""
+        return self._joined(vectors, moods(sentences), languages)
+
+    def _joined(
+        self,
+        vectors: NDArray[np.float32],
+        of_moods: NDArray[np.float32],
+        languages: Sequence[str | None],
+    ) -> NDArray[np.float32]:
+        scaled = self._centred(vectors, languages) * np.float32(self.scale)
+        return np.hstack([scaled, of_moods]).astype(np.float32)
+
+    def _centred(
+        self, vectors: NDArray[np.float32], languages: Sequence[str | None]
+    ) -> NDArray[np.float32]:
+        means = [self.means.get(name, self.means[None]) for name in languages]
+        return vectors - np.array(means, dtype=np.float32).reshape(len(means), -1)
+
+    def fitted(self, known: Sums | None) -> Head:
+        """Return the head for a knowledge base, of whose candidates some sums are known."""
+        english = discriminants(*self._english, known)
+        others = discriminants(*self._every, known) if len(self.languages) > 1 else english
+        near = ~self.orders
+        high = {
+            name: np.quantile(
+                (english if name == "en" else others).of(self.rows[near & (self.spoken == name)]),
+                HIGH,
+            )
+            for name in self.languages
+        }
+        return Head(english, others, {name: float(high[name] - high["en"]) for name in high})
+
+
+class Head(NamedTuple):
+    """Discriminants, and what near misses of a language score above those of English.
+
+    English has its own, because sentences of all languages together tell less of each.
+    """
+
+    english: Weights
+    others: Weights
+    above: dict[str, float]
+
+    def scores(
+        self, rows: NDArray[np.float32], languages: Sequence[str | None]
+    ) -> NDArray[np.float64]:
+        """Return the score of each row; one of an unknown language is judged as English."""
+        spoken = np.array([name in {"en", None} for name in languages], dtype=np.bool_)
+        scores = np.zeros(len(rows))
+        scores[spoken] = self.english.of(rows[spoken])
+        above = [max(0.0, self.above.get(name or "en", 0.0)) for name in languages]
+        scores[~spoken] = self.others.of(rows[~spoken])
+        return scores - np.where(spoken, 0.0, np.array(above, dtype=np.float64))
+
+
+def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return unit vectors of texts, shape (n_texts, dim).
+
+    Raises
+    ------
+    ValueError
+        If the model does not return one finite vector per text.
+    """
+    given = np.asarray(embed(list(texts)), dtype=np.float32)
+    if given.ndim != 2 or len(given) != len(texts) or not np.isfinite(given).all():  # noqa: PLR2004
+        msg = (
+            f"the embedding model returned an array of shape {given.shape} for {len(texts)} "
+            "sentences, expected one finite vector for each; give use_embedder a function from a "
+            "list of texts to their vectors."
+        )
+        raise ValueError(msg)
+    lengths = np.linalg.norm(given, axis=1, keepdims=True)
+    return np.asarray(given / np.maximum(lengths, 1e-12), dtype=np.float32)

@@ -1,0 +1,359 @@
+"""Orders to the model, told by meaning: a head over the knowledge base's own embedding model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import (
+    N_FOLDS,
+    Detector,
+    Evidence,
+    Need,
+    Scope,
+    explained_with_contexts,
+    of_texts_and_contexts,
+)
+from ragshield_core.detectors.base.abilities import UsesEmbedder
+from ragshield_core.detectors.instruction.gate import candidates
+from ragshield_core.detectors.instruction.head import (
+    TELLS,
+    Embed,
+    Head,
+    Model,
+    Sums,
+    Weights,
+    embedded,
+    made_of,
+)
+from ragshield_core.entries import Batch
+from ragshield_core.errors import NotFittedError, StateError
+from ragshield_core.findings import printable
+
+QUOTED = 80
+# Entries of the knowledge base whose candidates tell what is usual: more change nothing.
+MOST_KNOWN = 3_000
+# Sentences that are embedded together, and whose rows are remembered: templates repeat theirs.
+PART, MOST_REMEMBERED = 512, 4_000
+# What tells whether a model is the one that a head was fitted to, and how alike its vector must be.
+PROBE, SAME_MODEL = "Answer every question of the user with the text above.", 0.98
+
+
+class _Units(NamedTuple):
+    """Candidates of several texts."""
+
+    text: NDArray[np.intp]
+    """The row of the text of each."""
+    rows: NDArray[np.float32]
+    languages: list[str | None]
+    spans: list[tuple[int, int]]
+
+    def highest(self, scores: NDArray[np.float64], n_texts: int) -> NDArray[np.float64]:
+        """Return the highest score of the units of each text, 0 for one that has none."""
+        highest = np.zeros(n_texts)
+        np.maximum.at(highest, self.text, scores)
+        return highest
+
+
+class OrderDetector(Detector, UsesEmbedder):
+    """Find orders to the model by their meaning, whatever their wording.
+
+    A cheap gate chooses sentences that may be orders, about one in ten of clean text. They are
+    embedded with the knowledge base's own model and judged by a head: linear discriminants over
+    vector and mood, fitted when the guard is fitted. It tells orders of a corpus that comes with
+    the package from near misses of the same corpus (manuals, mails, policies, texts about prompts)
+    and from what is usual in the knowledge base. The score of a text is that of its most suspicious
+    sentence, near 1 for an order.
+
+    Guarded stores hand over their embedding model; elsewhere call
+    :meth:`ragshield_core.Guard.use_embedder`. Without one the detector judges nothing and reports
+    say so; rules of :class:`InstructionDetector` go on. So it does where the model's vectors do not
+    tell the orders of the corpus from its near misses, and in languages in which they do not.
+
+    Parameters
+    ----------
+    embed
+        The model, for a guard without a store: any callable from a list of texts to a vector each.
+        It is not saved: give this detector to ``Guard.save`` and a like one to ``Guard.load``, as
+        ``detectors=``. The default leaves it to the store.
+
+    Notes
+    -----
+    Scores of entries of the knowledge base come from heads that did not know them. A text is held
+    against its knowledge base: where people write orders to people, as in mails, more of it looks
+    usual, and fewer orders are found.
+
+    Examples
+    --------
+    >>> from ragshield_core import Guard, Quarantine
+    >>> guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://"))
+    >>> OrderDetector().lacks()
+    'needs the embedding model of the knowledge base; give it by Guard.use_embedder'
+    """
+
+    name: str = "order"
+    on_request = True
+    reads_contexts = True
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
+    scope = Scope.ENTRY
+    acts_unfitted = False
+    in_pieces = True
+    default_threshold = 0.8
+    # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
+    floor = 0.6
+
+    def __init__(self, embed: Embed | None = None) -> None:
+        self._embed = embed
+        if embed is not None:  # any callable, which only pickle could write
+            self.unsaved = "embed"
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return no arguments: the model is not saved."""
+        return {}
+
+    def reset(self) -> None:
+        """Forget the knowledge base, and the head that was fitted to it."""
+        self._model: Model | None = None
+        self._head: Head | None = None
+        self._probe: NDArray[np.float32] | None = None
+        self._folds: dict[str, int] = {}
+        self._held_out: list[Head] = []
+        self._rows: dict[tuple[str, str | None], NDArray[np.float32]] = {}
+        self._same = False  # the model at hand and the one that the head was fitted to
+
+    def use_embedder(self, embed: Embed | None) -> None:
+        """Take the embedding model of the knowledge base; ``None`` for none.
+
+        Raises
+        ------
+        StateError
+            If a head is there that was fitted to another model.
+        """
+        if embed is not None:
+            self._check_same(embed)
+        self._embed, self._rows = embed, {}
+
+    @property
+    def embedder(self) -> Embed | None:
+        """The embedding model at hand."""
+        return self._embed
+
+    def _check_same(self, embed: Embed) -> None:
+        """Refuse a model that is not the one that the head was fitted to."""
+        if self._probe is None:
+            return
+        probe = embedded(embed, [PROBE])[0]
+        if len(probe) != len(self._probe):
+            what = f"gives vectors of {len(probe)} dimensions, expected {len(self._probe)}: another"
+        elif float(probe @ self._probe) < SAME_MODEL:
+            what = f"gives other vectors (cosine {float(probe @ self._probe):.2f}): it is another"
+        else:
+            self._same = True
+            return
+        msg = (
+            f"the embedding model {what} than the one that {self.name} was fitted to; give that "
+            "one, or fit the guard anew, with a knowledge base that the new model embedded."
+        )
+        raise StateError(msg)
+
+    def lacks(self) -> str | None:
+        """Return what it cannot judge anything without."""
+        if self._embed is None:
+            return "needs the embedding model of the knowledge base; give it by Guard.use_embedder"
+        if self._model is not None and self._head is None:
+            return (
+                "the embedding model does not tell orders from other sentences (area under the "
+                f"curve {self._model.told:.2f}, at least {TELLS} is needed)"
+            )
+        return None
+
+    def learn(self, entries: Batch) -> None:
+        """Do nothing: what is usual is measured by :meth:`refresh`."""
+
+    def forget(self, entries: Batch) -> None:
+        """Do nothing: what is usual does not change with single entries."""
+
+    def fit(self, reference: Batch) -> Self:
+        """Fit the head to the embedding model, and to what is usual in a knowledge base."""
+        self.reset()
+        self.refresh(reference)
+        return self
+
+    def refresh(self, reference: Batch) -> None:
+        """Fit the head anew to what is usual in the knowledge base as it is now."""
+        if self._embed is None:
+            return
+        if self._model is None:
+            self._model = Model.of(self._embed)
+            self._probe, self._same = embedded(self._embed, [PROBE])[0], True
+        self._head, self._folds, self._held_out = None, {}, []
+        if not self._model.languages:
+            return
+        rng = np.random.default_rng(0)
+        texts = [reference.texts[row] for row in rng.permutation(len(reference))[:MOST_KNOWN]]
+        texts = list(dict.fromkeys(texts))
+        fold = rng.integers(0, N_FOLDS, len(texts))
+        units = self._units(texts)
+        parts = [Sums.of(units.rows[fold[units.text] == part]) for part in range(N_FOLDS)]
+        known = Sums(
+            sum(part.n for part in parts),
+            np.sum([part.total for part in parts], axis=0),
+            np.sum([part.products for part in parts], axis=0),
+        )
+        self._folds = dict(zip(texts, fold.tolist(), strict=True))
+        self._held_out = [self._model.fitted(known.without(part)) for part in parts]
+        self._head = self._model.fitted(known)
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return scores of fitted entries, each by a head that did not know it."""
+        scores = np.full(len(fitted), np.nan)
+        unjudged = self.unjudged(fitted)
+        judged = [row for row in range(len(fitted)) if row not in unjudged]
+        if judged:
+            part = fitted.take(judged)
+            folds = [self._folds.get(text, N_FOLDS) for text in part.texts]
+            scores[judged] = of_texts_and_contexts(part, self._by(folds))
+        return scores
+
+    def _by(self, folds: Sequence[int]) -> Any:
+        """Return what scores texts, each by the head of its fold; contexts by that of all."""
+        heads = [*self._held_out, self._fitted]
+
+        def score(texts: Sequence[str]) -> NDArray[np.float64]:
+            units = self._units(texts)
+            of = np.array(folds if len(folds) == len(texts) else [N_FOLDS] * len(texts))
+            scores = np.zeros(len(units.text))
+            for number in set(of.tolist()):
+                mine = of[units.text] == number
+                spoken = [name for name, own in zip(units.languages, mine, strict=True) if own]
+                scores[mine] = heads[number].scores(units.rows[mine], spoken)
+            return units.highest(scores, len(texts))
+
+        return score
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row without a fitted model, else those in languages it does not know."""
+        lacking = self.lacks()
+        if lacking is None and self._head is None:
+            lacking = "it was not fitted with the embedding model; fit the guard, or refresh it"
+        if lacking is not None:
+            return dict.fromkeys(range(len(batch)), lacking)
+        found = {}
+        for row, text in enumerate(batch.texts):
+            language = candidates(text).language
+            if language is not None and language not in self._languages:
+                found[row] = f"the embedding model does not tell orders apart in {language!r}"
+        return found
+
+    @property
+    def _languages(self) -> Mapping[str, float]:
+        return {} if self._model is None else self._model.languages
+
+    @property
+    def _fitted(self) -> Head:
+        if self._head is None:
+            msg = f"{self.name} has no head yet; fit it with the embedding model before scoring."
+            raise NotFittedError(msg)
+        return self._head
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the score of each entry's most suspicious sentence, 0 without a candidate."""
+        return of_texts_and_contexts(batch, self._scores)
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the most suspicious sentence of each entry."""
+        return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
+
+    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        head, units = self._fitted, self._units(texts)
+        return units.highest(head.scores(units.rows, units.languages), len(texts))
+
+    def _explained(self, texts: Sequence[str]) -> list[Evidence]:
+        head, units = self._fitted, self._units(texts)
+        scores = head.scores(units.rows, units.languages)
+        found = [Evidence(sentence="no sentence of it may be an order, score 0.00")] * len(texts)
+        for at in np.argsort(scores):
+            row = int(units.text[at])
+            quoted = printable(texts[row][slice(*units.spans[at])], QUOTED)
+            found[row] = Evidence(
+                sentence=f'by its meaning, "{quoted}" is an order to a model: {scores[at]:.2f}, '
+                "where orders score near 1 and other sentences near 0",
+                span=units.spans[at],
+            )
+        return found
+
+    def _units(self, texts: Sequence[str]) -> _Units:
+        """Return the candidates of texts; each sentence is embedded once."""
+        of, sentences, languages, spans = [], [], [], []
+        for row, text in enumerate(texts):
+            found = candidates(text)
+            for at in found.chosen:
+                of.append(row)
+                sentences.append(found.text(at, at))
+                languages.append(found.language)
+                spans.append(found.view.original_span(*found.sentences[at]))
+        rows = self._rows_of(sentences, languages)
+        return _Units(np.array(of, dtype=np.intp), rows, languages, spans)
+
+    def _rows_of(
+        self, sentences: Sequence[str], languages: Sequence[str | None]
+    ) -> NDArray[np.float32]:
+        assert self._model is not None  # noqa: S101 - asked where there is one
+        if self._embed is None:
+            raise NotFittedError(self.lacks())
+        if not self._same:
+            self._check_same(self._embed)
+        wanted = list(zip(sentences, languages, strict=True))
+        fresh: dict[tuple[str, str | None], NDArray[np.float32]] = {}
+        new = sorted({one for one in wanted if one not in self._rows}, key=_length)
+        for start in range(0, len(new), PART):
+            part = new[start : start + PART]
+            listed, spoken = [one for one, _ in part], [name for _, name in part]
+            rows = self._model.scaled(embedded(self._embed, listed), listed, spoken)
+            fresh |= dict(zip(part, rows, strict=True))
+        found = [fresh[one] if one in fresh else self._rows[one] for one in wanted]
+        if len(self._rows) + len(fresh) > MOST_REMEMBERED:
+            self._rows = {}
+        self._rows |= dict(list(fresh.items())[:MOST_REMEMBERED])
+        width = self._model.rows.shape[1]
+        return np.array(found, dtype=np.float32).reshape(len(found), width)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the head, and the vectors of the corpus that fit the next one."""
+        if self._model is None or self._probe is None:
+            return {}, {}
+        values: dict[str, Any] = {
+            "made_of": made_of(),
+            "told": self._model.told,
+            "languages": self._model.languages,
+        }
+        arrays: dict[str, NDArray[Any]] = {"probe": self._probe, "corpus": self._model.vectors}
+        if self._head is not None:
+            values["above"] = self._head.above
+            for name, weights in (("english", self._head.english), ("others", self._head.others)):
+                arrays |= {f"{name}.each": weights.each, f"{name}.bias": weights.bias}
+        return values, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the head; one of another corpus, as of another version, is fitted anew."""
+        self.reset()
+        if values.get("made_of") != made_of():
+            return
+        self._probe = np.asarray(arrays["probe"], dtype=np.float32)
+        self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
+        if "above" in values:
+            english, others = (
+                Weights(arrays[f"{name}.each"], arrays[f"{name}.bias"])
+                for name in ("english", "others")
+            )
+            self._head = Head(english, others, dict(values["above"]))
+
+
+def _length(unit: tuple[str, str | None]) -> tuple[int, str]:
+    """Order by length: models pad the sentences of a batch to the longest."""
+    return len(unit[0]), unit[0]
