@@ -49,7 +49,7 @@ _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1]
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
 _ATTACK_PLACE = np.array([0.88, 0.12])
 _ATTACK_ECHO = np.array([0.2, 0.03, 0.03, 0.03, 0.17, 0.05, 0.2, 0.07, 0.22])
-_ATTACK_ECHO_INSIDE = np.array([0.03, 0.04, 0.03, 0.04, 0.2, 0.06, 0.25, 0.08, 0.27])
+_ATTACK_ECHO_INSIDE = np.array([0.1, 0.04, 0.03, 0.04, 0.19, 0.06, 0.23, 0.07, 0.24])
 # A planted question may be about the topic of its text, but mostly it is about something else. The
 # first step, of texts too short to tell, says nothing.
 _ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
