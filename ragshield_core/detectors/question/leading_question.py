@@ -44,8 +44,8 @@ _ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.0
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
 # What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
 # headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
-# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked, so that a
-# model sees that it is one; of a question in front the whole text is the answer, repeated or not.
+# counts two bits at most. Mostly it asks once, in front. The answer repeats what is asked, so that
+# a model sees that it is one; of a question in front the whole text is the answer, repeated or not.
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
 _ATTACK_PLACE = np.array([0.88, 0.12])
 _ATTACK_ECHO = np.array([0.2, 0.03, 0.03, 0.03, 0.17, 0.05, 0.2, 0.07, 0.22])
