@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 from langchain_core.documents import Document
-from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.malformed import Columns, Vectors
 from ragshield_core.claims import claim_of, lineage_of, tell_lineages
-from ragshield_core.entries import together
+from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 
@@ -110,11 +108,9 @@ class MetadataKeys:
                     claim = claim_of(self.label, entry_id, metadata.get(self.label))
                 else:
                     claim, _ = lineage_of(metadata, entry_id, self.lineage)
-                if claim is not None:
-                    claim.encode()  # halves of surrogate pairs
-            except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+            except InvalidBatchError:
                 claim = None
-            claims.append(None if claim is None or "\0" in claim else claim)
+            claims.append(None if claim is None or unfit(claim) else claim)
         return claims
 
 
@@ -140,21 +136,6 @@ def _reads_like_text(value: str) -> bool:
     return not value.isascii() or len(value.split()) >= SENTENCE
 
 
-def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
-    """Return one id per entry: the given one, else a new UUID.
-
-    Raises
-    ------
-    InvalidBatchError
-        If the number of ids does not match.
-    """
-    given = [None] * n if ids is None else list(ids)
-    if len(given) != n:
-        msg = f"{len(given)} ids for {n} entries, expected one each."
-        raise InvalidBatchError(msg)
-    return [str(uuid.uuid4()) if one is None else one for one in given]
-
-
 def parts(n: int, batch_size: int | None) -> list[slice]:
     """Return the parts of one write: at least one, and without a size a single one.
 
@@ -169,37 +150,6 @@ def parts(n: int, batch_size: int | None) -> list[slice]:
         msg = f"batch_size is {batch_size}, expected at least 1, or None for a single batch."
         raise ValueError(msg)
     return [slice(start, start + batch_size) for start in range(0, max(n, 1), batch_size)]
-
-
-def to_batch(
-    ids: Sequence[str],
-    texts: Sequence[str],
-    metadatas: Sequence[Mapping[str, Any]],
-    vectors: ArrayLike | None,
-    keys: MetadataKeys,
-) -> Batch:
-    """Return columns of documents as a batch.
-
-    Metadata is copied, so that what the caller changes later stays outside.
-
-    Raises
-    ------
-    InvalidBatchError
-        If the columns are of different length or an entry cannot be judged.
-    """
-    if len(metadatas) != len(ids):
-        msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
-        raise InvalidBatchError(msg)
-    copies = [copied(metadata) for metadata in metadatas]
-    return Batch.of(
-        ids=ids,
-        texts=texts,
-        embeddings=vectors,
-        labels=keys.read(keys.label, copies, ids),
-        lineages=keys.lineages(copies, ids),
-        metadatas=copies,
-        contexts=keys.contexts(copies),
-    )
 
 
 def to_document(entry: Entry) -> Document:

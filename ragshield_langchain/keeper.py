@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -126,15 +127,8 @@ class DocumentKeeper(Keeper[Document]):
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
         model = model_of(self._store) if embed is None else embed
-        return Batch.of(
-            ids=batch.ids,
-            texts=batch.texts,
-            embeddings=model.embed_documents(list(batch.texts)),
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
+        vectors = model.embed_documents(list(batch.texts))
+        return replace(Columns.of(batch), vectors=vectors).batch()
 
     # What only documents have
 
