@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from langchain_core.documents import Document
@@ -19,6 +19,7 @@ from ragshield_core.claims import claim_of, lineage_of, tell_lineages
 from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
+from ragshield_langchain.checks import expect
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -44,6 +45,33 @@ class MetadataKeys:
     label: str
     lineage: str | None = None
     prompt: tuple[str, ...] | None = None  # what prompts print; None: whatever reads like a text
+
+    @classmethod
+    def of(cls, label: str, lineage: str | None, prompt: Sequence[str] | None) -> Self:
+        """Return the keys that a user gives.
+
+        Raises
+        ------
+        TypeError
+            If one is of another type; names it.
+        """
+        for which, key in (("label_key", label), ("lineage_key", lineage)):
+            if key is not None or which == "label_key":
+                expect(which, key, str, "the name of a metadata key, which need not be there")
+        if isinstance(prompt, str):
+            msg = f"prompt_keys is the str {prompt!r}, expected a list of metadata keys."
+            raise TypeError(msg)
+        return cls(label=label, lineage=lineage, prompt=None if prompt is None else tuple(prompt))
+
+    def claims(
+        self, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> dict[str, list[str | None]]:
+        """Return columns of a batch: what is claimed of documents past the guard, if it can be."""
+        return {
+            "labels": self.tolerant("label", metadatas, ids),
+            "lineages": self.tolerant("lineage", metadatas, ids),
+            "contexts": self.contexts(metadatas),
+        }
 
     def contexts(self, metadatas: Sequence[Mapping[str, Any]]) -> list[str | None]:
         """Return what prompts may print of each document beside its text; None for nothing."""

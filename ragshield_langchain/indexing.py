@@ -424,9 +424,9 @@ class _Run(RecordManager, VectorStore):
         unknown = [source for source in unknown if source not in self.recorded_sources]
         self.recorded_sources |= dict.fromkeys(unknown, False)
         if unknown and (yield asked(self.records, "list_keys", group_ids=unknown)):
-            for source in unknown:
-                known = yield asked(self.records, "list_keys", group_ids=[source])
-                self.recorded_sources[source] = bool(known)
+            for name in unknown:
+                known = yield asked(self.records, "list_keys", group_ids=[name])
+                self.recorded_sources[name] = bool(known)
         now: list[Document] = []
         for document, source in zip(documents, groups, strict=True):
             if source is None or not self.recorded_sources.get(source):
@@ -588,7 +588,7 @@ class _Run(RecordManager, VectorStore):
         self.recorded |= {key for key, recorded in zip(ids, known, strict=True) if recorded}
         how = {**self.how, "batch_size": None, "versions": versions}
         yield from self._write(list(documents.values()), how)
-        update = {"group_ids": groups, "time_at_least": before}
+        update: dict[str, Any] = {"group_ids": groups, "time_at_least": before}
         yield Step(partial(self.update, ids, **update), partial(self.aupdate, ids, **update))
 
     def _in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:

@@ -215,8 +215,7 @@ class PoisonFilter(BaseDocumentCompressor):
     def _keys(self) -> MetadataKeys:
         if isinstance(self.store, GuardedVectorStore):
             return self.store.keys  # by which it holds what comes
-        prompt = None if self.prompt_keys is None else tuple(self.prompt_keys)
-        return MetadataKeys(label=self.label_key, lineage=self.lineage_key, prompt=prompt)
+        return MetadataKeys.of(self.label_key, self.lineage_key, self.prompt_keys)
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._screener.detectors)
@@ -228,7 +227,7 @@ class PoisonFilter(BaseDocumentCompressor):
         by_id = {entry_id: row for row, entry_id in enumerate(columns.ids)}
         try:
             with self._access.reading():
-                stored = self._access.read([i for i in columns.ids if i in by_id])
+                stored = self._access.read(columns.ids)
         except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return {}
@@ -247,31 +246,19 @@ class PoisonFilter(BaseDocumentCompressor):
         query_vector: Sequence[float] | None,
     ) -> Report:
         n = len(columns.ids)
-        given = [vectors.get(row) for row in range(n)]
-        keys = self._keys
+        given: Any = [vectors.get(row) for row in range(n)]
         metadatas = [document.metadata for document in columns.documents]
-        labels = keys.tolerant("label", metadatas, columns.ids)
-        lineages = keys.tolerant("lineage", metadatas, columns.ids)
-        contexts = keys.contexts(metadatas)
-
-        def batch(embeddings: Any) -> Batch:
-            return Batch.of(
-                ids=columns.ids,
-                texts=columns.texts,
-                embeddings=embeddings,
-                labels=labels,
-                lineages=lineages,
-                contexts=contexts,
-            )
-
+        claims: dict[str, Any] = self._keys.claims(metadatas, columns.ids)
+        batch = partial(Batch.of, ids=columns.ids, texts=columns.texts, **claims)
         if all(vector is not None for vector in given):
             try:
-                return self._screener.screen(query, batch(given), query_vector)
+                return self._screener.screen(query, batch(embeddings=given), query_vector)
             except InvalidBatchError:
                 # A zero vector, or one of another model: that must not stop a chain.
                 logger.warning("vectors of %d retrieved documents are of no use", n)
         # Rows of one stand for vectors that are not known.
-        return self._screener.screen(query, batch(np.ones((n, 1))), has_vectors=False)
+        unknown = batch(embeddings=np.ones((n, 1)))
+        return self._screener.screen(query, unknown, has_vectors=False)
 
     def _kept(
         self, documents: Sequence[Document], columns: _Columns, report: Report

@@ -105,8 +105,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn
-        prompt = None if prompt_keys is None else tuple(prompt_keys)
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
+        self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._last_report = Report(batch=NO_ENTRIES)
 
     @property

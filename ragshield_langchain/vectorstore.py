@@ -45,7 +45,6 @@ from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import (
     MetadataKeys,
-    columns_of,
     joined,
     parts,
 )
@@ -123,10 +122,10 @@ class GuardedVectorStore(Guarded, VectorStore):
             is held: name it only where your own code writes it. Default: None, no such retriever
             reads the store; a part that is held then is warned of.
         check: bool
-            Whether the ids of the store are compared at once with those that a guard knows which
-            was opened on a database (``Guard.open``); a difference is warned of, see
-            :meth:`reconcile`. Default: True. False where the store is filled anew at each start,
-            or so large and far away that listing its ids takes too long.
+            Whether to warn at once of a guard that knows nothing of what the store holds, and of
+            ids that differ from those that a guard knows which was opened on a database
+            (``Guard.open``), see :meth:`reconcile`. Default: True. False where the store is filled
+            anew at each start, or so large and far away that listing its ids takes too long.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -217,9 +216,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         expect_guard(guard)
         if inner_store is not None:
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
-        for which, key in (("label_key", label_key), ("lineage_key", lineage_key)):
-            if key is not None or which == "label_key":
-                expect(which, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         claim(guard, inner, name, self._access.name)
@@ -227,11 +223,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         self._use_table(neighbors)
         if inner.embeddings is not None:
             guard.offer_embedder(inner.embeddings.embed_documents)
-        if isinstance(prompt_keys, str):
-            msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
-            raise TypeError(msg)
-        prompt = None if prompt_keys is None else tuple(prompt_keys)
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
+        self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
         self._mask.know(frozenset(() if parent_key is None else (parent_key,)), guard.quarantine)
@@ -637,13 +629,19 @@ class GuardedVectorStore(Guarded, VectorStore):
         **options: Any,
     ) -> Steps[Self]:
         """Make a guarded store around a new, empty one, and write into it."""
-        inner_cls, guard = _required(vectorstore_cls, guard)
+        if vectorstore_cls is None or guard is None:
+            msg = (
+                f"{'guard' if guard is None else 'vectorstore_cls'} is missing; call from_texts("
+                "texts, embedding, vectorstore_cls=FAISS, guard=guard) of GuardedVectorStore."
+            )
+            raise TypeError(msg)
+        expect_guard(guard)
         texts = list(texts)
         vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
         settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        store = cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
+        store = cls(create_store(vectorstore_cls, embedding, dim, options), guard=guard, **settings)
         yield from store._adding(texts, metadatas, ids, vectors)
         return store
 
@@ -743,7 +741,9 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Return the k visible results of a search, and how many were hidden."""
 
         def ask(n: int) -> Steps[list[Any]]:
-            more = self._more_candidates(name, k, n, options)
+            more = {}
+            if n > k and (candidates := self._fetch_k(name)) is not None:
+                more["fetch_k"] = options.get("fetch_k", candidates) + n - k
             return self._call(name, argument, k=n, **{**options, **more})
 
         # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
@@ -774,26 +774,19 @@ class GuardedVectorStore(Guarded, VectorStore):
             vector = argument
             if not name.endswith("by_vector"):
                 vector = yield asked(model_of(self._inner), "embed_query", argument)
-            found = yield from self._found(*self._candidates(name, vector, options))
+            with_score = "_with_score" if "with_score" in name else ""
+            search = f"similarity_search{with_score}_by_vector"
+            rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
+            fetch_k = int(options.get("fetch_k", 20))
+            if rest.get("filter") is not None and self._fetch_k(search) is not None:
+                rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
+            found = yield from self._found(search, vector, fetch_k, rest)
             if found.hidden:
                 picked: list[Any] = yield self._off_loop(
                     lambda: self._pick(vector, found.results, k, options)
                 )
                 return picked
         return (yield from self._call(name, argument, k=k, **options))
-
-    def _candidates(
-        self, name: str, vector: Sequence[float], options: Mapping[str, Any]
-    ) -> tuple[str, Sequence[float], int, dict[str, Any]]:
-        """Return the search that gives the candidates, for what, how many, and other arguments."""
-        search = "similarity_search_by_vector"
-        if "with_score" in name:
-            search = "similarity_search_with_score_by_vector"
-        rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
-        fetch_k = int(options.get("fetch_k", 20))
-        if rest.get("filter") is not None and "fetch_k" in self._parameters(search):
-            rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
-        return search, vector, fetch_k, rest
 
     def _pick(
         self,
@@ -839,19 +832,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         k = given.pop("k", known["k"].default) if "k" in known else None
         return argument, k, given
 
-    def _more_candidates(
-        self, name: str, k: int, asked: int, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return a larger ``fetch_k`` for stores that filter so many, if more than k are asked."""
-        if asked == k:
-            return {}
-        parameter = self._parameters(name).get("fetch_k")
-        if parameter is None:
-            return {}
-        return {"fetch_k": options.get("fetch_k", parameter.default) + asked - k}
-
-    def _parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(getattr(self._inner, name)).parameters
+    def _fetch_k(self, name: str) -> int | None:
+        """Return among how many candidates a search filters; None where it filters all."""
+        parameter = inspect.signature(getattr(self._inner, name)).parameters.get("fetch_k")
+        return None if parameter is None else parameter.default
 
     # The one way in
 
@@ -886,8 +870,9 @@ class GuardedVectorStore(Guarded, VectorStore):
                 else:
                     found = _taken(vectors, rows)
                 columns = _taken(names, rows), listed, _taken(metadatas, rows), found
-                write = partial(self._write, columns, replacing, versions)
-                report, not_kept = yield self._off_loop(write)
+                # Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
+                writing = self._keeper.add_columns(columns, list(replacing), versions)
+                report, not_kept = yield self._in_turn(writing)
                 refused |= {rows[row]: reason for row, reason in not_kept.items()}
                 if len(report.batch) or not not_kept:
                     reports.append(report)
@@ -906,21 +891,6 @@ class GuardedVectorStore(Guarded, VectorStore):
             self._last_report = report = joined(reports)
             if on_report is not None:
                 on_report(report)
-
-    def _write(
-        self,
-        columns: tuple[Sequence[str], Sequence[str], Sequence[Mapping[str, Any]], Vectors],
-        replacing: Collection[str],
-        versions: Sequence[NewVersion],
-    ) -> tuple[Report, Mapping[int, str]]:
-        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
-
-        Returns the report, and by row what can be neither stored nor held.
-        """
-        adding = self._keeper.add_columns(
-            columns_of(*columns, self._keys), list(replacing), versions
-        )
-        return self._keeper.run(adding)
 
     def _ready(self) -> None:
         self._access.ready()
@@ -965,19 +935,6 @@ class GuardedVectorStore(Guarded, VectorStore):
 def _taken(column: Any, rows: Sequence[int]) -> Any:
     """Return rows of a column; all of them as it came, arrays included."""
     return column if len(rows) == len(column) else [column[row] for row in rows]
-
-
-def _required(
-    vectorstore_cls: type[VectorStore] | None, guard: Guard | None
-) -> tuple[type[VectorStore], Guard]:
-    if vectorstore_cls is None or guard is None:
-        msg = (
-            f"{'guard' if guard is None else 'vectorstore_cls'} is missing; call "
-            "GuardedVectorStore.from_texts(texts, embedding, vectorstore_cls=FAISS, guard=guard)."
-        )
-        raise TypeError(msg)
-    expect_guard(guard)
-    return vectorstore_cls, guard
 
 
 def _documents(
