@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
-from ragshield_core.adapters.malformed import Columns, Sifted, sift
+from ragshield_core.adapters.malformed import Columns, Sifted, Vectors, sift
 from ragshield_core.adapters.steps import Steps, own
 from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.entries import Entry, together
@@ -27,6 +27,10 @@ from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import PARENT_KEY, Mask
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+Given = tuple[
+    Sequence[Any], Sequence[Any], Sequence[Any], Vectors
+]  # ids, texts, metadatas, vectors
 
 
 class DocumentKeeper(Keeper[Document]):
@@ -155,7 +159,7 @@ class DocumentKeeper(Keeper[Document]):
 
     def add_columns(
         self,
-        columns: tuple[Sequence[Any], ...],
+        columns: Given,
         replacing: Sequence[str],
         versions: Sequence[NewVersion] = (),
     ) -> Steps[tuple[Report, Mapping[int, str]]]:
@@ -169,8 +173,8 @@ class DocumentKeeper(Keeper[Document]):
         )
         return report, sifted.refused
 
-    def _sifted(self, columns: tuple[Sequence[Any], ...]) -> Sifted:
-        sifted = sift(columns_of(*columns, self.keys), self.guard)  # type: ignore[arg-type]
+    def _sifted(self, columns: Given) -> Sifted:
+        sifted = sift(columns_of(*columns, self.keys), self.guard)
         sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
         sifted.check(self.guard)
         return sifted
