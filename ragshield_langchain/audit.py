@@ -9,7 +9,8 @@ import numpy as np
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
-from ragshield_langchain.convert import MetadataKeys, to_batch
+from ragshield_core.findings import printable
+from ragshield_langchain.convert import MetadataKeys, columns_of
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import Mask
 
@@ -52,13 +53,17 @@ def read_all(
         tell("reading", start + len(part), len(ids))
     if vectors is None:
         return NO_ENTRIES
-    return to_batch(
+    columns = columns_of(
         [str(document.id) for document in batches],
         [document.page_content for document in batches],
         [document.metadata for document in batches],
         vectors[:done],
         keys,
     )
+    for row, reason in columns.reasons.items():
+        msg = f"entry {printable(columns.ids[row], 80)!r} cannot be judged: {reason}"
+        raise InvalidBatchError(msg)
+    return columns.batch()
 
 
 @contextmanager

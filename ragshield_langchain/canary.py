@@ -22,8 +22,8 @@ from ragshield_core.tools.canary.knowledge_base import (
     WritableKnowledgeBase,
 )
 from ragshield_core.tools.canary.passages import Passage
+from ragshield_langchain.inner import size_of
 from ragshield_langchain.inner.faiss import FaissInner
-from ragshield_langchain.sizes import size_of
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import RecordManager
 
 from ragshield_core import Guard
@@ -28,11 +27,6 @@ def expect_guard(guard: object) -> None:
     """Refuse what is no guard of entries."""
     way_out = "make one by Guard.default(), or Guard.load(folder) where one was saved"
     expect("guard", guard, Guard, way_out)
-
-
-def expect_embeddings(embeddings: object) -> None:
-    """Refuse what is no embedding model."""
-    expect("embeddings", embeddings, Embeddings, "the model of the store")
 
 
 def expect_records(records: object) -> None:

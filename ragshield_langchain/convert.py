@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import copy
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from langchain_core.documents import Document
-from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.malformed import Columns, Vectors
 from ragshield_core.claims import claim_of, lineage_of, tell_lineages
-from ragshield_core.entries import together
+from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
+from ragshield_langchain.checks import expect
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -46,6 +45,33 @@ class MetadataKeys:
     label: str
     lineage: str | None = None
     prompt: tuple[str, ...] | None = None  # what prompts print; None: whatever reads like a text
+
+    @classmethod
+    def of(cls, label: str, lineage: str | None, prompt: Sequence[str] | None) -> Self:
+        """Return the keys that a user gives.
+
+        Raises
+        ------
+        TypeError
+            If one is of another type; names it.
+        """
+        for which, key in (("label_key", label), ("lineage_key", lineage)):
+            if key is not None or which == "label_key":
+                expect(which, key, str, "the name of a metadata key, which need not be there")
+        if isinstance(prompt, str):
+            msg = f"prompt_keys is the str {prompt!r}, expected a list of metadata keys."
+            raise TypeError(msg)
+        return cls(label=label, lineage=lineage, prompt=None if prompt is None else tuple(prompt))
+
+    def claims(
+        self, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> dict[str, list[str | None]]:
+        """Return columns of a batch: what is claimed of documents past the guard, if it can be."""
+        return {
+            "labels": self.tolerant("label", metadatas, ids),
+            "lineages": self.tolerant("lineage", metadatas, ids),
+            "contexts": self.contexts(metadatas),
+        }
 
     def contexts(self, metadatas: Sequence[Mapping[str, Any]]) -> list[str | None]:
         """Return what prompts may print of each document beside its text; None for nothing."""
@@ -110,11 +136,9 @@ class MetadataKeys:
                     claim = claim_of(self.label, entry_id, metadata.get(self.label))
                 else:
                     claim, _ = lineage_of(metadata, entry_id, self.lineage)
-                if claim is not None:
-                    claim.encode()  # halves of surrogate pairs
-            except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+            except InvalidBatchError:
                 claim = None
-            claims.append(None if claim is None or "\0" in claim else claim)
+            claims.append(None if claim is None or unfit(claim) else claim)
         return claims
 
 
@@ -140,21 +164,6 @@ def _reads_like_text(value: str) -> bool:
     return not value.isascii() or len(value.split()) >= SENTENCE
 
 
-def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
-    """Return one id per entry: the given one, else a new UUID.
-
-    Raises
-    ------
-    InvalidBatchError
-        If the number of ids does not match.
-    """
-    given = [None] * n if ids is None else list(ids)
-    if len(given) != n:
-        msg = f"{len(given)} ids for {n} entries, expected one each."
-        raise InvalidBatchError(msg)
-    return [str(uuid.uuid4()) if one is None else one for one in given]
-
-
 def parts(n: int, batch_size: int | None) -> list[slice]:
     """Return the parts of one write: at least one, and without a size a single one.
 
@@ -169,37 +178,6 @@ def parts(n: int, batch_size: int | None) -> list[slice]:
         msg = f"batch_size is {batch_size}, expected at least 1, or None for a single batch."
         raise ValueError(msg)
     return [slice(start, start + batch_size) for start in range(0, max(n, 1), batch_size)]
-
-
-def to_batch(
-    ids: Sequence[str],
-    texts: Sequence[str],
-    metadatas: Sequence[Mapping[str, Any]],
-    vectors: ArrayLike | None,
-    keys: MetadataKeys,
-) -> Batch:
-    """Return columns of documents as a batch.
-
-    Metadata is copied, so that what the caller changes later stays outside.
-
-    Raises
-    ------
-    InvalidBatchError
-        If the columns are of different length or an entry cannot be judged.
-    """
-    if len(metadatas) != len(ids):
-        msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
-        raise InvalidBatchError(msg)
-    copies = [copied(metadata) for metadata in metadatas]
-    return Batch.of(
-        ids=ids,
-        texts=texts,
-        embeddings=vectors,
-        labels=keys.read(keys.label, copies, ids),
-        lineages=keys.lineages(copies, ids),
-        metadatas=copies,
-        contexts=keys.contexts(copies),
-    )
 
 
 def to_document(entry: Entry) -> Document:

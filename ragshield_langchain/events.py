@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch_custom_event
-from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from ragshield_core import Report
 from ragshield_core.adapters.events import Stage, told
+from ragshield_core.adapters.steps import Step, Steps, asynchronous, synchronous
 
 EVENT = "ragshield.detection"
 
 
+@synchronous
 def report_detection(
     report: Report, callbacks: Callbacks = None, *, stage: Stage = "retrieval"
-) -> None:
+) -> Steps[None]:
     """Tell callbacks that entries were flagged or quarantined; says nothing if none was.
 
     The run that this is part of gets a custom event ``ragshield.detection``, which handlers see in
@@ -32,26 +35,14 @@ def report_detection(
         held the entries.
     """
     data = told(report, stage)
-    config = _config(callbacks)
-    if data is not None and _in_a_run(config):
-        dispatch_custom_event(EVENT, data, config=config)
-
-
-async def areport_detection(
-    report: Report, callbacks: Callbacks = None, *, stage: Stage = "retrieval"
-) -> None:
-    """Do as :func:`report_detection` does, for asynchronous handlers."""
-    data = told(report, stage)
-    config = _config(callbacks)
-    if data is not None and _in_a_run(config):
-        await adispatch_custom_event(EVENT, data, config=config)
-
-
-def _config(callbacks: Callbacks) -> RunnableConfig:
-    return ensure_config(None if callbacks is None else {"callbacks": callbacks})
-
-
-def _in_a_run(config: RunnableConfig) -> bool:
+    config = ensure_config(None if callbacks is None else {"callbacks": callbacks})
     # Asked beforehand, since the RuntimeError of dispatch_custom_event without a run looks like one
     # of a handler, which must not get lost.
-    return get_callback_manager_for_config(config).parent_run_id is not None
+    if data is not None and get_callback_manager_for_config(config).parent_run_id is not None:
+        yield Step(
+            partial(dispatch_custom_event, EVENT, data, config=config),
+            partial(adispatch_custom_event, EVENT, data, config=config),
+        )
+
+
+areport_detection = asynchronous(report_detection)

@@ -3,7 +3,7 @@
 ``langchain_core.indexing.index`` records every document that it hands to the store, whatever
 became of it: one that is held in quarantine would count as added, be skipped for ever after, and
 cleanup would delete the good version that it was to replace; a guarded store therefore refuses it.
-Here the same function runs between two go-betweens:
+Here the same function runs over a go-between:
 
 - a document is recorded if, and only if, the store holds it;
 - a new version of a source goes in whole, in place of the one before, or not at all: where one of
@@ -22,7 +22,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NoReturn
@@ -34,15 +34,15 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
 from ragshield_core.adapters.malformed import taken
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.arguments import expect_ids
-from ragshield_core.claims import lineage_of
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_records
+from ragshield_langchain.convert import to_document
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 SourceIdKey = str | Callable[[Document], str] | None
@@ -72,8 +72,9 @@ class GuardedIndexingResult(IndexingResult):
     their summaries, and left out otherwise (:attr:`ragshield_core.Report.n_left_out`)."""
 
 
+@synchronous
 def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
-    docs_source: BaseLoader | Iterable[Document],
+    docs_source: BaseLoader | Iterable[Document] | AsyncIterator[Document],
     record_manager: RecordManager,
     vector_store: GuardedVectorStore,
     *,
@@ -84,13 +85,14 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     force_update: bool = False,
     key_encoder: KeyEncoder = "sha1",
     upsert_kwargs: dict[str, Any] | None = None,
-) -> GuardedIndexingResult:
+) -> Steps[GuardedIndexingResult]:
     """Index documents into a guarded store; a drop-in for ``langchain_core.indexing.index``.
 
     Parameters
     ----------
     docs_source
-        A loader, or documents; generators are read batch by batch.
+        A loader, or documents; generators are read batch by batch, asynchronous ones by
+        :func:`aguarded_index`.
     record_manager
         Remembers what is in the store; one that LangChain's own ``index`` has filled will do.
     vector_store
@@ -161,65 +163,34 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     >>> done["num_added"], done["num_quarantined"]
     (1, 0)
     """
+    expect_records(record_manager)
+    way_out = "what is not guarded needs no more than langchain_core.indexing.index"
+    expect("vector_store", vector_store, GuardedVectorStore, way_out)
+    run = _Run(record_manager, vector_store, source_id_key, batch_size)
+    run.replaces = cleanup is not None and source_id_key is not None
+    yield own(vector_store.refresh_quarantine)  # a person may have released documents since
+    yield from _record_released(record_manager, vector_store, source_id_key)
     options = {
         "batch_size": batch_size,
+        # All out-of-date documents are deleted at the end, when all of a source has come.
+        "cleanup": "scoped_full" if cleanup == "incremental" else cleanup,
+        "source_id_key": source_id_key,
         "cleanup_batch_size": cleanup_batch_size,
         "force_update": force_update,
         "key_encoder": key_encoder,
         "upsert_kwargs": upsert_kwargs,
     }
-    among = docs_source, record_manager, vector_store
-    return done(_indexing(*among, cleanup, source_id_key, options))
-
-
-async def aguarded_index(  # noqa: PLR0913 - as above
-    docs_source: BaseLoader | Iterable[Document] | AsyncIterator[Document],
-    record_manager: RecordManager,
-    vector_store: GuardedVectorStore,
-    *,
-    batch_size: int = 100,
-    cleanup: Cleanup = None,
-    source_id_key: SourceIdKey = None,
-    cleanup_batch_size: int = 1_000,
-    force_update: bool = False,
-    key_encoder: KeyEncoder = "sha1",
-    upsert_kwargs: dict[str, Any] | None = None,
-) -> GuardedIndexingResult:
-    """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
-    options = {
-        "batch_size": batch_size,
-        "cleanup_batch_size": cleanup_batch_size,
-        "force_update": force_update,
-        "key_encoder": key_encoder,
-        "upsert_kwargs": upsert_kwargs,
-    }
-    among = docs_source, record_manager, vector_store
-    return await adone(_indexing(*among, cleanup, source_id_key, options))
-
-
-def _indexing(
-    docs_source: Any,
-    records: RecordManager,
-    store: GuardedVectorStore,
-    cleanup: Cleanup,
-    source_id_key: SourceIdKey,
-    options: dict[str, Any],
-) -> Steps[GuardedIndexingResult]:
-    expect_records(records)
-    run = _Run(store, records, source_id_key, replaces=cleanup is not None)
-    yield own(store.refresh_quarantine)  # a person may have released documents since
-    yield from _record_released(records, store, source_id_key)
-    between = _Records(records, run, options["batch_size"]), _Destination(run, records)
-    options = {**options, "source_id_key": source_id_key}
-    # All out-of-date documents are deleted at the end, when all of a source has come.
-    options["cleanup"] = "scoped_full" if cleanup == "incremental" else cleanup
     counts = yield Step(
-        partial(index, docs_source, *between, **options),
-        partial(aindex, docs_source, *between, **options),
+        partial(index, docs_source, run, run, **options),  # type: ignore[arg-type]
+        partial(aindex, docs_source, run, run, **options),  # type: ignore[arg-type]
     )
     return run.result(counts)
 
 
+aguarded_index = asynchronous(guarded_index)
+
+
+@synchronous
 def release_indexed(
     ids: Sequence[str],
     record_manager: RecordManager,
@@ -228,7 +199,7 @@ def release_indexed(
     source_id_key: SourceIdKey = None,
     by: str = "ragshield",
     note: str | None = None,
-) -> tuple[HeldEntry, ...]:
+) -> Steps[tuple[HeldEntry, ...]]:
     """Release documents that :func:`guarded_index` has held, and record them as indexed.
 
     The next run then takes them for what they are: it skips them while the source brings them,
@@ -254,53 +225,32 @@ def release_indexed(
     ragshield_core.errors.QuarantineError
         If one of them is neither held nor in the store; nothing is released then.
     """
-    return done(_releasing(ids, record_manager, vector_store, source_id_key, by, note))
-
-
-async def arelease_indexed(
-    ids: Sequence[str],
-    record_manager: RecordManager,
-    vector_store: GuardedVectorStore,
-    *,
-    source_id_key: SourceIdKey = None,
-    by: str = "ragshield",
-    note: str | None = None,
-) -> tuple[HeldEntry, ...]:
-    """Do as :func:`release_indexed` does, with an asynchronous record manager."""
-    return await adone(_releasing(ids, record_manager, vector_store, source_id_key, by, note))
-
-
-def _releasing(
-    ids: Sequence[str],
-    records: RecordManager,
-    store: GuardedVectorStore,
-    source_id_key: SourceIdKey,
-    by: str,
-    note: str | None,
-) -> Steps[tuple[HeldEntry, ...]]:
     expect_ids(ids)
-    expect_records(records)
-    _expect_guarded(store)
-    present = yield asked(store, "get_by_ids", ids)
-    held = yield own(_still_held, ids, store, present)
+    expect_records(record_manager)
+    expect("vector_store", vector_store, GuardedVectorStore, "the store that holds them")
+    present = _ids((yield asked(vector_store, "get_by_ids", ids)))
+    held = yield own(vector_store.quarantine.held_ids, ids)
+    # What is neither here nor there, only an error can answer.
+    waiting = [entry_id for entry_id in ids if entry_id in held or entry_id not in present]
     released: tuple[HeldEntry, ...] = ()
-    if held:
-        released = yield asked(store, "release", held, by=by, note=note)
-    parts = yield own(_with_parts, ids, records, store)
-    documents = yield asked(store, "get_by_ids", parts)
+    if waiting:
+        released = yield asked(vector_store, "release", waiting, by=by, note=note)
+    # Other parts of a version come in with the released ones.
+    noted = yield own(vector_store.quarantine.indexes.ids, record_manager.namespace)
+    every = list(dict.fromkeys([*ids, *noted]))
+    documents = yield asked(vector_store, "get_by_ids", every)
     if documents:
         groups = _groups(documents, source_id_key)
-        yield asked(records, "update", _ids(documents), group_ids=groups)
+        yield asked(record_manager, "update", _ids(documents), group_ids=groups)
         if sources := _known(groups):  # the version before has left with the release
-            recorded = yield asked(records, "list_keys", group_ids=sources)
-            there = yield asked(store, "get_by_ids", recorded)
-            yield asked(records, "delete_keys", sorted(set(recorded).difference(_ids(there))))
+            recorded = yield asked(record_manager, "list_keys", group_ids=sources)
+            there = yield asked(vector_store, "get_by_ids", recorded)
+            gone = sorted(set(recorded).difference(_ids(there)))
+            yield asked(record_manager, "delete_keys", gone)
     return released
 
 
-def _with_parts(ids: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> list[str]:
-    """Return ids with all that this index has held: parts come in with others of their version."""
-    return list(dict.fromkeys([*ids, *store.quarantine.indexes.ids(records.namespace)]))
+arelease_indexed = asynchronous(release_indexed)
 
 
 def _known(groups: Iterable[str | None]) -> list[str]:
@@ -315,7 +265,8 @@ def _record_released(
     if noted:
         live = yield asked(store, "get_by_ids", noted)
         recorded = (yield asked(records, "exists", _ids(live))) if live else []
-        if new := _not_recorded(live, recorded):
+        new = [one for one, known in zip(live, recorded, strict=True) if not known]
+        if new:
             yield asked(records, "update", _ids(new), group_ids=_groups(new, source_id_key))
         yield own(_settle, noted, live, records, store)
 
@@ -335,32 +286,29 @@ def _settle(
     store.quarantine.indexes.forget(decided, records.namespace)
 
 
-def _not_recorded(documents: Sequence[Document], recorded: Sequence[bool]) -> list[Document]:
-    return [d for d, known in zip(documents, recorded, strict=True) if not known]
+class _Run(RecordManager, VectorStore):
+    """Between LangChain, and record manager and store: one run, for which it is both.
 
-
-class _Run:
-    """What the two go-betweens of one run know of each other."""
+    What is not in the store is not recorded; what was held is noted; only what is stored is
+    deleted.
+    """
 
     def __init__(
         self,
-        store: GuardedVectorStore,
         records: RecordManager,
+        store: GuardedVectorStore,
         source_id_key: SourceIdKey,
-        *,
-        replaces: bool,
+        batch_size: int,
     ) -> None:
-        _expect_guarded(store)
+        super().__init__(records.namespace)
+        self.records = records
         self.store = store
-        self.name = records.namespace
         self.source_id_key = source_id_key
-        self.replaces = replaces and source_id_key is not None  # earlier documents of a source
-        self.start: float | None = None  # when the run began, by the clock of the records
+        self.batch_size = batch_size
+        self.replaces = False  # whether earlier documents of a source are cleaned up
         # Of the batch at hand:
-        self.keys: set[str] = set()
         self.recorded: set[str] = set()  # whether or not the store still holds them
         self.existing: set[str] = set()  # recorded, and in the store
-        self.updated: set[str] = set()  # the same, of all that was put off
         self.absent: set[str] = set()  # handed over, but not in the store
         self.recalled: dict[str, Document] = {}  # taken back because of it
         # Of the whole run:
@@ -377,30 +325,171 @@ class _Run:
         # Sources, whether they are recorded; and of those that are, what goes in at the end.
         self.recorded_sources: dict[str, bool] = {}
         self.later: dict[str, dict[str, Document]] = {}
+        self.updated: set[str] = set()  # of that, what is in the store
         self.how: dict[str, Any] = {}  # arguments of a write
+        self.stale: list[str] | None = None  # what cleanup is still to delete, once it has begun
 
-    def begin(self, keys: Sequence[str], recorded: Sequence[bool]) -> list[str]:
-        """Start a batch; return the keys that are recorded."""
-        self.keys = set(keys)
-        self.recorded = {key for key, known in zip(keys, recorded, strict=True) if known}
+    # As a record manager; mypy expects of a twin that it fits any record manager
+
+    def create_schema(self) -> None:
+        self.records.create_schema()
+
+    async def acreate_schema(self) -> None:
+        await self.records.acreate_schema()
+
+    def get_time(self) -> float:
+        return self.records.get_time()
+
+    async def aget_time(self) -> float:
+        return await self.records.aget_time()
+
+    @synchronous
+    def exists(self, keys: Sequence[str]) -> Steps[list[bool]]:
+        """Begin a batch; return for each key whether it is recorded, and in the store."""
+        known = yield asked(self.records, "exists", keys)
+        recorded = [key for key, yes in zip(keys, known, strict=True) if yes]
+        present = (yield asked(self.store, "get_by_ids", recorded)) if recorded else []
+        self.recorded, self.existing = set(recorded), set(_ids(present))
         self.absent, self.recalled = set(), {}
-        return [key for key in keys if key in self.recorded]
-
-    def found(self, keys: Sequence[str], documents: Sequence[Document]) -> list[bool]:
-        """Note what the store holds of the recorded keys; return for each key whether it does."""
-        self.existing = set(_ids(documents))
         return [key in self.existing for key in keys]
 
-    def wrote(
+    aexists = asynchronous(exists)  # type: ignore[arg-type]
+
+    @synchronous
+    def update(
         self,
-        documents: Sequence[Document],
-        ids: Sequence[str],
-        live: Sequence[Document],
-        report: Report,
-    ) -> None:
+        keys: Sequence[str],
+        *,
+        group_ids: Sequence[str | None] | None = None,
+        time_at_least: float | None = None,
+    ) -> Steps[None]:
+        """Record what is in the store, and no longer what has left it."""
+        left: list[str] = []
+        if self.recalled:  # of these, a person's release stands
+            there = _ids((yield asked(self.store, "get_by_ids", list(self.recalled))))
+            left = [key for key in self.recalled if key not in there]
+        known = (yield asked(self.records, "exists", left)) if left else []
+        ours = [key for key, recorded in zip(left, known, strict=True) if recorded]
+        self.taken_back += ours
+        for key in ours:
+            self.protect(self.recalled[key])
+        if gone := [*ours, *(self.absent & self.recorded)]:
+            yield own(self.note, gone)
+            yield asked(self.records, "delete_keys", gone)
+        self.recalled = {}
+        rows = [row for row, key in enumerate(keys) if key not in self.absent]
+        if rows:
+            groups = None if group_ids is None else [group_ids[row] for row in rows]
+            how = {"group_ids": groups, "time_at_least": time_at_least}
+            yield asked(self.records, "update", [keys[row] for row in rows], **how)
+
+    aupdate = asynchronous(update)  # type: ignore[arg-type]
+
+    @synchronous
+    def list_keys(
+        self,
+        *,
+        before: float | None = None,
+        after: float | None = None,
+        group_ids: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> Steps[list[str]]:
+        """Return what cleanup is to delete next; LangChain asks until there is no more."""
+        where = {"before": before, "after": after, "group_ids": group_ids}
+        if not (self.sources or self.lineages or self.later):  # nearly always: nothing to decide
+            found: list[str] = yield asked(self.records, "list_keys", **where, limit=limit)
+            return found
+        if self.stale is None:
+            self.stale = yield from self._decided(where, limit)
+        size = len(self.stale) if limit is None else limit
+        part, self.stale = self.stale[:size], self.stale[size:]
+        return part
+
+    alist_keys = asynchronous(list_keys)  # type: ignore[arg-type]
+
+    def delete_keys(self, keys: Sequence[str]) -> None:
+        self.records.delete_keys(keys)
+
+    async def adelete_keys(self, keys: Sequence[str]) -> None:
+        await self.records.adelete_keys(keys)
+
+    # As a store
+
+    @synchronous
+    def add_documents(self, documents: list[Document], **kwargs: Any) -> Steps[list[str]]:
+        """Write documents, but those of a new version of a source: that waits for all of it."""
+        self.how = {**kwargs, "ids": None}  # as documents have them
+        groups = _groups(documents, self.source_id_key)
+        unknown = _known(groups) if self.replaces else []
+        unknown = [source for source in unknown if source not in self.recorded_sources]
+        self.recorded_sources |= dict.fromkeys(unknown, False)
+        if unknown and (yield asked(self.records, "list_keys", group_ids=unknown)):
+            for name in unknown:
+                known = yield asked(self.records, "list_keys", group_ids=[name])
+                self.recorded_sources[name] = bool(known)
+        now: list[Document] = []
+        for document, source in zip(documents, groups, strict=True):
+            if source is None or not self.recorded_sources.get(source):
+                now.append(document)
+                continue
+            entry_id = str(document.id)
+            self.later.setdefault(source, {})[entry_id] = document
+            self.absent.add(entry_id)
+            if entry_id in self.existing:
+                self.updated.add(entry_id)
+        if now:
+            yield from self._write(now, self.how)
+        return list(kwargs["ids"])
+
+    aadd_documents = asynchronous(add_documents)  # type: ignore[arg-type]
+
+    @synchronous
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> Steps[bool | None]:
+        """Delete what is stored: what is only held waits for a person, not for a cleanup."""
+        present = _ids((yield asked(self.store, "get_by_ids", ids or [])))
+        if present:
+            yield asked(self.store, "delete", present, **kwargs)
+        return True
+
+    adelete = asynchronous(delete)  # type: ignore[arg-type]
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError
+
+    @classmethod
+    def from_texts(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError
+
+    # What became of documents
+
+    def _write(self, documents: Sequence[Document], how: dict[str, Any]) -> Steps[None]:
+        """Write documents; go on where some could not be taken in, unless the policy raises."""
+        ids, reports = _ids(documents), list[Report]()
+
+        def on_report(report: Report) -> None:
+            reports.append(report)
+            if how.get("on_report") is not None:
+                how["on_report"](report)
+
+        try:
+            writing = {**how, "on_report": on_report}
+            yield asked(self.store, "add_documents", documents, **writing)
+        except MalformedEntriesError as error:
+            if self.store.guard.policy.on_detect == "raise":
+                raise
+            self.refused |= {
+                len(self.refused) + n: f"{printable(ids[row], 80)!r}: {reason}"
+                for n, (row, reason) in enumerate(error.reasons.items())
+            }
+        live = yield asked(self.store, "get_by_ids", ids)
+        report = reports[0] if reports else Report(batch=NO_ENTRIES)  # where all was refused
+        yield own(self._wrote, documents, set(_ids(live)), report)
+
+    def _wrote(self, documents: Sequence[Document], live: set[str], report: Report) -> None:
         """Note what became of documents that were handed to the store."""
         self.reports.append(_remarkable(report))
-        absent = set(ids) - set(_ids(live))
+        ids = _ids(documents)
+        absent = set(ids) - live
         self.absent = self.absent.difference(ids) | absent
         # What is not there was not stored, whatever the report says.
         held = absent | {decision.entry_id for decision in report.quarantined}
@@ -413,78 +502,13 @@ class _Run:
                 self.written[entry_id] = document
         self.note(sorted(held))
         for decision in report.retroactive:
-            try:
+            with suppress(QuarantineError):  # deleted for good since
                 entry = self.store.quarantine.show(decision.entry_id).entry
-            except QuarantineError:  # deleted for good since
-                continue
-            document = Document(id=entry.id, page_content=entry.text, metadata=dict(entry.metadata))
-            self.recalled[decision.entry_id] = document
-
-    def unknown(self, documents: Sequence[Document]) -> list[str]:
-        """Return the sources of documents of which nobody has looked yet whether they are recorded.
-
-        ``None`` is no source; and where nothing is cleaned up, nothing is a new version.
-        """
-        found = _known(_groups(documents, self.source_id_key)) if self.replaces else []
-        return [source for source in found if source not in self.recorded_sources]
-
-    def put_off(
-        self, documents: Sequence[Document], ids: Sequence[str]
-    ) -> tuple[list[Document], list[str]]:
-        """Return what is written now: new versions of sources are, once all of them has come."""
-        now: list[tuple[Document, str]] = []
-        groups = _groups(documents, self.source_id_key)
-        for document, entry_id, source in zip(documents, ids, groups, strict=True):
-            if source is not None and self.recorded_sources.get(source):
-                self.later.setdefault(source, {})[entry_id] = document
-                self.absent.add(entry_id)
-                if entry_id in self.existing:
-                    self.updated.add(entry_id)
-            else:
-                now.append((document, entry_id))
-        return [document for document, _ in now], [entry_id for _, entry_id in now]
-
-    def parts(self, size: int) -> Iterator[list[str]]:
-        """Yield sources whose new versions are written together, those put off until now."""
-        some: list[str] = []
-        n = 0
-        for source, documents in self.later.items():
-            if some and n + len(documents) > size:
-                yield some
-                some, n = [], 0
-            some.append(source)
-            n += len(documents)
-        if some:
-            yield some
-
-    @contextmanager
-    def refusing(self, ids: Sequence[str]) -> Iterator[None]:
-        """Go on where documents could not be taken in, unless the policy raises."""
-        try:
-            yield
-        except MalformedEntriesError as error:
-            if self.store.guard.policy.on_detect == "raise":
-                raise
-            self.refused |= {
-                len(self.refused) + n: f"{printable(ids[row], 80)!r}: {reason}"
-                for n, (row, reason) in enumerate(error.reasons.items())
-            }
-
-    def left(self, present: Sequence[Document]) -> list[str]:
-        """Return which of the recalled ones have really left: a person's release stands."""
-        return [key for key in self.recalled if key not in set(_ids(present))]
-
-    def forget(self, recalled: Sequence[str], known: Sequence[bool]) -> list[str]:
-        """Return the keys whose records are to go, since the store does not hold them."""
-        ours = [key for key, recorded in zip(recalled, known, strict=True) if recorded]
-        self.taken_back += ours
-        for key in ours:
-            self.protect(self.recalled[key])
-        return [*ours, *(self.absent & self.recorded)]
+                self.recalled[entry.id] = to_document(entry)
 
     def note(self, keys: Sequence[str]) -> None:
         """Note where held documents came from that are not recorded, for when they are released."""
-        self.store.quarantine.indexes.note(keys, self.name)
+        self.store.quarantine.indexes.note(keys, self.namespace)
 
     def protect(self, document: Document) -> None:
         """Keep what is in the store from the same source."""
@@ -497,7 +521,77 @@ class _Run:
         if source is None or lineage is not None:
             self.lineages.add(lineage)
 
-    def in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
+    def lineage(self, document: Document) -> str | None:
+        """Return what the store takes for the document's lineage."""
+        (lineage,) = self.store.keys.tolerant("lineage", [document.metadata], [str(document.id)])
+        return lineage
+
+    # What cleanup is to delete
+
+    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps[list[str]]:
+        """Write what was put off; return what is to be deleted, without what is to stay with it."""
+        records, store, before = self.records, self.store, where["before"]
+        for sources in list(self._parts()):
+            yield from self._write_later(sources, before)
+        stale = yield asked(records, "list_keys", **where)
+        older: dict[str, set[str]] = {}  # what stays, by source, or lineage
+        for source in sorted(self.sources):
+            keys = yield asked(records, "list_keys", before=before, group_ids=[source])
+            older[source] = set(keys)
+        kept = set[str]().union(*older.values())
+        if self.lineages and where["group_ids"] is None:
+            left = [key for key in stale if key not in kept]
+            step = limit or max(1, len(left))
+            for start in range(0, len(left), step):
+                for document in (yield asked(store, "get_by_ids", left[start : start + step])):
+                    lineage = self.lineage(document)
+                    # Of a held document without a lineage, nobody knows where it belongs.
+                    if None in self.lineages or lineage in self.lineages:
+                        kept.add(str(document.id))
+                        if lineage is not None:
+                            older.setdefault(lineage, set()).add(str(document.id))
+        # Of a source of which a part was taken back after it was written, the rest leaves as well.
+        if versions := self._in_part(older):
+            gone = yield store._in_turn(store._keeper.hold_back(versions))  # noqa: SLF001
+            self.held_new |= dict.fromkeys(gone)
+            yield own(self.note, gone)
+            yield asked(records, "delete_keys", gone)
+        self.n_rejected = len(set(stale) & kept)
+        return [key for key in stale if key not in kept]
+
+    def _parts(self) -> Iterator[list[str]]:
+        """Yield sources whose new versions are written together, those put off until now."""
+        some: list[str] = []
+        n = 0
+        for source, documents in self.later.items():
+            if some and n + len(documents) > self.batch_size:
+                yield some
+                some, n = [], 0
+            some.append(source)
+            n += len(documents)
+        if some:
+            yield some
+
+    def _write_later(self, sources: Sequence[str], before: float) -> Steps[None]:
+        """Write new versions of sources, whole; record what went in."""
+        documents: dict[str, Document] = {}
+        groups: list[str] = []
+        versions = []
+        for source in sources:
+            of = self.later[source]
+            older = yield asked(self.records, "list_keys", before=before, group_ids=[source])
+            versions.append(NewVersion(source, frozenset(of), frozenset(older)))
+            documents |= of
+            groups += [source] * len(of)
+        ids = list(documents)
+        known = yield asked(self.records, "exists", ids)
+        self.recorded |= {key for key, recorded in zip(ids, known, strict=True) if recorded}
+        how = {**self.how, "batch_size": None, "versions": versions}
+        yield from self._write(list(documents.values()), how)
+        update: dict[str, Any] = {"group_ids": groups, "time_at_least": before}
+        yield Step(partial(self.update, ids, **update), partial(self.aupdate, ids, **update))
+
+    def _in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
         """Return the new versions that are written in part, of which the ones before stay.
 
         Parameters
@@ -518,19 +612,6 @@ class _Run:
             NewVersion(name, frozenset(ids | parts.get(name, set())), frozenset(older[name]))
             for name, ids in written.items()
         ]
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether all that is out of date can go: nothing was held, nothing was put off."""
-        return not (self.sources or self.lineages or self.later)
-
-    def lineage(self, document: Document) -> str | None:
-        """Return what the store takes for the document's lineage."""
-        keys = self.store.keys
-        try:
-            return lineage_of(document.metadata, str(document.id), keys.lineage)[0]
-        except InvalidBatchError:  # written past the guard, which would have refused it
-            return None
 
     def result(self, counts: IndexingResult) -> GuardedIndexingResult:
         """Return the counts, of which LangChain takes the held ones for stored.
@@ -556,260 +637,6 @@ class _Run:
         }
 
 
-class _Records(RecordManager):
-    """Between LangChain and the record manager: what is not in the store is not recorded."""
-
-    def __init__(self, records: RecordManager, run: _Run, batch_size: int) -> None:
-        super().__init__(records.namespace)
-        self._records = records
-        self._run = run
-        self._size = batch_size
-        self._listed = False  # whether cleanup has begun
-        self._stale: list[str] = []  # what it is still to delete
-
-    def create_schema(self) -> None:
-        self._records.create_schema()
-
-    async def acreate_schema(self) -> None:
-        await self._records.acreate_schema()
-
-    def get_time(self) -> float:
-        now = self._records.get_time()
-        self._run.start = now if self._run.start is None else self._run.start
-        return now
-
-    async def aget_time(self) -> float:
-        now = await self._records.aget_time()
-        self._run.start = now if self._run.start is None else self._run.start
-        return now
-
-    def exists(self, keys: Sequence[str]) -> list[bool]:
-        return done(self._existing(keys))
-
-    async def aexists(self, keys: Sequence[str]) -> list[bool]:
-        return await adone(self._existing(keys))
-
-    def _existing(self, keys: Sequence[str]) -> Steps[list[bool]]:
-        run = self._run
-        recorded = run.begin(keys, (yield asked(self._records, "exists", keys)))
-        present = (yield asked(run.store, "get_by_ids", recorded)) if recorded else []
-        return run.found(keys, present)
-
-    def update(
-        self,
-        keys: Sequence[str],
-        *,
-        group_ids: Sequence[str | None] | None = None,
-        time_at_least: float | None = None,
-    ) -> None:
-        done(self._updating(keys, group_ids, time_at_least))
-
-    async def aupdate(
-        self,
-        keys: Sequence[str],
-        *,
-        group_ids: Sequence[str | None] | None = None,
-        time_at_least: float | None = None,
-    ) -> None:
-        await adone(self._updating(keys, group_ids, time_at_least))
-
-    def _updating(
-        self,
-        keys: Sequence[str],
-        group_ids: Sequence[str | None] | None,
-        time_at_least: float | None,
-    ) -> Steps[None]:
-        run, records = self._run, self._records
-        left: list[str] = []
-        if run.recalled:
-            left = run.left((yield asked(run.store, "get_by_ids", list(run.recalled))))
-        known = (yield asked(records, "exists", left)) if left else []
-        if gone := run.forget(left, known):
-            yield own(run.note, gone)
-            yield asked(records, "delete_keys", gone)
-        run.recalled = {}
-        present, groups = _without(run.absent, keys, group_ids)
-        if present:
-            how = {"group_ids": groups, "time_at_least": time_at_least}
-            yield asked(records, "update", present, **how)
-
-    def list_keys(
-        self,
-        *,
-        before: float | None = None,
-        after: float | None = None,
-        group_ids: Sequence[str] | None = None,
-        limit: int | None = None,
-    ) -> list[str]:
-        where = {"before": before, "after": after, "group_ids": group_ids}
-        if self._run.as_expected:  # nearly always, and nothing to decide
-            return self._records.list_keys(**where, limit=limit)  # type: ignore[arg-type]
-        if not self._listed:
-            done(self._decided(where, limit))
-        return self._next(limit)
-
-    async def alist_keys(
-        self,
-        *,
-        before: float | None = None,
-        after: float | None = None,
-        group_ids: Sequence[str] | None = None,
-        limit: int | None = None,
-    ) -> list[str]:
-        where = {"before": before, "after": after, "group_ids": group_ids}
-        if self._run.as_expected:
-            return await self._records.alist_keys(**where, limit=limit)  # type: ignore[arg-type]
-        if not self._listed:
-            await adone(self._decided(where, limit))
-        return self._next(limit)
-
-    def delete_keys(self, keys: Sequence[str]) -> None:
-        self._records.delete_keys(keys)
-
-    async def adelete_keys(self, keys: Sequence[str]) -> None:
-        await self._records.adelete_keys(keys)
-
-    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps[None]:
-        """Write what was put off; decide what cleanup is to delete, and what is to stay with it."""
-        run, records, store = self._run, self._records, self._run.store
-        before = where["before"]
-        for sources in list(run.parts(self._size)):
-            yield from self._write_later(sources, before)
-        stale = yield asked(records, "list_keys", **where)
-        older: dict[str, set[str]] = {}  # what stays, by source, or lineage
-        for source in sorted(run.sources):
-            keys = yield asked(records, "list_keys", before=before, group_ids=[source])
-            older[source] = set(keys)
-        kept = set[str]().union(*older.values())
-        if run.lineages and where["group_ids"] is None:
-            for keys in _parts([key for key in stale if key not in kept], limit):
-                found = yield asked(store, "get_by_ids", keys)
-                same = self._same_lineage(found)
-                kept |= same
-                for document in found:
-                    lineage = run.lineage(document)
-                    if lineage is not None and str(document.id) in same:
-                        older.setdefault(lineage, set()).add(str(document.id))
-        # Of a source of which a part was taken back after it was written, the rest leaves as well.
-        versions = run.in_part(older)
-        if versions:
-            gone = yield store._hold_back(versions)  # noqa: SLF001
-            run.held_new |= dict.fromkeys(gone)
-            yield own(run.note, gone)
-            yield asked(records, "delete_keys", gone)
-        self._listed = True
-        self._stale = [key for key in stale if key not in kept]
-        run.n_rejected = len(stale) - len(self._stale)
-
-    def _write_later(self, sources: Sequence[str], before: float) -> Steps[None]:
-        """Write new versions of sources, whole; record what went in."""
-        run, records, store = self._run, self._records, self._run.store
-        documents: dict[str, Document] = {}
-        groups: list[str] = []
-        versions = []
-        for source in sources:
-            of = run.later[source]
-            older = yield asked(records, "list_keys", before=before, group_ids=[source])
-            versions.append(NewVersion(source, frozenset(of), frozenset(older)))
-            documents |= of
-            groups += [source] * len(of)
-        ids = list(documents)
-        reports, how = _reported({**run.how, "ids": ids, "batch_size": None, "versions": versions})
-        with run.refusing(ids):
-            yield asked(store, "add_documents", list(documents.values()), **how)
-        live = yield asked(store, "get_by_ids", ids)
-        run.recorded |= set((yield from self._recorded(ids)))
-        yield own(run.wrote, list(documents.values()), ids, live, _first(reports))
-        yield from self._updating(ids, groups, before)
-
-    def _recorded(self, ids: Sequence[str]) -> Steps[list[str]]:
-        known = yield asked(self._records, "exists", ids)
-        return [key for key, recorded in zip(ids, known, strict=True) if recorded]
-
-    def _same_lineage(self, documents: Sequence[Document]) -> set[str]:
-        """Return the ids of documents that may be earlier versions of held ones."""
-        lineages = self._run.lineages
-        if None in lineages:  # of that one nobody knows where it belongs
-            return set(_ids(documents))
-        return {str(d.id) for d in documents if self._run.lineage(d) in lineages}
-
-    def _next(self, limit: int | None) -> list[str]:
-        """Return what is to be deleted next; LangChain asks until there is no more."""
-        size = len(self._stale) if limit is None else limit
-        part, self._stale = self._stale[:size], self._stale[size:]
-        return part
-
-
-class _Destination(VectorStore):
-    """Between LangChain and the store: notes what was held, deletes only what is stored."""
-
-    def __init__(self, run: _Run, records: RecordManager) -> None:
-        self._run, self._records = run, records
-
-    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        return done(self._adding(documents, kwargs))
-
-    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        return await adone(self._adding(documents, kwargs))
-
-    def _adding(self, documents: list[Document], kwargs: dict[str, Any]) -> Steps[list[str]]:
-        run, records, store = self._run, self._records, self._run.store
-        run.how, given = kwargs, list(kwargs["ids"])
-        unknown = run.unknown(documents)
-        if unknown and (yield asked(records, "list_keys", group_ids=unknown)):
-            for source in unknown:
-                known = yield asked(records, "list_keys", group_ids=[source])
-                run.recorded_sources[source] = bool(known)
-        run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
-        documents, ids = run.put_off(documents, given)
-        reports, kwargs = _reported({**kwargs, "ids": None})  # as documents have them
-        if documents:
-            with run.refusing(ids):
-                yield asked(store, "add_documents", documents, **kwargs)
-            live = yield asked(store, "get_by_ids", ids)
-            yield own(run.wrote, documents, ids, live, _first(reports))
-        return given
-
-    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        # A document that is only in quarantine waits for a person, not for a cleanup.
-        present = _ids(self._run.store.get_by_ids(ids or []))
-        return self._run.store.delete(present, **kwargs) if present else True
-
-    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
-        present = _ids(await self._run.store.aget_by_ids(ids or []))
-        return await self._run.store.adelete(present, **kwargs) if present else True
-
-    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError
-
-    @classmethod
-    def from_texts(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError
-
-
-def _reported(kwargs: dict[str, Any]) -> tuple[list[Report], dict[str, Any]]:
-    """Return a list that the report of a write goes into, and the arguments that see to it."""
-    reports: list[Report] = []
-    theirs = kwargs.get("on_report")
-
-    def on_report(report: Report) -> None:
-        reports.append(report)
-        if theirs is not None:
-            theirs(report)
-
-    return reports, {**kwargs, "on_report": on_report}
-
-
-def _first(reports: Sequence[Report]) -> Report:
-    """Return the report of a write, of nothing where all was refused."""
-    return reports[0] if reports else Report(batch=NO_ENTRIES)
-
-
-def _expect_guarded(store: object) -> None:
-    way_out = "what is not guarded needs no more than langchain_core.indexing.index"
-    expect("vector_store", store, GuardedVectorStore, way_out)
-
-
 def _ids(documents: Iterable[Document]) -> list[str]:
     return [str(document.id) for document in documents]
 
@@ -821,28 +648,6 @@ def _groups(documents: Iterable[Document], source_id_key: SourceIdKey) -> list[s
     if isinstance(source_id_key, str):
         return [document.metadata.get(source_id_key) for document in documents]
     return [source_id_key(document) for document in documents]
-
-
-def _without(
-    absent: set[str], keys: Sequence[str], group_ids: Sequence[str | None] | None
-) -> tuple[list[str], list[str | None] | None]:
-    rows = [row for row, key in enumerate(keys) if key not in absent]
-    groups = None if group_ids is None else [group_ids[row] for row in rows]
-    return [keys[row] for row in rows], groups
-
-
-def _parts(keys: Sequence[str], size: int | None) -> Iterable[Sequence[str]]:
-    step = size or max(1, len(keys))
-    return (keys[start : start + step] for start in range(0, len(keys), step))
-
-
-def _still_held(
-    ids: Sequence[str], store: GuardedVectorStore, present: Sequence[Document]
-) -> list[str]:
-    """Return the ids to release: those that are held, and those that only an error can answer."""
-    held = store.quarantine.held_ids(ids)
-    done = set(_ids(present)) - held
-    return [entry_id for entry_id in ids if entry_id not in done]
 
 
 def _remarkable(report: Report) -> Report:

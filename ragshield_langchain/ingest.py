@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
@@ -54,24 +55,17 @@ def ingest(
         Whatever the source, the model or the store raises, with a note that names the batch; the
         batches before it are written.
     """
-    _expect_guarded(store)
-    _check(batch_size=batch_size)
+    _check(store, batch_size)
     source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
     refused = _Refused(store, batch_size)
-    number = 0
-    while True:
+    for number in itertools.count():
         reports: list[Report] = []
-        try:
+        with refused.in_batch(number):
             batch = list(islice(source, batch_size))
             if not batch:
                 break
-            with refused.in_batch(number):
-                store.add_documents(batch, on_report=reports.append)
-        except Exception as error:
-            error.add_note(_where(number, batch_size))
-            raise
+            store.add_documents(batch, on_report=reports.append)
         yield from reports
-        number += 1
     refused.name()
 
 
@@ -80,13 +74,12 @@ async def aingest(
     store: GuardedVectorStore,
     *,
     batch_size: int = 100,
-    max_pending: int = 2,
 ) -> AsyncIterator[Report]:
     """Write documents batch by batch, embedding the next while one is written.
 
-    It is an asynchronous generator: nothing is written until it is iterated. The source is asked
-    for more only when there is room, so that a slow store or a slow consumer holds it back. Batches
-    are screened and written in the order of the source.
+    It is an asynchronous generator: nothing is written until it is iterated. No more than two
+    batches are in memory: a slow store or a slow consumer holds the source back. Batches are
+    screened and written in the order of the source.
 
     Parameters
     ----------
@@ -95,23 +88,12 @@ async def aingest(
     store
         Where they go; its embedding model is called natively asynchronous, if it has that.
     batch_size
-        Documents that are embedded, screened and written together.
-    max_pending
-        Batches that have been read and are not yet written, at most; 1 does one thing at a time,
-        2, the default, is enough to keep model and store both busy.
+        As of :func:`ingest`.
 
     Yields
     ------
     Report
-        One per batch, in order; ``report.batch.ids`` are the ids of its documents.
-
-    Raises
-    ------
-    ragshield_core.errors.MalformedEntriesError
-        At the end, if entries could not be taken in; names each by its place in the source.
-    Exception
-        Whatever the source, the model or the store raises, with a note that names the batch; the
-        batches before it are written, and those after it are not.
+        As of :func:`ingest`, which says what is raised.
 
     Examples
     --------
@@ -131,37 +113,42 @@ async def aingest(
     2 entries: 2 admitted, 0 flagged, 0 quarantined
     1 entries: 1 admitted, 0 flagged, 0 quarantined
     """
-    _expect_guarded(store)
-    _check(batch_size=batch_size, max_pending=max_pending)
+    _check(store, batch_size)
     if store.embeddings is None:
         msg = (
             f"{type(store.inner).__name__} has no embedding model to embed documents with; use "
             "store.add_embeddings with vectors of your own."
         )
         raise ValueError(msg)
-    room = asyncio.Semaphore(max_pending)
-    # Bounded by the semaphore. An exception waits for its turn: batches before it are written.
-    ready: asyncio.Queue[_Embedded | Exception | None] = asyncio.Queue()
-    embedding = asyncio.create_task(_embed(_Source(documents), store, batch_size, room, ready))
+    source = _Source(documents)
+
+    async def embedded() -> tuple[list[Document], list[Any]]:
+        batch = await source.take(batch_size)
+        texts = [document.page_content for document in batch]
+        return batch, await adone(store._vectors(texts)) if batch else []  # noqa: SLF001
+
     refused = _Refused(store, batch_size)
-    number = 0
+    ahead = asyncio.create_task(embedded())
     try:
-        while (item := await ready.get()) is not None:
+        for number in itertools.count():
             reports: list[Report] = []
-            try:
-                with refused.in_batch(number):
-                    await _write(store, item, reports)
-            except Exception as error:
-                error.add_note(_where(number, batch_size))
-                raise
-            del item
-            room.release()
+            with refused.in_batch(number):
+                batch, vectors = await ahead
+                if not batch:
+                    break
+                ahead = asyncio.create_task(embedded())
+                await store.aadd_embeddings(
+                    zip([document.page_content for document in batch], vectors, strict=True),
+                    [document.metadata for document in batch],
+                    [document.id for document in batch],
+                    on_report=reports.append,
+                )
+            del batch, vectors
             for report in reports:
                 yield report
-            number += 1
     finally:
-        embedding.cancel()
-        await asyncio.gather(embedding, return_exceptions=True)
+        ahead.cancel()
+        await asyncio.gather(ahead, return_exceptions=True)
     refused.name()
 
 
@@ -175,26 +162,24 @@ class _Refused:
 
     @contextmanager
     def in_batch(self, number: int) -> Iterator[None]:
-        """Go on after malformed entries, unless the policy raises."""
+        """Go on after malformed entries, unless the policy raises; say of an error which batch."""
+        first = number * self._batch_size
         try:
             yield
-        except MalformedEntriesError as error:
-            if self._strict:
-                raise
-            first = number * self._batch_size
-            self._reasons |= {first + row: reason for row, reason in error.reasons.items()}
+        except Exception as error:
+            if isinstance(error, MalformedEntriesError) and not self._strict:
+                self._reasons |= {first + row: reason for row, reason in error.reasons.items()}
+                return
+            error.add_note(
+                f"in batch {number} (documents {first} to {first + self._batch_size - 1} of the "
+                "source, counted from 0); the batches before it are written."
+            )
+            raise
 
     def name(self) -> None:
         """Raise if there were any."""
         if self._reasons:
             raise MalformedEntriesError(self._reasons)
-
-
-class _Embedded(NamedTuple):
-    """A batch that is ready to be written."""
-
-    documents: list[Document]
-    vectors: list[Any]  # None where the model refuses a text
 
 
 class _Source:
@@ -225,58 +210,9 @@ class _Source:
         return batch
 
 
-async def _embed(
-    source: _Source,
-    store: GuardedVectorStore,
-    batch_size: int,
-    room: asyncio.Semaphore,
-    ready: asyncio.Queue[_Embedded | Exception | None],
-) -> None:
-    """Read and embed batches while there is room for them."""
-    try:
-        while True:
-            await room.acquire()
-            documents = await source.take(batch_size)
-            if not documents:
-                break
-            texts = [document.page_content for document in documents]
-            vectors = await adone(store._embedded(texts))  # noqa: SLF001 - None where it refuses one
-            ready.put_nowait(_Embedded(documents, vectors))
-    except Exception as error:  # noqa: BLE001 - raised in its turn, by the generator
-        ready.put_nowait(error)
-    else:
-        ready.put_nowait(None)
-
-
-async def _write(
-    store: GuardedVectorStore, batch: _Embedded | Exception, reports: list[Report]
-) -> None:
-    if isinstance(batch, Exception):
-        raise batch
-    documents, vectors = batch
-    await store.aadd_embeddings(
-        zip([document.page_content for document in documents], vectors, strict=True),
-        [document.metadata for document in documents],
-        [document.id for document in documents],
-        on_report=reports.append,
-    )
-
-
-def _expect_guarded(store: object) -> None:
+def _check(store: object, batch_size: int) -> None:
     way_out = "wrap it, GuardedVectorStore(store, guard=guard); what is not guarded needs no ingest"
     expect("store", store, GuardedVectorStore, way_out)
-
-
-def _check(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            msg = f"{name} is {size}, expected at least 1."
-            raise ValueError(msg)
-
-
-def _where(number: int, batch_size: int) -> str:
-    first = number * batch_size
-    return (
-        f"in batch {number} (documents {first} to {first + batch_size - 1} of the source, counted "
-        "from 0); the batches before it are written."
-    )
+    if batch_size < 1:
+        msg = f"batch_size is {batch_size}, expected at least 1."
+        raise ValueError(msg)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -12,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
-from ragshield_core.adapters.malformed import Columns, Sifted, sift
+from ragshield_core.adapters.malformed import Columns, Sifted, Vectors, sift
 from ragshield_core.adapters.steps import Steps, own
 from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.entries import Entry, together
@@ -20,11 +22,15 @@ from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_langchain.audit import NO_ENTRIES, read_all
-from ragshield_langchain.convert import MetadataKeys, copied, stored_metadatas
+from ragshield_langchain.convert import MetadataKeys, columns_of, copied, stored_metadatas
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import PARENT_KEY, Mask
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+Given = tuple[
+    Sequence[Any], Sequence[Any], Sequence[Any], Vectors
+]  # ids, texts, metadatas, vectors
 
 
 class DocumentKeeper(Keeper[Document]):
@@ -81,10 +87,8 @@ class DocumentKeeper(Keeper[Document]):
             ids=ids,
             texts=[document.page_content for document in documents],
             embeddings=vectors,
-            labels=self.keys.tolerant("label", metadatas, ids),
-            lineages=self.keys.tolerant("lineage", metadatas, ids),
             metadatas=[copied(metadata) for metadata in metadatas],
-            contexts=self.keys.contexts(metadatas),
+            **self.keys.claims(metadatas, ids),
         )
 
     def _write(
@@ -93,18 +97,14 @@ class DocumentKeeper(Keeper[Document]):
         how: Sequence[Decision] | None,
         older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
     ) -> Steps[None]:
-        yield own(self._written, batch, how or ())
-
-    def _written(self, batch: Batch, flagged: Sequence[Decision]) -> None:
-        with self.access.writing():
-            self.access.write(batch, stored_metadatas(batch, flagged))
+        yield own(self._change, self.access.write, batch, stored_metadatas(batch, how or ()))
 
     def _delete(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
-        yield own(self._deleted, ids)
+        yield own(self._change, self.access.delete, ids)
 
-    def _deleted(self, ids: Sequence[str]) -> None:
+    def _change(self, work: Callable[..., None], *args: Any) -> None:
         with self.access.writing():
-            self.access.delete(ids)
+            work(*args)
 
     def _near(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
         documents: Sequence[Document] = yield own(self.access.near, vector, k)
@@ -126,15 +126,8 @@ class DocumentKeeper(Keeper[Document]):
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
         model = model_of(self._store) if embed is None else embed
-        return Batch.of(
-            ids=batch.ids,
-            texts=batch.texts,
-            embeddings=model.embed_documents(list(batch.texts)),
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
+        vectors = model.embed_documents(list(batch.texts))
+        return replace(Columns.of(batch), vectors=vectors).batch()
 
     # What only documents have
 
@@ -165,9 +158,12 @@ class DocumentKeeper(Keeper[Document]):
         return entry.lineage
 
     def add_columns(
-        self, columns: Columns, replacing: Sequence[str], versions: Sequence[NewVersion] = ()
+        self,
+        columns: Given,
+        replacing: Sequence[str],
+        versions: Sequence[NewVersion] = (),
     ) -> Steps[tuple[Report, Mapping[int, str]]]:
-        """Screen documents; hold the suspicious ones, and store and learn the others.
+        """Screen ids, texts, metadatas, vectors; hold the suspicious, store and learn the others.
 
         Returns the report, and by row what can be neither stored nor held.
         """
@@ -177,8 +173,8 @@ class DocumentKeeper(Keeper[Document]):
         )
         return report, sifted.refused
 
-    def _sifted(self, columns: Columns) -> Sifted:
-        sifted = sift(columns, self.guard)
+    def _sifted(self, columns: Given) -> Sifted:
+        sifted = sift(columns_of(*columns, self.keys), self.guard)
         sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
         sifted.check(self.guard)
         return sifted

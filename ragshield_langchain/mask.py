@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.documents import Document
@@ -20,7 +19,6 @@ T = TypeVar("T")
 # Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of, unless
 # they are given another key. They look a document up by any part that they find, so that no part is
 # shown while another one is held.
-# The key of LangChain's own retrievers of whole documents, unless they are given another.
 PARENT_KEY = "doc_id"
 
 
@@ -105,26 +103,19 @@ class Mask(CoreMask[Document]):
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
             return Found((yield from ask(k)), 0)
-        shows, others = self._to_show()
+        wholes = self.wholes
+
+        def shows(result: Any) -> bool:
+            document = document_of(result)
+            parents = self._parents(document.metadata) if wholes else wholes
+            return not self.hides(document) and wholes.isdisjoint(parents)
+
+        others = PAGE if wholes else 0  # nobody knows how many parts those documents have
         search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
             results = yield from ask(search.asked)
             if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
-
-    def _to_show(self) -> tuple[Callable[[Any], bool], int]:
-        """Return what says whether a result may be seen, and how many more it may hide."""
-        if not (wholes := self.wholes):
-            return self._shows, 0
-        # Nobody knows how many parts those documents have.
-        return partial(self._shows_whole, wholes), PAGE
-
-    def _shows(self, result: Any) -> bool:
-        return not self.hides(document_of(result))
-
-    def _shows_whole(self, wholes: frozenset[str], result: Any) -> bool:
-        parents = self._parents(document_of(result).metadata)
-        return self._shows(result) and wholes.isdisjoint(parents)
 
 
 def document_of(result: Any) -> Document:

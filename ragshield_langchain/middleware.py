@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_langchain.retrieval import PoisonFilter
 
 try:
@@ -28,8 +29,6 @@ NOTHING_LEFT = "No relevant documents were found."
 WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
 
 T = TypeVar("T")
-# Yields documents to judge and the query, is sent those that are kept, returns the message.
-Screening = Generator[tuple[list[Document], str], list[Document], ToolMessage]
 
 
 class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -115,47 +114,29 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run the tool, and return its message without what is suspicious."""
-        result = handler(request)
-        if request.tool_call["name"] in self._exempt:
-            return result
-        screened = [self._screened(message, request) for message in _messages(result)]
-        return _replaced(result, screened)
+        return done(self._handed_on(handler(request), request))
 
     async def awrap_tool_call(
         self,
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Do as :meth:`wrap_tool_call` does, with async methods."""
-        result = await handler(request)
+        """Do as :meth:`wrap_tool_call` does, without blocking the event loop."""
+        return await adone(self._handed_on(await handler(request), request))
+
+    def _handed_on(self, result: T, request: ToolCallRequest) -> Steps[T]:
         if request.tool_call["name"] in self._exempt:
             return result
-        screened = [await self._ascreened(message, request) for message in _messages(result)]
+        screened = []
+        for message in _messages(result):
+            screened.append((yield from self._screened(message, request)))  # noqa: PERF401
         return _replaced(result, screened)
 
-    def _screened(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        screening = self._screening(message, request)
-        try:
-            asked = next(screening)
-            while True:
-                asked = screening.send(self.poison_filter.compress_documents(*asked))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-
-    async def _ascreened(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
-        screening = self._screening(message, request)
-        try:
-            asked = next(screening)
-            while True:
-                asked = screening.send(await self.poison_filter.acompress_documents(*asked))
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-
-    def _screening(self, message: ToolMessage, request: ToolCallRequest) -> Screening:
+    def _screened(self, message: ToolMessage, request: ToolCallRequest) -> Steps[ToolMessage]:
         """Judge the documents of a message, then the text that is not made of them."""
         documents = _in_artifact(message.artifact)
         if documents:
-            kept = yield documents, _query(request)
+            kept = yield self._judging(documents, _query(request))
             if len(kept) < len(documents):
                 # From what is left alone: nothing of a dropped document can stay behind.
                 content = self._separator.join(format_document(one, self._prompt) for one in kept)
@@ -169,13 +150,16 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if not parts or text in (judged, NOTHING_LEFT):
             return message
         query = _query(request, usual=True)
-        kept = yield [Document(page_content=part) for part in parts], query
+        kept = yield self._judging([Document(page_content=part) for part in parts], query)
         content = self._separator.join(document.page_content for document in kept)
-        if len(kept) > 1 and not (yield [Document(page_content=content)], query):
+        if len(kept) > 1 and not (yield self._judging([Document(page_content=content)], query)):
             content = ""  # only together do the parts say what is suspicious
         elif len(kept) == len(parts):
             return message
         return message.model_copy(update={"content": content or WITHHELD})
+
+    def _judging(self, documents: list[Document], query: str) -> Step:
+        return asked(self.poison_filter, "compress_documents", documents, query)
 
 
 def _query(request: ToolCallRequest, *, usual: bool = False) -> str:

@@ -26,13 +26,13 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_langchain import events
 from ragshield_langchain.convert import MetadataKeys
-from ragshield_langchain.events import areport_detection, report_detection
-from ragshield_langchain.inner import InnerStore, access_to, in_thread
+from ragshield_langchain.inner import InnerStore, access_to, off_loop
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -142,9 +142,10 @@ class PoisonFilter(BaseDocumentCompressor):
             self._screener.quarantine = self.quarantine
         return self
 
+    @synchronous
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> list[Document]:
+    ) -> Steps[list[Document]]:
         """Return the documents that are not suspicious, in their order and unchanged.
 
         Parameters
@@ -156,23 +157,11 @@ class PoisonFilter(BaseDocumentCompressor):
         callbacks
             Of the run that this is part of.
         """
-        return done(self._judged(documents, query, callbacks))
-
-    async def acompress_documents(
-        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
-    ) -> list[Document]:
-        """Do as :meth:`compress_documents` does, with the model's own async embedding."""
-        return await adone(self._judged(documents, query, callbacks))
-
-    def _judged(
-        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None
-    ) -> Steps[list[Document]]:
         columns = _columns(documents)
         vectors: dict[int, Any] = {}
         query_vector = None
         if self._wants_vectors() and columns.ids:
-            read = partial(self._stored_vectors, columns)
-            vectors = yield Step(read, partial(in_thread, read))
+            vectors = yield off_loop(partial(self._stored_vectors, columns))
             if self.embeddings is not None:
                 query_vector = yield asked(self.embeddings, "embed_query", query)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
@@ -181,11 +170,10 @@ class PoisonFilter(BaseDocumentCompressor):
                     embedded = yield asked(self.embeddings, "embed_documents", texts)
                     vectors |= dict(zip(missing, embedded, strict=True))
         report = yield own(self._screened, query, columns, vectors, query_vector)
-        yield Step(
-            partial(report_detection, report, callbacks),
-            partial(areport_detection, report, callbacks),
-        )
+        yield asked(events, "report_detection", report, callbacks)
         return self._kept(documents, columns, report)
+
+    acompress_documents = asynchronous(compress_documents)  # type: ignore[arg-type]
 
     def as_runnable(
         self, *, query_key: str | None = None, documents_key: str | None = None
@@ -206,7 +194,8 @@ class PoisonFilter(BaseDocumentCompressor):
             :class:`ValueError` if a key is missing or holds something else.
         """
 
-        def parts(given: Mapping[str, Any]) -> tuple[str, str, list[Document]]:
+        @synchronous
+        def filtered(given: Mapping[str, Any], config: RunnableConfig) -> Steps[dict[str, Any]]:
             query = given[_key(given, query_key, QUERY_KEYS, "query_key")]
             key = _key(given, documents_key, DOCUMENT_KEYS, "documents_key")
             if not isinstance(query, str) or not _are_documents(given[key]):
@@ -216,25 +205,17 @@ class PoisonFilter(BaseDocumentCompressor):
                     "put this step before documents are formatted as text."
                 )
                 raise ValueError(msg)
-            return query, key, list(given[key])
-
-        def filtered(given: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            query, key, documents = parts(given)
-            return {**given, key: self.compress_documents(documents, query, _callbacks(config))}
-
-        async def afiltered(given: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
-            query, key, documents = parts(given)
-            kept = await self.acompress_documents(documents, query, _callbacks(config))
+            callbacks = config.get("callbacks")
+            kept = yield asked(self, "compress_documents", list(given[key]), query, callbacks)
             return {**given, key: kept}
 
-        return RunnableLambda(filtered, afunc=afiltered, name=type(self).__name__)
+        return RunnableLambda(filtered, afunc=asynchronous(filtered), name=type(self).__name__)
 
     @property
     def _keys(self) -> MetadataKeys:
         if isinstance(self.store, GuardedVectorStore):
             return self.store.keys  # by which it holds what comes
-        prompt = None if self.prompt_keys is None else tuple(self.prompt_keys)
-        return MetadataKeys(label=self.label_key, lineage=self.lineage_key, prompt=prompt)
+        return MetadataKeys.of(self.label_key, self.lineage_key, self.prompt_keys)
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._screener.detectors)
@@ -246,7 +227,7 @@ class PoisonFilter(BaseDocumentCompressor):
         by_id = {entry_id: row for row, entry_id in enumerate(columns.ids)}
         try:
             with self._access.reading():
-                stored = self._access.read([i for i in columns.ids if i in by_id])
+                stored = self._access.read(columns.ids)
         except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return {}
@@ -265,31 +246,19 @@ class PoisonFilter(BaseDocumentCompressor):
         query_vector: Sequence[float] | None,
     ) -> Report:
         n = len(columns.ids)
-        given = [vectors.get(row) for row in range(n)]
-        keys = self._keys
+        given: Any = [vectors.get(row) for row in range(n)]
         metadatas = [document.metadata for document in columns.documents]
-        labels = keys.tolerant("label", metadatas, columns.ids)
-        lineages = keys.tolerant("lineage", metadatas, columns.ids)
-        contexts = keys.contexts(metadatas)
-
-        def batch(embeddings: Any) -> Batch:
-            return Batch.of(
-                ids=columns.ids,
-                texts=columns.texts,
-                embeddings=embeddings,
-                labels=labels,
-                lineages=lineages,
-                contexts=contexts,
-            )
-
+        claims: dict[str, Any] = self._keys.claims(metadatas, columns.ids)
+        batch = partial(Batch.of, ids=columns.ids, texts=columns.texts, **claims)
         if all(vector is not None for vector in given):
             try:
-                return self._screener.screen(query, batch(given), query_vector)
+                return self._screener.screen(query, batch(embeddings=given), query_vector)
             except InvalidBatchError:
                 # A zero vector, or one of another model: that must not stop a chain.
                 logger.warning("vectors of %d retrieved documents are of no use", n)
         # Rows of one stand for vectors that are not known.
-        return self._screener.screen(query, batch(np.ones((n, 1))), has_vectors=False)
+        unknown = batch(embeddings=np.ones((n, 1)))
+        return self._screener.screen(query, unknown, has_vectors=False)
 
     def _kept(
         self, documents: Sequence[Document], columns: _Columns, report: Report
@@ -388,30 +357,25 @@ class GuardedRetriever(BaseRetriever):
         )
         return self
 
+    @synchronous
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
-    ) -> list[Document]:
-        return done(self._found(query, run_manager, kwargs))
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
-    ) -> list[Document]:
-        return await adone(self._found(query, run_manager, kwargs))
-
-    def _found(
         self,
         query: str,
-        run: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
-        kwargs: dict[str, Any],
+        *,
+        run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
+        **kwargs: Any,
     ) -> Steps[list[Document]]:
         plan = _Plan(self.retriever, self.k, kwargs)
         while True:
             inner, options = plan.next()
-            config: RunnableConfig = {"callbacks": run.get_child()}
+            config: RunnableConfig = {"callbacks": run_manager.get_child()}
             found = yield asked(inner, "invoke", query, config=config, **options)
-            kept = yield asked(self._filter, "compress_documents", found, query, run.get_child())
+            judged = found, query, run_manager.get_child()
+            kept: list[Document] = yield asked(self._filter, "compress_documents", *judged)
             if plan.done(len(found), len(kept)):
-                return plan.cut(kept)
+                return kept[: plan.k]
+
+    _aget_relevant_documents = asynchronous(_get_relevant_documents)  # type: ignore[arg-type]
 
 
 class _Plan:
@@ -449,10 +413,6 @@ class _Plan:
             return True
         self._fetch = min(2 * self._fetch, MOST_FETCHED)
         return False
-
-    def cut(self, kept: list[Document]) -> list[Document]:
-        """Return the first k."""
-        return kept if self.k is None else kept[: self.k]
 
     def _search_options(self, retriever: VectorStoreRetriever) -> dict[str, Any]:
         """Ask for more, of the candidates that the store looks at before it filters as well."""
@@ -509,7 +469,3 @@ def _key(given: Mapping[str, Any], wanted: str | None, usual: Sequence[str], arg
 
 def _are_documents(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(one, Document) for one in value)
-
-
-def _callbacks(config: RunnableConfig) -> Callbacks:
-    return config.get("callbacks")

@@ -11,17 +11,18 @@ from typing import Any
 
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import MalformedEntriesError
 from ragshield_core.quarantine import HeldEntry, batches_of
-from ragshield_langchain.checks import expect_embeddings, expect_guard
-from ragshield_langchain.convert import MetadataKeys, columns_of, copied
+from ragshield_langchain.audit import NO_ENTRIES
+from ragshield_langchain.checks import expect, expect_guard
+from ragshield_langchain.convert import MetadataKeys, columns_of, to_document
 from ragshield_langchain.events import report_detection
 
 # Namespace of the ids given to documents that have none.
@@ -88,7 +89,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
     ) -> None:
         expect_guard(guard)
         if embeddings is not None:
-            expect_embeddings(embeddings)
+            expect("embeddings", embeddings, Embeddings, "the model of the store")
         if embeddings is None and learn:
             msg = "learn=True needs vectors to learn; pass embeddings=, the model of the store."
             raise ValueError(msg)
@@ -104,9 +105,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn
-        prompt = None if prompt_keys is None else tuple(prompt_keys)
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
-        self._last_report = Report(batch=Batch.of(ids=[], texts=[], embeddings=[]))
+        self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
+        self._last_report = Report(batch=NO_ENTRIES)
 
     @property
     def quarantine(self) -> Quarantine:
@@ -122,11 +122,12 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         """
         return self._last_report
 
+    @synchronous
     def transform_documents(
         self,
         documents: Sequence[Document],
         **kwargs: Any,  # noqa: ARG002 - of LangChain's interface
-    ) -> Sequence[Document]:
+    ) -> Steps[Sequence[Document]]:
         """Return the documents that are not quarantined, as they came and in their order.
 
         Raises
@@ -141,21 +142,12 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             return []
         vectors = None
         if self._embeddings is not None:
-            vectors = self._embeddings.embed_documents([d.page_content for d in documents])
-        return self._screen(documents, vectors)
+            texts = [document.page_content for document in documents]
+            vectors = yield asked(self._embeddings, "embed_documents", texts)
+        passed: list[Document] = yield own(self._screen, documents, vectors)
+        return passed
 
-    async def atransform_documents(
-        self,
-        documents: Sequence[Document],
-        **kwargs: Any,  # noqa: ARG002 - of LangChain's interface
-    ) -> Sequence[Document]:
-        """Do as :meth:`transform_documents` does, with the model's own async embedding."""
-        if not documents:
-            return []
-        vectors = None
-        if self._embeddings is not None:
-            vectors = await self._embeddings.aembed_documents([d.page_content for d in documents])
-        return await run_in_executor(None, self._screen, documents, vectors)
+    atransform_documents = asynchronous(transform_documents)  # type: ignore[arg-type]
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -187,10 +179,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             return held
 
         held = self._guard.together(let_in)
-        return [
-            Document(id=item.id, page_content=item.entry.text, metadata=copied(item.entry.metadata))
-            for item in held
-        ]
+        return [to_document(item.entry) for item in held]
 
     def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
         sifted = self._sifted(documents, vectors)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, Self, TypedDict, TypeVar, Unpack
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
@@ -22,10 +22,15 @@ from ragshield_core import Guard, Report
 from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
-from ragshield_core.adapters.reconciling import (
-    warn_if_different,
+from ragshield_core.adapters.reconciling import warn_if_different
+from ragshield_core.adapters.steps import (
+    Steps,
+    adone,
+    asked,
+    asynchronous,
+    done,
+    synchronous,
 )
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.arguments import expect_ids
@@ -35,20 +40,17 @@ from ragshield_core.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.neighbors.table import Where
+from ragshield_langchain import events
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import (
     MetadataKeys,
-    columns_of,
-    complete_ids,
     joined,
     parts,
 )
-from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import InnerStore, access_to, create_store, in_thread
 from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import Found, Mask, document_of
-from ragshield_langchain.sizes import size_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -66,20 +68,6 @@ ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
 # Settings of the constructor that a new store takes as well; the rest is for the store inside.
 _OF_NEW_STORES = ("label_key", "lineage_key", "prompt_keys", "name", "parent_key")
-
-ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
-
-
-class _Settings(TypedDict, total=False):
-    """Settings of the constructor that an adopted store takes as well."""
-
-    label_key: str
-    lineage_key: str | None
-    prompt_keys: Sequence[str] | None
-    inner_store: InnerStore | None
-    name: str | None
-    neighbors: Where | None
-    parent_key: str | None
 
 
 class GuardedVectorStore(Guarded, VectorStore):
@@ -134,10 +122,10 @@ class GuardedVectorStore(Guarded, VectorStore):
             is held: name it only where your own code writes it. Default: None, no such retriever
             reads the store; a part that is held then is warned of.
         check: bool
-            Whether the ids of the store are compared at once with those that a guard knows which
-            was opened on a database (``Guard.open``); a difference is warned of, see
-            :meth:`reconcile`. Default: True. False where the store is filled anew at each start,
-            or so large and far away that listing its ids takes too long.
+            Whether to warn at once of a guard that knows nothing of what the store holds, and of
+            ids that differ from those that a guard knows which was opened on a database
+            (``Guard.open``), see :meth:`reconcile`. Default: True. False where the store is filled
+            anew at each start, or so large and far away that listing its ids takes too long.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -228,9 +216,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         expect_guard(guard)
         if inner_store is not None:
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
-        for which, key in (("label_key", label_key), ("lineage_key", lineage_key)):
-            if key is not None or which == "label_key":
-                expect(which, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         claim(guard, inner, name, self._access.name)
@@ -238,22 +223,16 @@ class GuardedVectorStore(Guarded, VectorStore):
         self._use_table(neighbors)
         if inner.embeddings is not None:
             guard.offer_embedder(inner.embeddings.embed_documents)
-        if isinstance(prompt_keys, str):
-            msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
-            raise TypeError(msg)
-        prompt = None if prompt_keys is None else tuple(prompt_keys)
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
+        self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
         self._mask.know(frozenset(() if parent_key is None else (parent_key,)), guard.quarantine)
-        self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
-        if not ADOPTING.get():
+        if check:
             self._warn_of_ignorance()
-            if check:
-                warn_if_different(self._keeper, type(inner).__name__, stacklevel=3)
+            warn_if_different(self._keeper, type(inner).__name__, stacklevel=3)
 
     def _use_table(self, neighbors: Where | None) -> None:
         """Let the guard find neighbours in the store inside, if it is to."""
@@ -267,7 +246,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Warn where there are documents that detectors should know, and do not."""
         if self._guard.n_known or not any(d.learns for d in self._guard.detectors):
             return
-        held = size_of(self._inner)  # None where nobody can be asked
+        try:
+            held = self._access.size()
+        except Exception:  # noqa: BLE001 - the store's own, where it cannot be asked yet
+            return
         if held:
             name = type(self._inner).__name__
             msg = (
@@ -320,8 +302,9 @@ class GuardedVectorStore(Guarded, VectorStore):
         msg += f"; {type(inner).__name__} has one, but it would go around the guard: {instead}."
         raise AttributeError(msg)
 
-    # Writes
+    # Writes. Of a twin, mypy expects the arguments that VectorStore gives it, which are fewer.
 
+    @synchronous
     def add_documents(
         self,
         documents: Iterable[Document],
@@ -332,7 +315,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Screen documents and store those that are admitted.
 
         Where ids are known, the documents of a lineage are a new version of what stands there: all
@@ -385,40 +368,20 @@ class GuardedVectorStore(Guarded, VectorStore):
             held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
             ``batch_size``, and as ``ids`` those that the documents have anyway.
         """
-        documents = _documents(documents, ids, None if on_report else batch_size)
-        columns = _columns(documents, ids)
-        steps = self._adding(
-            *columns,
+        listed = _documents(documents, ids, None if on_report else batch_size)
+        return self._adding(
+            [document.page_content for document in listed],
+            [document.metadata for document in listed],
+            [document.id for document in listed] if ids is None else ids,
             batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
         )
-        return done(steps)
 
-    async def aadd_documents(
-        self,
-        documents: Iterable[Document],
-        ids: Sequence[str | None] | None = None,
-        *,
-        batch_size: int | None = None,
-        replacing: Collection[str] = (),
-        versions: Sequence[NewVersion] = (),
-        on_report: OnReport | None = None,
-        **kwargs: Any,  # noqa: ARG002 - as in add_documents
-    ) -> list[str]:
-        """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        documents = _documents(documents, ids, None if on_report else batch_size)
-        columns = _columns(documents, ids)
-        steps = self._adding(
-            *columns,
-            batch_size=batch_size,
-            replacing=replacing,
-            versions=versions,
-            on_report=on_report,
-        )
-        return await adone(steps)
+    aadd_documents = asynchronous(add_documents)  # type: ignore[arg-type]
 
+    @synchronous
     def add_texts(
         self,
         texts: Iterable[str],
@@ -428,29 +391,16 @@ class GuardedVectorStore(Guarded, VectorStore):
         batch_size: int | None = None,
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
-        listed = _listed(texts)
-        metadatas = _each(metadatas, listed)
-        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
-        return done(steps)
+        if isinstance(texts, str):
+            msg = "texts is a str, expected a list of them; its characters would become documents."
+            raise TypeError(msg)
+        return self._adding(list(texts), metadatas, ids, batch_size=batch_size, on_report=on_report)
 
-    async def aadd_texts(
-        self,
-        texts: Iterable[str],
-        metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
-        ids: Sequence[str | None] | None = None,
-        batch_size: int | None = None,
-        on_report: OnReport | None = None,
-        **kwargs: Any,  # noqa: ARG002 - as in add_documents
-    ) -> list[str]:
-        """Do as :meth:`add_texts` does, with the model's own async embedding."""
-        listed = _listed(texts)
-        metadatas = _each(metadatas, listed)
-        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
-        return await adone(steps)
+    aadd_texts = asynchronous(add_texts)  # type: ignore[arg-type]
 
+    @synchronous
     def add_embeddings(
         self,
         text_embeddings: Iterable[tuple[str, Sequence[float]]] = (),
@@ -461,7 +411,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         embeddings: Sequence[Sequence[float]] | None = None,
         batch_size: int | None = None,
         on_report: OnReport | None = None,
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Screen texts whose vectors are known and store those that are admitted.
 
         Parameters
@@ -472,9 +422,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             One per text.
         texts, embeddings
             Instead of pairs, as PGVector takes them; by keyword.
-        batch_size
-            As of :meth:`add_documents`.
-        on_report
+        batch_size, on_report
             As of :meth:`add_documents`.
 
         Returns
@@ -483,30 +431,11 @@ class GuardedVectorStore(Guarded, VectorStore):
             As of :meth:`add_documents`.
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
-        metadatas = _each(metadatas, listed)
-        steps = self._adding(
+        return self._adding(
             listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
         )
-        return done(steps)
 
-    async def aadd_embeddings(
-        self,
-        text_embeddings: Iterable[tuple[str, Sequence[float]]] = (),
-        metadatas: Sequence[dict[str, Any]] | None = None,
-        ids: Sequence[str | None] | None = None,
-        *,
-        texts: Sequence[str] | None = None,
-        embeddings: Sequence[Sequence[float]] | None = None,
-        batch_size: int | None = None,
-        on_report: OnReport | None = None,
-    ) -> list[str]:
-        """Do as :meth:`add_embeddings` does, off the event loop."""
-        listed, vectors = _pairs(text_embeddings, texts, embeddings)
-        metadatas = _each(metadatas, listed)
-        steps = self._adding(
-            listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
-        )
-        return await adone(steps)
+    aadd_embeddings = asynchronous(add_embeddings)
 
     def update_document(self, document_id: str, document: Document) -> None:
         """Screen a new revision and store it if it is admitted; else the old one stays."""
@@ -536,7 +465,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         columns = batch.texts, metadatas, batch.ids, batch.vectors
         done(self._adding(*columns, batch_size=batch_size))
 
-    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
+    @synchronous
+    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> Steps[bool | None]:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
 
         Of an id both go, what is live and what is held; :meth:`purge` leaves the live one alone.
@@ -560,19 +490,21 @@ class GuardedVectorStore(Guarded, VectorStore):
             If the store inside cannot delete.
         """
         expect_ids(ids)
-        self._access.ready()
-        chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
-        if chosen is not None:
-            ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
+        if ids is None or kwargs:
+            chosen = yield self._off_loop(partial(self._access.matching, **kwargs))
+            if chosen is not None:
+                ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
         if ids is None:
-            with self._access.writing():
-                return self._inner.delete(None, **kwargs)
-        self._run(self._keeper.delete(ids))
+            left: bool | None = yield self._off_loop(partial(self._delete_unchosen, kwargs))
+            return left
+        yield self._in_turn(self._keeper.delete(ids))
         return True
 
-    async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
-        """Do as :meth:`delete` does, off the event loop."""
-        return await self._in_thread(lambda: self.delete(ids, **kwargs))
+    adelete = asynchronous(delete)  # type: ignore[arg-type]
+
+    def _delete_unchosen(self, options: dict[str, Any]) -> bool | None:
+        with self._access.writing():
+            return self._inner.delete(None, **options)
 
     @classmethod
     def adopt(
@@ -583,7 +515,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         clean_ids: Iterable[str] | None = None,
         batch_size: int = 1000,
         progress: bool = True,
-        **settings: Unpack[_Settings],
+        **settings: Any,
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -633,37 +565,17 @@ class GuardedVectorStore(Guarded, VectorStore):
         >>> store.guard.calibrated
         True
         """
-        store = cls._for_adoption(inner, guard, settings)
-        store._learn(clean_ids, batch_size, progress=progress)  # noqa: SLF001 - of this class
-        return store
-
-    @classmethod
-    async def aadopt(
-        cls,
-        inner: VectorStore,
-        *,
-        guard: Guard | None = None,
-        clean_ids: Iterable[str] | None = None,
-        batch_size: int = 1000,
-        progress: bool = True,
-        **settings: Unpack[_Settings],
-    ) -> Self:
-        """Do as :meth:`adopt` does, off the event loop."""
-        store = cls._for_adoption(inner, guard, settings)
-        learn = partial(store._learn, clean_ids, batch_size, progress=progress)  # noqa: SLF001
-        await store._in_thread(learn)  # noqa: SLF001 - of this class
-        return store
-
-    @classmethod
-    def _for_adoption(cls, inner: VectorStore, guard: Guard | None, settings: _Settings) -> Self:
-        """Return a store whose guard is about to learn what it holds, and warns of nothing."""
         guard = guard if guard is not None else Guard.default()
-        expect_guard(guard)
-        token = ADOPTING.set(True)
-        try:
-            return cls(inner, guard=guard, **settings)
-        finally:
-            ADOPTING.reset(token)
+        store = cls(inner, guard=guard, **(settings | {"check": False}))
+        store._access.ready()
+        with shown(progress) as tell:
+            store._keeper.adopt(clean_ids, batch_size, tell)
+        return store
+
+    @classmethod
+    async def aadopt(cls, inner: VectorStore, **options: Any) -> Self:
+        """Do as :meth:`adopt` does, without blocking the event loop."""
+        return await in_thread(partial(cls.adopt, inner, **options))
 
     @classmethod
     def from_texts(
@@ -696,11 +608,16 @@ class GuardedVectorStore(Guarded, VectorStore):
         TypeError
             If ``vectorstore_cls`` or ``guard`` is missing.
         """
-        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
-        return done(cls._making(*made))
+        made = {"ids": ids, "vectorstore_cls": vectorstore_cls, "guard": guard, **kwargs}
+        return done(cls._making(texts, embedding, metadatas, **made))
 
     @classmethod
-    async def afrom_texts(
+    async def afrom_texts(cls, *args: Any, **kwargs: Any) -> Self:
+        """Do as :meth:`from_texts` does, without blocking the event loop."""
+        return await adone(cls._making(*args, **kwargs))
+
+    @classmethod
+    def _making(
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -709,50 +626,24 @@ class GuardedVectorStore(Guarded, VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Do as :meth:`from_texts` does, with the model's own async embedding."""
-        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
-        return await adone(cls._making(*made))
-
-    @classmethod
-    def from_embeddings(
-        cls,
-        text_embeddings: Iterable[tuple[str, Sequence[float]]],
-        embedding: Embeddings,
-        metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
-        ids: Sequence[str | None] | None = None,
-        vectorstore_cls: type[VectorStore] | None = None,
-        guard: Guard | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Make a new guarded store and write texts into it whose vectors are known.
-
-        Parameters are those of :meth:`from_texts`; ``embedding`` serves later queries.
-        """
-        pairs = list(text_embeddings)
-        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
-        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
-        return done(cls._making(*made))
-
-    @classmethod
-    async def afrom_embeddings(
-        cls,
-        text_embeddings: Iterable[tuple[str, Sequence[float]]],
-        embedding: Embeddings,
-        metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
-        ids: Sequence[str | None] | None = None,
-        vectorstore_cls: type[VectorStore] | None = None,
-        guard: Guard | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Do as :meth:`from_embeddings` does, off the event loop."""
-        pairs = list(text_embeddings)
-        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
-        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
-        return await adone(cls._making(*made))
+        **options: Any,
+    ) -> Steps[Self]:
+        """Make a guarded store around a new, empty one, and write into it."""
+        if vectorstore_cls is None or guard is None:
+            msg = (
+                f"{'guard' if guard is None else 'vectorstore_cls'} is missing; call from_texts("
+                "texts, embedding, vectorstore_cls=FAISS, guard=guard) of GuardedVectorStore."
+            )
+            raise TypeError(msg)
+        expect_guard(guard)
+        texts = list(texts)
+        vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
+        settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
+        # Without a vector at hand, the model is asked for the dimension that an index needs.
+        dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
+        store = cls(create_store(vectorstore_cls, embedding, dim, options), guard=guard, **settings)
+        yield from store._adding(texts, metadatas, ids, vectors)
+        return store
 
     @classmethod
     def load_local(cls, *args: Any, **kwargs: Any) -> NoReturn:
@@ -772,46 +663,39 @@ class GuardedVectorStore(Guarded, VectorStore):
     # Reads: those of the store inside, without what is held. Relevance scores are inherited: they
     # come from similarity_search_with_score and the store's own function.
 
-    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+    @synchronous
+    def get_by_ids(self, ids: Sequence[str], /) -> Steps[list[Document]]:
         """Return stored documents; those that are missing or held are ignored."""
-        return self._mask.visible(self._access.get(ids))
+        return self._mask.visible((yield from self._access.get(ids)))
 
-    async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return stored documents; those that are missing or held are ignored."""
-        return self._mask.visible(await self._access.aget(ids))
+    aget_by_ids = asynchronous(get_by_ids)  # type: ignore[arg-type]
 
-    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+    @synchronous
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> Steps[list[Document]]:
         """Return the k documents most similar to a query."""
-        return done(self._search("similarity_search", query, k, kwargs))
+        return self._search("similarity_search", query, k, kwargs)
 
-    async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        """Return the k documents most similar to a query."""
-        return await adone(self._search("similarity_search", query, k, kwargs))
+    asimilarity_search = asynchronous(similarity_search)  # type: ignore[arg-type]
 
+    @synchronous
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
-    ) -> list[tuple[Document, float]]:
+    ) -> Steps[list[tuple[Document, float]]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return done(self._search("similarity_search_with_score", query, k, kwargs))
+        return self._search("similarity_search_with_score", query, k, kwargs)
 
-    async def asimilarity_search_with_score(
-        self, query: str, k: int = 4, **kwargs: Any
-    ) -> list[tuple[Document, float]]:
-        """Return documents and scores; whether a high one is good, the store inside knows."""
-        return await adone(self._search("similarity_search_with_score", query, k, kwargs))
+    asimilarity_search_with_score = asynchronous(similarity_search_with_score)  # type: ignore[arg-type]
 
+    @synchronous
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
-    ) -> list[Document]:
+    ) -> Steps[list[Document]]:
         """Return the k documents most similar to a vector."""
-        return done(self._search("similarity_search_by_vector", embedding, k, kwargs))
+        return self._search("similarity_search_by_vector", embedding, k, kwargs)
 
-    async def asimilarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, **kwargs: Any
-    ) -> list[Document]:
-        """Return the k documents most similar to a vector."""
-        return await adone(self._search("similarity_search_by_vector", embedding, k, kwargs))
+    asimilarity_search_by_vector = asynchronous(similarity_search_by_vector)  # type: ignore[arg-type]
 
+    @synchronous
     def max_marginal_relevance_search(
         self,
         query: str,
@@ -819,23 +703,14 @@ class GuardedVectorStore(Guarded, VectorStore):
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
         **kwargs: Any,
-    ) -> list[Document]:
+    ) -> Steps[list[Document]]:
         """Return k documents that are similar to a query and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return done(self._diverse("max_marginal_relevance_search", query, k, options))
+        return self._diverse("max_marginal_relevance_search", query, k, options)
 
-    async def amax_marginal_relevance_search(
-        self,
-        query: str,
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        **kwargs: Any,
-    ) -> list[Document]:
-        """Return k documents that are similar to a query and unlike each other."""
-        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await adone(self._diverse("max_marginal_relevance_search", query, k, options))
+    amax_marginal_relevance_search = asynchronous(max_marginal_relevance_search)  # type: ignore[arg-type]
 
+    @synchronous
     def max_marginal_relevance_search_by_vector(
         self,
         embedding: list[float],
@@ -843,24 +718,12 @@ class GuardedVectorStore(Guarded, VectorStore):
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
         **kwargs: Any,
-    ) -> list[Document]:
+    ) -> Steps[list[Document]]:
         """Return k documents that are similar to a vector and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return done(self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options))
+        return self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
 
-    async def amax_marginal_relevance_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        **kwargs: Any,
-    ) -> list[Document]:
-        """Return k documents that are similar to a vector and unlike each other."""
-        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await adone(
-            self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
-        )
+    amax_marginal_relevance_search_by_vector = asynchronous(max_marginal_relevance_search_by_vector)  # type: ignore[arg-type]
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return self._inner._select_relevance_score_fn()  # noqa: SLF001 - the scores are its own
@@ -878,10 +741,16 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Return the k visible results of a search, and how many were hidden."""
 
         def ask(n: int) -> Steps[list[Any]]:
-            more = self._more_candidates(name, k, n, options)
+            more = {}
+            if n > k and (candidates := self._fetch_k(name)) is not None:
+                more["fetch_k"] = options.get("fetch_k", candidates) + n - k
             return self._call(name, argument, k=n, **{**options, **more})
 
-        return self._mask.search(ask, k, **self._kind(name, options))
+        # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
+        hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
+        nested = not hybrid or name.endswith("by_vector")
+        post_filtered = options.get("filter") is not None
+        return self._mask.search(ask, k, post_filtered=post_filtered, nested=nested)
 
     def _call(self, name: str, argument: Any, **options: Any) -> Steps[list[Any]]:
         """Return results of the store, with their documents as the caller wrote them."""
@@ -891,16 +760,6 @@ class GuardedVectorStore(Guarded, VectorStore):
             (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
             for one in results
         ]
-
-    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what :meth:`ragshield_langchain.mask.Mask.search` has to know of a search."""
-        # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
-        hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
-        fused = hybrid and not name.endswith("by_vector")
-        return {
-            "post_filtered": options.get("filter") is not None,
-            "nested": not fused,
-        }
 
     def _diverse(
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
@@ -915,26 +774,19 @@ class GuardedVectorStore(Guarded, VectorStore):
             vector = argument
             if not name.endswith("by_vector"):
                 vector = yield asked(model_of(self._inner), "embed_query", argument)
-            found = yield from self._found(*self._candidates(name, vector, options))
+            with_score = "_with_score" if "with_score" in name else ""
+            search = f"similarity_search{with_score}_by_vector"
+            rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
+            fetch_k = int(options.get("fetch_k", 20))
+            if rest.get("filter") is not None and self._fetch_k(search) is not None:
+                rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
+            found = yield from self._found(search, vector, fetch_k, rest)
             if found.hidden:
                 picked: list[Any] = yield self._off_loop(
                     lambda: self._pick(vector, found.results, k, options)
                 )
                 return picked
         return (yield from self._call(name, argument, k=k, **options))
-
-    def _candidates(
-        self, name: str, vector: Sequence[float], options: Mapping[str, Any]
-    ) -> tuple[str, Sequence[float], int, dict[str, Any]]:
-        """Return the search that gives the candidates, for what, how many, and other arguments."""
-        search = "similarity_search_by_vector"
-        if "with_score" in name:
-            search = "similarity_search_with_score_by_vector"
-        rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
-        fetch_k = int(options.get("fetch_k", 20))
-        if rest.get("filter") is not None and "fetch_k" in self._parameters(search):
-            rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
-        return search, vector, fetch_k, rest
 
     def _pick(
         self,
@@ -955,21 +807,16 @@ class GuardedVectorStore(Guarded, VectorStore):
         )
         return [left[number] for number in chosen]
 
-    def _further_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    @synchronous
+    def _further_search(self, name: str, *args: Any, **kwargs: Any) -> Steps[list[Any]]:
         """Call a search that only this kind of store has."""
-        return done(self._further(name, args, kwargs))
-
-    async def _afurther_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        return await adone(self._further(name, args, kwargs))
-
-    def _further(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Steps[list[Any]]:
         argument, k, options = self._arguments(name, args, kwargs)
         if k is None:  # it says how many in a way of its own
             return self._mask.visible((yield from self._call(name, argument, **options)))
         search = self._diverse if name.startswith("max_marginal_relevance") else self._search
         return (yield from search(name, argument, k, options))
+
+    _afurther_search = asynchronous(_further_search)
 
     def _arguments(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -985,30 +832,17 @@ class GuardedVectorStore(Guarded, VectorStore):
         k = given.pop("k", known["k"].default) if "k" in known else None
         return argument, k, given
 
-    def _more_candidates(
-        self, name: str, k: int, asked: int, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return a larger ``fetch_k`` for stores that filter so many, if more than k are asked."""
-        if asked == k:
-            return {}
-        parameter = self._parameters(name).get("fetch_k")
-        if parameter is None:
-            return {}
-        return {"fetch_k": options.get("fetch_k", parameter.default) + asked - k}
-
-    def _parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
-        known = self._signatures.get(name)
-        if known is None:
-            known = inspect.signature(getattr(self._inner, name)).parameters
-            self._signatures[name] = known
-        return known
+    def _fetch_k(self, name: str) -> int | None:
+        """Return among how many candidates a search filters; None where it filters all."""
+        parameter = inspect.signature(getattr(self._inner, name)).parameters.get("fetch_k")
+        return None if parameter is None else parameter.default
 
     # The one way in
 
     def _adding(
         self,
         texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
+        metadatas: Sequence[Mapping[str, Any]] | None,
         ids: Sequence[str | None] | None,
         vectors: Vectors | None = None,
         *,
@@ -1017,31 +851,39 @@ class GuardedVectorStore(Guarded, VectorStore):
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
     ) -> Steps[list[str]]:
-        """Embed and write part by part; the report is one of all parts."""
-        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
+        """Embed and write part by part; the report is one of all parts.
+
+        What can be neither stored nor held is refused by name, once the rest is written.
+        """
+        if metadatas is None:
+            metadatas = [{}] * len(texts)
+        names = _aligned(texts, metadatas, ids, vectors)
+        refused = unusable(names, texts)
+        usable = [row for row in range(len(names)) if row not in refused]
         reports: list[Report] = []
         try:
-            for rows in call.parts(batch_size):
-                listed = [texts[row] for row in rows]
+            for part in parts(len(usable), batch_size) if usable or not refused else ():
+                rows = usable[part]
+                listed = _taken(texts, rows)
                 if vectors is None:
                     found = yield from self._vectors(listed)
                 else:
                     found = _taken(vectors, rows)
-                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                write = partial(self._write, *columns, replacing, versions)
-                report, refused = yield self._off_loop(write)
-                call.refuse(rows, refused)
-                if len(report.batch) or not refused:
+                columns = _taken(names, rows), listed, _taken(metadatas, rows), found
+                # Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
+                writing = self._keeper.add_columns(columns, list(replacing), versions)
+                report, not_kept = yield self._in_turn(writing)
+                refused |= {rows[row]: reason for row, reason in not_kept.items()}
+                if len(report.batch) or not not_kept:
                     reports.append(report)
         finally:
             self._tell(reports, on_report)
         if reports:
-            told = joined(reports)
-            yield Step(
-                partial(report_detection, told, stage="ingestion"),
-                partial(areport_detection, told, stage="ingestion"),
-            )
-        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
+            yield asked(events, "report_detection", joined(reports), stage="ingestion")
+        if refused:
+            written = any(len(report.batch) for report in reports)
+            raise MalformedEntriesError(refused, ids=names if written else (), written=written)
+        return names
 
     def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
         """Say what was decided about the parts of a write; of a failed one, about those before."""
@@ -1049,50 +891,6 @@ class GuardedVectorStore(Guarded, VectorStore):
             self._last_report = report = joined(reports)
             if on_report is not None:
                 on_report(report)
-
-    def _aligned(
-        self,
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        ids: Sequence[str | None] | None,
-        vectors: Any,
-    ) -> list[str]:
-        """Return one id per text, after a check that there is one of everything."""
-        expect_ids(ids)
-        entry_ids = complete_ids(ids, len(texts))
-        columns = {"metadatas": metadatas} | ({} if vectors is None else {"embeddings": vectors})
-        for name, column in columns.items():
-            if len(column) != len(texts):
-                msg = f"{len(column)} {name} for {len(texts)} entries, expected one each."
-                raise InvalidBatchError(msg)
-        return entry_ids
-
-    def _write(
-        self,
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        ids: Sequence[str],
-        vectors: Vectors,
-        replacing: Collection[str] = (),
-        versions: Sequence[NewVersion] = (),
-    ) -> tuple[Report, Mapping[int, str]]:
-        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
-
-        Returns the report, and by row what can be neither stored nor held.
-        """
-        self._access.ready()
-        columns = columns_of(ids, texts, metadatas, vectors, self._keys)
-        return self._keeper.run(self._keeper.add_columns(columns, list(replacing), versions))
-
-    def _hold_back(self, versions: Sequence[NewVersion]) -> Step:
-        """Take new versions of which a part was taken back out again; answers what left."""
-        return self._off_loop(lambda: self._run(self._keeper.hold_back(versions)))
-
-    def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
-        """Fit and calibrate the guard on what the store inside holds."""
-        self._access.ready()
-        with shown(progress) as tell:
-            self._keeper.adopt(trusted, batch_size, tell)
 
     def _ready(self) -> None:
         self._access.ready()
@@ -1102,9 +900,6 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await in_thread(work, self._worker)
-
-    def _off_loop(self, work: Callable[[], Any]) -> Step:
-        return Step(work, partial(self._in_thread, work))
 
     def _vectors(self, texts: list[str]) -> Steps[list[list[float] | None]]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""
@@ -1126,94 +921,20 @@ class GuardedVectorStore(Guarded, VectorStore):
     def _embedded(self, texts: list[str]) -> Steps[list[list[float] | None]]:
         if not texts:
             return []
-        with self._embedding(len(texts)):
-            return [*(yield asked(model_of(self._inner), "embed_documents", texts))]
-
-    @contextmanager
-    def _embedding(self, n_texts: int) -> Iterator[None]:
-        """Say of what the model raises what it means for a write."""
         try:
-            yield
+            return [*(yield asked(model_of(self._inner), "embed_documents", texts))]
         except Exception as error:
             error.add_note(
                 f"RAGShield: the embedding model of the {type(self._inner).__name__} failed on "
-                f"{n_texts} texts, and none of them was written or held; write them again once it "
-                "answers."
+                f"{len(texts)} texts, and none of them was written or held; write them again once "
+                "it answers."
             )
             raise
-
-    @classmethod
-    def _making(
-        cls,
-        embedding: Embeddings,
-        texts: list[str],
-        vectors: list[Any] | None,
-        metadatas: Sequence[dict[str, Any]] | None,
-        ids: Sequence[str | None] | None,
-        vectorstore_cls: type[VectorStore] | None,
-        guard: Guard | None,
-        options: dict[str, Any],
-    ) -> Steps[Self]:
-        """Make a guarded store around a new, empty one, and write into it."""
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        if vectors is None:
-            vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
-        settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
-        # Without a vector at hand, the model is asked for the dimension that an index needs.
-        dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        store = cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
-        yield asked(store, "add_embeddings", zip(texts, vectors, strict=True), metadatas, ids)
-        return store
-
-
-class _Call:
-    """One call that adds entries: what it takes in, and what it has to refuse by name."""
-
-    def __init__(self, ids: list[str], texts: Sequence[str]) -> None:
-        self.ids = ids
-        self.refused = unusable(ids, texts)
-
-    def parts(self, batch_size: int | None) -> list[list[int]]:
-        """Return the rows of the parts of the write; none where all are refused."""
-        rows = [row for row in range(len(self.ids)) if row not in self.refused]
-        some = parts(len(rows), batch_size)
-        return [] if self.refused and not rows else [rows[part] for part in some]
-
-    def refuse(self, rows: list[int], reasons: Mapping[int, str]) -> None:
-        """Note entries of a part that can be neither stored nor held."""
-        self.refused |= {rows[row]: reason for row, reason in reasons.items()}
-
-    def finished(self, *, written: bool) -> list[str]:
-        """Return the ids of all entries.
-
-        Raises
-        ------
-        MalformedEntriesError
-            If some were refused; names each.
-        """
-        if self.refused:
-            raise MalformedEntriesError(
-                self.refused, ids=self.ids if written else (), written=written
-            )
-        return self.ids
 
 
 def _taken(column: Any, rows: Sequence[int]) -> Any:
     """Return rows of a column; all of them as it came, arrays included."""
     return column if len(rows) == len(column) else [column[row] for row in rows]
-
-
-def _required(
-    vectorstore_cls: type[VectorStore] | None, guard: Guard | None
-) -> tuple[type[VectorStore], Guard]:
-    if vectorstore_cls is None or guard is None:
-        msg = (
-            f"{'guard' if guard is None else 'vectorstore_cls'} is missing; call "
-            "GuardedVectorStore.from_texts(texts, embedding, vectorstore_cls=FAISS, guard=guard)."
-        )
-        raise TypeError(msg)
-    expect_guard(guard)
-    return vectorstore_cls, guard
 
 
 def _documents(
@@ -1242,29 +963,20 @@ def _documents(
     return listed
 
 
-def _columns(
-    documents: Iterable[Document], ids: Sequence[str | None] | None
-) -> tuple[list[str], list[dict[str, Any]], Sequence[str | None]]:
-    """Return texts, metadatas and ids; without ids, the documents' own."""
-    listed = list(documents)
-    return (
-        [document.page_content for document in listed],
-        [document.metadata for document in listed],
-        [document.id for document in listed] if ids is None else ids,
-    )
-
-
-def _listed(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, str):
-        msg = "texts is a str, expected a list of them; its characters would become documents."
-        raise TypeError(msg)
-    return list(texts)
-
-
-def _each(
-    metadatas: Sequence[dict[str, Any]] | None, texts: Sequence[str]
-) -> Sequence[dict[str, Any]]:
-    return [{}] * len(texts) if metadatas is None else metadatas
+def _aligned(
+    texts: Sequence[str],
+    metadatas: Sequence[Mapping[str, Any]],
+    ids: Sequence[str | None] | None,
+    vectors: Any,
+) -> list[str]:
+    """Return one id per text, after a check that there is one of everything."""
+    expect_ids(ids)
+    ids = [None] * len(texts) if ids is None else ids
+    for name, column in (("ids", ids), ("metadatas", metadatas), ("embeddings", vectors)):
+        if column is not None and len(column) != len(texts):
+            msg = f"{len(column)} {name} for {len(texts)} entries, expected one each."
+            raise InvalidBatchError(msg)
+    return [str(uuid.uuid4()) if one is None else one for one in ids]
 
 
 def _pairs(

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.adapters.reconciling import Chosen, Reconciliation, reconciled
+from ragshield_core.adapters.steps import Step, Steps, adone, asynchronous, done, synchronous
 from ragshield_core.arguments import expect_ids
 
 if TYPE_CHECKING:
     from ragshield_core.adapters.keeper import Keeper
-    from ragshield_core.adapters.steps import Steps
     from ragshield_core.entries import Batch
     from ragshield_core.findings import Decision
     from ragshield_core.guard import Guard
@@ -104,6 +104,7 @@ class Guarded(AnswersSources):
         expect_ids(ids)
         return self._run(self._keeper.stored(ids)).entries
 
+    @synchronous
     def release(
         self,
         ids: Sequence[str],
@@ -111,7 +112,7 @@ class Guarded(AnswersSources):
         by: str = "ragshield",
         note: str | None = None,
         embed_model: Any = None,
-    ) -> tuple[HeldEntry, ...]:
+    ) -> Steps[tuple[HeldEntry, ...]]:
         """Put held entries back, under their own ids and with their stored vectors.
 
         Entries that were released elsewhere (``ragshield quarantine release`` writes to no store)
@@ -140,20 +141,10 @@ class Guarded(AnswersSources):
             If an entry was held without a vector, and there is no embedding model.
         """
         expect_ids(ids)
-        return self._change(self._keeper.release(ids, by, note, self._embedder(embed_model)))
+        embed = self._embedder(embed_model)
+        return (yield from self._changing(self._keeper.release(ids, by, note, embed)))
 
-    async def arelease(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-        embed_model: Any = None,
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`release` does, off the event loop."""
-        expect_ids(ids)
-        steps = self._keeper.release(ids, by, note, self._embedder(embed_model))
-        return await self._achange(steps)
+    arelease = asynchronous(release)
 
     async def aadopt_source(
         self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
@@ -162,9 +153,10 @@ class Guarded(AnswersSources):
         free = await self._in_thread(partial(self.guard.adopt_source, source, by=by))
         return await self.arelease(free, by=by, note=note, **how) if free else ()
 
+    @synchronous
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
+    ) -> Steps[tuple[HeldEntry, ...]]:
         """Put back entries that texts of another lineage have replaced.
 
         Parameters
@@ -183,19 +175,13 @@ class Guarded(AnswersSources):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        restored = self._run(self._keeper.restore(ids, by, note))
+        restored = yield self._in_turn(self._keeper.restore(ids, by, note))
         self._note_restored(restored)
-        return restored
+        return restored  # type: ignore[no-any-return]
 
-    async def arestore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`restore` does, off the event loop."""
-        expect_ids(ids)
-        restored = await self._arun(self._keeper.restore(ids, by, note))
-        self._note_restored(restored)
-        return restored
+    arestore = asynchronous(restore)
 
+    @synchronous
     def recall(
         self,
         ids: Sequence[str],
@@ -203,7 +189,7 @@ class Guarded(AnswersSources):
         *,
         by: str = "ragshield",
         note: str | None = None,
-    ) -> tuple[str, ...]:
+    ) -> Steps[tuple[str, ...]]:
         """Take entries out and into quarantine; :meth:`release` puts them back.
 
         They are held as they are stored, durably before they are deleted; where the store inside
@@ -238,21 +224,14 @@ class Guarded(AnswersSources):
         document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
-        return self._change(self._keeper.recall(ids, decisions, by, note))
+        return (yield from self._changing(self._keeper.recall(ids, decisions, by, note)))
 
-    async def arecall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Do as :meth:`recall` does, off the event loop."""
-        expect_ids(ids)
-        return await self._achange(self._keeper.recall(ids, decisions, by, note))
+    arecall = asynchronous(recall)
 
-    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+    @synchronous
+    def purge(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> Steps[int]:
         """Delete held entries for good; what is live under the same ids stays.
 
         Parameters
@@ -274,16 +253,12 @@ class Guarded(AnswersSources):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        return self._change(self._keeper.purge(ids, by, note))
+        return (yield from self._changing(self._keeper.purge(ids, by, note)))
 
-    async def apurge(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> int:
-        """Do as :meth:`purge` does, off the event loop."""
-        expect_ids(ids)
-        return await self._achange(self._keeper.purge(ids, by, note))
+    apurge = asynchronous(purge)
 
-    def recover(self) -> int:
+    @synchronous
+    def recover(self) -> Steps[int]:
         """Settle what workers have begun and cannot end any more; every write begins with it.
 
         Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
@@ -294,14 +269,13 @@ class Guarded(AnswersSources):
         int
             How many events of the journal were settled; 0 where nothing is shared.
         """
-        self._ready()
-        return self._keeper.run_recovery()
+        settled: int = yield self._off_loop(self._keeper.run_recovery)
+        return settled
 
-    async def arecover(self) -> int:
-        """Do as :meth:`recover` does, off the event loop."""
-        return await self._in_thread(self.recover)
+    arecover = asynchronous(recover)
 
-    def rescreen(self) -> int:
+    @synchronous
+    def rescreen(self) -> Steps[int]:
         """Screen what was let in although a detector failed on it; recall what is suspicious.
 
         Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
@@ -313,13 +287,13 @@ class Guarded(AnswersSources):
         int
             How many entries are screened now.
         """
-        return self._run(self._keeper.rescreen())
+        screened: int = yield self._in_turn(self._keeper.rescreen())
+        return screened
 
-    async def arescreen(self) -> int:
-        """Do as :meth:`rescreen` does, off the event loop."""
-        return await self._in_thread(self.rescreen)
+    arescreen = asynchronous(rescreen)
 
-    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
+    @synchronous
+    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Steps[Reconciliation]:
         """Compare all that is stored with what the guard knows, and mend what is asked for.
 
         They differ after writes past the guard, a restored backup, or the loss of a store. Every
@@ -343,11 +317,9 @@ class Guarded(AnswersSources):
         NotImplementedError
             If the store inside cannot name its entries.
         """
-        return self._change(reconciled(self._keeper, adopt=adopt, forget=forget))
+        return (yield from self._changing(reconciled(self._keeper, adopt=adopt, forget=forget)))
 
-    async def areconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
-        """Do as :meth:`reconcile` does, off the event loop."""
-        return await self._achange(reconciled(self._keeper, adopt=adopt, forget=forget))
+    areconcile = asynchronous(reconcile)
 
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
@@ -358,6 +330,7 @@ class Guarded(AnswersSources):
         """
         self._keeper.refresh()
 
+    @synchronous
     def scan(
         self,
         fpr: float = 0.01,
@@ -366,7 +339,7 @@ class Guarded(AnswersSources):
         quarantine: bool = False,
         remove: bool = True,
         seed: int = 0,
-    ) -> ScanReport:
+    ) -> Steps[ScanReport]:
         """Audit all that is stored, each entry judged against the others.
 
         The guard's detectors are built anew for it, so that what the guard has learned stays as it
@@ -389,25 +362,12 @@ class Guarded(AnswersSources):
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
             released them before or they changed meanwhile, are admitted with a note.
         """
-        report = self._audit(fpr, clean_ids, seed)
+        report: ScanReport = yield self._off_loop(partial(self._keeper.scan, fpr, clean_ids, seed))
         if quarantine and report.found:
-            report = self._change(self._keeper.take_out(report, remove=remove))
+            report = yield from self._changing(self._keeper.take_out(report, remove=remove))
         return report
 
-    async def ascan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        remove: bool = True,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Do as :meth:`scan` does, off the event loop."""
-        report = await self._in_thread(partial(self._audit, fpr, clean_ids, seed))
-        if quarantine and report.found:
-            report = await self._achange(self._keeper.take_out(report, remove=remove))
-        return report
+    ascan = asynchronous(scan)
 
     # How operations are done: what differs by framework
 
@@ -435,16 +395,27 @@ class Guarded(AnswersSources):
         self._ready()
         return self._keeper.run(steps)
 
-    def _change(self, steps: Steps[T]) -> T:
-        done = self._run(steps)
+    def _off_loop(self, work: Callable[[], Any]) -> Step:
+        """Return work of our own as a step."""
+
+        def there() -> Any:
+            self._ready()
+            return work()
+
+        return Step(there, partial(self._in_thread, there))
+
+    def _in_turn(self, steps: Steps[Any]) -> Step:
+        """Return an operation as a step, done when no other is being done."""
+        return Step(partial(self._run, steps), partial(self._arun, steps))
+
+    def _changing(self, steps: Steps[T]) -> Steps[T]:
+        """Do an operation in its turn, and note what is stored then."""
+        answer: T = yield self._in_turn(steps)
         self._record()
-        return done
+        return answer
+
+    def _change(self, steps: Steps[T]) -> T:
+        return done(self._changing(steps))
 
     async def _achange(self, steps: Steps[T]) -> T:
-        done = await self._arun(steps)
-        self._record()
-        return done
-
-    def _audit(self, fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
-        self._ready()
-        return self._keeper.scan(fpr, clean_ids, seed)
+        return await adone(self._changing(steps))

@@ -11,7 +11,6 @@ quarantine is open while the store is asked for anything.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ import numpy as np
 
 from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
-from ragshield_core.adapters.judging import TRIES
+from ragshield_core.adapters.judging import undisturbed
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Step, Steps, Turns, own
@@ -43,12 +42,7 @@ from ragshield_core.adapters.updates import (
     unfinished,
 )
 from ragshield_core.entries import Batch, Entry, together
-from ragshield_core.errors import (
-    OvertakenError,
-    PoisonedEntryError,
-    QuarantineError,
-    RAGShieldError,
-)
+from ragshield_core.errors import PoisonedEntryError, QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
@@ -356,26 +350,19 @@ class Keeper(ABC, Generic[Item]):
     def forget_lost(self, ids: Sequence[str]) -> Steps[list[str]]:
         """Have the guard forget those of its entries that the store lacks; return their ids."""
         guard = self.guard
-        try:
-            for tries in itertools.count(1):
-                if tries > TRIES:
-                    yield own(guard.take_turn)
-                yield own(guard.catch_up)
-                at, moving = guard.position, (yield own(guard.moving))
-                items = (yield from self.stored(ids)).items
-                kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
-                known: list[str] = yield own(guard.known, ids)
-                gone = [entry_id for entry_id in known if entry_id not in kept]
-                if not gone:
-                    return gone
-                try:
-                    yield own(guard.together, partial(guard.forget_lost, gone), at=at)
-                except OvertakenError:
-                    continue
-                return gone
-        finally:
-            guard.give_up_turn()
-        raise AssertionError  # pragma: no cover - the loop has no end
+
+        def attempt() -> Steps[list[str]]:
+            yield own(guard.catch_up)
+            at, moving = guard.position, (yield own(guard.moving))
+            items = (yield from self.stored(ids)).items
+            kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
+            known: list[str] = yield own(guard.known, ids)
+            gone = [entry_id for entry_id in known if entry_id not in kept]
+            if gone:
+                yield own(guard.together, partial(guard.forget_lost, gone), at=at)
+            return gone
+
+        return (yield from undisturbed(guard, attempt))
 
     def delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
         """Delete entries from the store and from quarantine; confirmed poison stays there."""
@@ -619,32 +606,24 @@ class Keeper(ABC, Generic[Item]):
         versions
             New versions of documents among the entries.
         """
-        every = sifted
         replacing = list(dict.fromkeys([*replacing, *_older(versions)]))
-        try:
-            for tries in itertools.count(1):
-                if tries > TRIES:
-                    yield own(self.guard.take_turn)
-                if not standing:
-                    again = yield own(settled, every.batch, versions, self.guard.quarantine)
-                    sifted = every.but(again)
-                screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
-                report: Report = yield own(screen)
-                at = report.position
-                report = yield own(sifted.beside, report, self._judged)
-                report = yield from self.of_copies(report)
-                older = NOTHING
-                if self.guard.shared:
-                    older = keepable((yield from self.stored(sifted.batch.ids)).entries).entries
-                try:
-                    decide = partial(self._decide, report, sifted, entering, older, at)
-                    decide = partial(decide, versions, standing=standing)
-                    return (yield own(decide))  # type: ignore[no-any-return]
-                except OvertakenError:
-                    logger.info("another process was faster: a batch is screened again")
-        finally:
-            self.guard.give_up_turn()
-        raise AssertionError  # pragma: no cover - the loop has no end
+
+        def attempt() -> Steps[tuple[Report, Intent | None]]:
+            among = sifted
+            if not standing:
+                again = yield own(settled, sifted.batch, versions, self.guard.quarantine)
+                among = sifted.but(again)
+            report: Report = yield own(partial(self.guard.screen, among.whole, replacing=replacing))
+            at = report.position
+            report = yield own(among.beside, report, self._judged)
+            report = yield from self.of_copies(report)
+            older = NOTHING
+            if self.guard.shared:
+                older = keepable((yield from self.stored(among.batch.ids)).entries).entries
+            decide = partial(self._decide, report, among, entering, older, at)
+            return (yield own(decide, versions, standing=standing))  # type: ignore[no-any-return]
+
+        return (yield from undisturbed(self.guard, attempt))
 
     def _decide(
         self,

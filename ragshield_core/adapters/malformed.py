@@ -60,6 +60,18 @@ class Columns:
             contexts=batch.contexts,
         )
 
+    def batch(self) -> Batch:
+        """Return the entries, none of which may be malformed."""
+        return Batch.of(
+            ids=self.ids,
+            texts=self.texts,
+            embeddings=self.vectors,
+            labels=self.labels,
+            lineages=self.lineages,
+            metadatas=self.metadatas,
+            contexts=self.contexts,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sifted:

@@ -1,22 +1,25 @@
 """An operation written once, done by a store's synchronous methods or by its asynchronous ones.
 
 An operation is a generator of steps: what is to be done with the store, or a piece of work of our
-own. One driver does them one after the other, another awaits what can be awaited.
+own. One driver does them one after the other, another awaits what can be awaited. A public method
+is an operation under :func:`synchronous`, and its twin is ``asynchronous`` of that method.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Seconds between two looks at whether another write is over.
@@ -133,3 +136,37 @@ async def adone(steps: Steps[T]) -> T:
                 answer = await step.awork()
         except Exception as raised:  # noqa: BLE001 - handed to the operation
             error = raised
+
+
+def synchronous(operation: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """Make a method, or a function, of an operation."""
+
+    @wraps(operation)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        return done(operation(*args, **kwargs))
+
+    return _shown_without_steps(method, operation)
+
+
+def asynchronous(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the asynchronous twin of what :func:`synchronous` has made, named with an ``a``."""
+    operation: Callable[P, Steps[T]] = method.__wrapped__  # type: ignore[attr-defined]
+
+    @wraps(operation)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await adone(operation(*args, **kwargs))
+
+    name = operation.__name__
+    twin.__name__ = f"a{name}"
+    twin.__qualname__ = f"{operation.__qualname__.removesuffix(name)}a{name}"
+    role = "meth" if "." in operation.__qualname__ else "func"
+    twin.__doc__ = f"Do as :{role}:`{name}` does, without blocking the event loop."
+    return _shown_without_steps(twin, operation)
+
+
+def _shown_without_steps(method: Callable[P, T], operation: Callable[P, Any]) -> Callable[P, T]:
+    """Have a method's signature name what is returned, not the steps that lead to it."""
+    signature = inspect.signature(operation)
+    returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    method.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    return method

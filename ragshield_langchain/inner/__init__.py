@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from ragshield_langchain.inner.base import InnerStore, Stored, in_thread
+from ragshield_langchain.inner.base import InnerStore, Stored, in_thread, off_loop
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.inner.memory import InMemoryInner
@@ -19,7 +19,7 @@ from ragshield_langchain.inner.pgvectorstore import PGVectorStoreInner
 from ragshield_langchain.inner.postgres import PostgresInner
 from ragshield_langchain.inner.qdrant import QdrantInner
 
-__all__ = ["KINDS", "InnerStore", "Stored", "access_to", "create_store", "in_thread"]
+__all__ = ["InnerStore", "Stored", "access_to", "create_store", "in_thread", "off_loop", "size_of"]
 
 KINDS: tuple[type[InnerStore], ...] = (
     InMemoryInner,
@@ -69,3 +69,18 @@ def create_store(
         "yourself and wrap it: GuardedVectorStore(store, guard=guard)."
     )
     raise TypeError(msg)
+
+
+def size_of(source: Any) -> int | None:
+    """Return how many documents there are; None where nobody can be asked.
+
+    Parameters
+    ----------
+    source
+        A store of a known kind, or a retriever or a guarded store around one.
+    """
+    try:
+        store = getattr(source, "vectorstore", source)
+        return access_to(getattr(store, "inner", store)).size()
+    except Exception:  # noqa: BLE001 - of whatever kind it is
+        return None

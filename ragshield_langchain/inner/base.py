@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
+from ragshield_core.adapters.steps import Step, Steps, asked
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.table import VectorTable
 
@@ -40,6 +42,11 @@ async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> 
         return work()
 
     return await loop.run_in_executor(executor, copy_context().run, there)
+
+
+def off_loop(work: Callable[[], Any]) -> Step:
+    """Return work as a step that is done by :func:`in_thread` for a caller on an event loop."""
+    return Step(work, partial(in_thread, work))
 
 
 class Stored(NamedTuple):
@@ -64,39 +71,21 @@ class Gate:
         self._inside = threading.local()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Hold writes off."""
+    def entered(self, *, alone: bool) -> Iterator[None]:
+        """Come in with other reads, or alone to write; not to write from within a read."""
         if getattr(self._inside, "yes", False):
             yield
             return
         with self._changed:
-            while self._writing or self._waiting:
-                self._changed.wait()
-            self._reading += 1
-        self._inside.yes = True
-        try:
-            yield
-        finally:
-            self._inside.yes = False
-            with self._changed:
-                self._reading -= 1
-                if not self._reading:
-                    self._changed.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold everything else off; not from within a read."""
-        if getattr(self._inside, "yes", False):
-            yield
-            return
-        with self._changed:
-            self._waiting += 1
+            self._waiting += alone
             try:
-                while self._writing or self._reading:
-                    self._changed.wait()
+                self._changed.wait_for(
+                    lambda: not (self._writing or (self._reading if alone else self._waiting))
+                )
             finally:
-                self._waiting -= 1
-            self._writing = True
+                self._waiting -= alone
+            self._writing = alone
+            self._reading += not alone
         self._inside.yes = True
         try:
             yield
@@ -104,6 +93,7 @@ class Gate:
             self._inside.yes = False
             with self._changed:
                 self._writing = False
+                self._reading -= not alone
                 self._changed.notify_all()
 
 
@@ -112,6 +102,8 @@ class InnerStore(ABC):
 
     Attributes
     ----------
+    of
+        Module and name of the class of stores, which need not be imported for it.
     gated
         Whether a read in the middle of a write can fail, so that they take turns.
     searches
@@ -123,6 +115,7 @@ class InnerStore(ABC):
         instead.
     """
 
+    of: ClassVar[tuple[str, str]] = ("", "")
     gated: ClassVar[bool] = False
     searches: ClassVar[frozenset[str]] = frozenset()
     refused: ClassVar[Mapping[str, str]] = {}
@@ -137,16 +130,20 @@ class InnerStore(ABC):
         return False
 
     @classmethod
-    @abstractmethod
     def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether this class knows stores of that class."""
+        """Return whether this class knows stores of that class, which inherit from :attr:`of`."""
+        return any((c.__module__, c.__name__) == cls.of for c in store_cls.__mro__)
 
     @classmethod
-    @abstractmethod
     def create(
-        cls, store_cls: type[VectorStore], embedding: Embeddings, dim: int, options: dict[str, Any]
+        cls,
+        store_cls: type[VectorStore],
+        embedding: Embeddings,
+        dim: int,  # noqa: ARG003 - for stores that have to be told
+        options: dict[str, Any],
     ) -> VectorStore:
         """Return a new, empty store of that class for vectors of that dimension."""
+        return store_cls(embedding, **options)  # type: ignore[call-arg]
 
     @property
     def name(self) -> str:
@@ -219,6 +216,10 @@ class InnerStore(ABC):
         )
         raise NotImplementedError(msg)
 
+    def size(self) -> int:
+        """Return how many entries are stored; may raise where nobody can be asked."""
+        return len(self.ids())
+
     def ready(self) -> None:  # noqa: B027 - most stores can be written from anywhere
         """Check that the store can be written from here.
 
@@ -246,19 +247,14 @@ class InnerStore(ABC):
             found = self.call("similarity_search_by_vector", vector, k=k)
         except NotImplementedError:
             return []
-        return self._outward_all(found)
+        return [self.outward(document) for document in found]
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
+    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
         """Return documents as the caller knows them; missing ones are ignored."""
         if not ids:
             return []
-        return self._outward_all(self.call("get_by_ids", self._inward(ids)))
-
-    async def aget(self, ids: Sequence[str]) -> list[Document]:
-        """Do as :meth:`get` does, by the store's own async method."""
-        if not ids:
-            return []
-        return self._outward_all(await self.acall("get_by_ids", self._inward(ids)))
+        found = yield asked(self, "call", "get_by_ids", self._inward(ids))
+        return [self.outward(document) for document in found]
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Return what a reading method of the store returns."""
@@ -274,11 +270,11 @@ class InnerStore(ABC):
 
     def reading(self) -> AbstractContextManager[None]:
         """Hold writes off while the store is read."""
-        return nullcontext() if self._gate is None else self._gate.shared()
+        return nullcontext() if self._gate is None else self._gate.entered(alone=False)
 
     def writing(self) -> AbstractContextManager[None]:
         """Hold reads off while the store is written."""
-        return nullcontext() if self._gate is None else self._gate.exclusive()
+        return nullcontext() if self._gate is None else self._gate.entered(alone=True)
 
     def outward(self, document: Document) -> Document:
         """Return a document of the store as the caller wrote it."""
@@ -287,14 +283,6 @@ class InnerStore(ABC):
     def _inward(self, ids: Sequence[str]) -> list[Any]:
         """Return ids as the store knows them."""
         return list(ids)
-
-    def _outward_all(self, documents: Sequence[Document]) -> list[Document]:
-        return [self.outward(document) for document in documents]
-
-
-def comes_from(store_cls: type, module: str, name: str) -> bool:
-    """Return whether a class is, or inherits from, one that need not be imported for it."""
-    return any(c.__module__ == module and c.__name__ == name for c in store_cls.__mro__)
 
 
 def chunks(n: int, size: int) -> Iterator[slice]:

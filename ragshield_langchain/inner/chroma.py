@@ -8,17 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
+from ragshield_core.adapters.steps import Steps, own
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
-from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
+from ragshield_langchain.inner.base import InnerStore, Stored, chunks
 
-GET = "get_by_ids is guarded; for what is not, use .inner.get"
 # Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
 # one in a list; it rounds what 64 bits do not hold.
 LARGEST = 2**63
@@ -32,6 +31,7 @@ class ChromaInner(InnerStore):
     Its upsert merges new metadata into old, so keys that a new revision lacks are taken away.
     """
 
+    of = ("langchain_chroma.vectorstores", "Chroma")
     gated = True
     searches = frozenset(
         {
@@ -44,14 +44,9 @@ class ChromaInner(InnerStore):
     )
     refused: ClassVar[Mapping[str, str]] = {
         "add_images": "embed the images and use add_embeddings, with a text that can be judged",
-        "get": GET,
+        "get": "get_by_ids is guarded; for what is not, use .inner.get",
         "fork": "GuardedVectorStore.adopt(store.inner.fork(...))",
     }
-
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is Chroma, without importing langchain-chroma."""
-        return comes_from(store_cls, "langchain_chroma.vectorstores", "Chroma")
 
     @classmethod
     def create(
@@ -64,16 +59,14 @@ class ChromaInner(InnerStore):
         """Return the collection of the given name; it is made where there is none."""
         return store_cls(embedding_function=embedding, **options)  # type: ignore[call-arg]
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
+    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
         """Return documents; Chroma's own method fails where one has no metadata."""
-        if not ids:
-            return []
-        with self.reading():
-            return _documents(self._store.get(ids=list(dict.fromkeys(ids))))
+        found: list[Document] = yield own(self._documents_of, list(dict.fromkeys(ids)))
+        return found
 
-    async def aget(self, ids: Sequence[str]) -> list[Document]:
-        """Do as :meth:`get` does, off the event loop."""
-        return await run_in_executor(None, self.get, ids)
+    def _documents_of(self, ids: list[str]) -> list[Document]:
+        with self.reading():
+            return _documents(self._store.get(ids=ids)) if ids else []
 
     @property
     def name(self) -> str:
@@ -132,6 +125,10 @@ class ChromaInner(InnerStore):
     def ids(self) -> list[str]:
         """Return the ids of all that is stored."""
         return list(self._store.get(include=[])["ids"])
+
+    def size(self) -> int:
+        """Return how many entries are stored."""
+        return int(self._store._collection.count())  # noqa: SLF001 - no public way to it
 
     def matching(self, **kwargs: Any) -> list[str] | None:
         """Return the ids that ``where`` and ``where_document`` select."""

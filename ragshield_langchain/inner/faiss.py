@@ -13,7 +13,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
-from ragshield_langchain.inner.base import InnerStore, Stored, comes_from
+from ragshield_langchain.inner.base import InnerStore, Stored
 
 # Searches for a text are searches for its vector, which the model's async method computes.
 BY_VECTOR = {
@@ -30,6 +30,7 @@ class FaissInner(InnerStore):
     memory as it grows: reads and writes take turns.
     """
 
+    of = ("langchain_community.vectorstores.faiss", "FAISS")
     gated = True
     searches = frozenset(
         {
@@ -38,6 +39,7 @@ class FaissInner(InnerStore):
         }
     )
     refused: ClassVar[Mapping[str, str]] = {
+        "from_embeddings": "GuardedVectorStore(an empty store, guard=guard).add_embeddings(...)",
         "load_local": "GuardedVectorStore.adopt(FAISS.load_local(...))",
         "deserialize_from_bytes": "GuardedVectorStore.adopt(FAISS.deserialize_from_bytes(...))",
     }
@@ -52,11 +54,6 @@ class FaissInner(InnerStore):
             document = store.docstore.search(entry_id)
             if isinstance(document, Document) and document.id is None:
                 document.id = entry_id
-
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is FAISS, without importing langchain-community."""
-        return comes_from(store_cls, "langchain_community.vectorstores.faiss", "FAISS")
 
     @classmethod
     def create(

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from ragshield_core import Batch
 from ragshield_langchain.inner.base import InnerStore, Stored
@@ -17,26 +15,11 @@ from ragshield_langchain.inner.base import InnerStore, Stored
 class InMemoryInner(InnerStore):
     """langchain-core's InMemoryVectorStore; its dict is read and changed in single steps."""
 
+    of = ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore")
     searches = frozenset({"similarity_search_with_score_by_vector"})
     refused: ClassVar[Mapping[str, str]] = {
         "load": "load the store, then GuardedVectorStore.adopt(store)",
     }
-
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is InMemoryVectorStore."""
-        return issubclass(store_cls, InMemoryVectorStore)
-
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - takes vectors of any dimension
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return an empty one."""
-        return store_cls(embedding, **options)  # type: ignore[call-arg]
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
@@ -16,24 +15,25 @@ from langchain_core.vectorstores import VectorStore
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
+from ragshield_core.adapters.steps import Steps
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
-from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
-from ragshield_langchain.inner.postgres import AT_ONCE, unfit_for_postgres, unquoted
+from ragshield_langchain.inner.base import CALLERS_LOOP, off_loop
+from ragshield_langchain.inner.postgres import PostgresRows, Rows
 
 T = TypeVar("T")
 
 TEXTS = frozenset({"text", "character varying"})
-TSV = "_ragshield_tsv"  # the parameter that a column for full-text search is made of
 
 
-class PGVectorStoreInner(InnerStore):
+class PGVectorStoreInner(PostgresRows):
     """langchain-postgres' PGVectorStore, from ``create_sync`` or ``create``.
 
     A write is one transaction. It runs on the loop of the ``PGEngine``, or, where that has none, on
     the caller's event loop; then only the async methods of a guarded store work.
     """
 
+    of = ("langchain_postgres.v2.vectorstores", "PGVectorStore")
     searches = frozenset(
         {
             "similarity_search_with_score_by_vector",
@@ -76,11 +76,6 @@ class PGVectorStoreInner(InnerStore):
         return self._inside.hybrid_search_config is not None
 
     @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is PGVectorStore, without importing langchain-postgres."""
-        return comes_from(store_cls, "langchain_postgres.v2.vectorstores", "PGVectorStore")
-
-    @classmethod
     def create(
         cls,
         store_cls: type[VectorStore],
@@ -113,16 +108,12 @@ class PGVectorStoreInner(InnerStore):
             return super().call(name, *args, **kwargs)
         return self._wait(lambda: getattr(self._store, f"a{name}")(*args, **kwargs))
 
-    def get(self, ids: Sequence[str]) -> list[Document]:
+    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
         """Return documents; ids that the table cannot hold are missing ones."""
-        return super().get(self._holdable(ids, self._run(self._kind_of_ids))) if ids else []
-
-    async def aget(self, ids: Sequence[str]) -> list[Document]:
-        """Do as :meth:`get` does."""
         if not ids:
             return []
-        kind = await self._engine._run_as_async(self._there(self._kind_of_ids))  # noqa: SLF001
-        return await super().aget(self._holdable(ids, kind))
+        known = yield off_loop(partial(self._run, partial(self._holdable, ids=ids)))
+        return (yield from super().get(known))
 
     def near(self, vector: list[float], k: int) -> list[Document]:
         """Return the nearest documents by their vectors alone, also of a hybrid store."""
@@ -141,17 +132,12 @@ class PGVectorStoreInner(InnerStore):
     @property
     def table(self) -> PostgresVectors:
         """The vectors of the table."""
-        return PostgresVectors(
-            self.name,
-            self._run,
-            self._place,
-            lambda connection, ids: self._holdable(ids, self._kind_of_ids(connection)),
-        )
+        return PostgresVectors(self.name, self._run, self._place, self._holdable)
 
     def _place(self, connection: Any) -> Place:
         inside, quoted = self._inside, connection.dialect.identifier_preparer
         return Place(
-            table=quoted.format_table(self._table(connection)),
+            table=quoted.format_table(self._rows(connection).table),
             key_column=quoted.quote(inside.id_column),
             id_column=quoted.quote(inside.id_column),
             vector_column=quoted.quote(inside.embedding_column),
@@ -159,147 +145,35 @@ class PGVectorStoreInner(InnerStore):
             values={},
         )
 
-    def read(self, ids: Sequence[str]) -> Stored:
-        """Return what the table holds under the ids."""
-        from sqlalchemy import select  # noqa: PLC0415 - slow to import
-
-        inside, wanted = self._inside, list(dict.fromkeys(ids))
-
-        def work(connection: Any) -> list[Any]:
-            table = self._table(connection)
-            known = self._holdable(wanted, self._kind_of_ids(connection))
-            query = select(*(table.c[name] for name in self._columns))
-            return [
-                row
-                for part in chunks(len(known), AT_ONCE)
-                for row in connection.execute(
-                    query.where(table.c[inside.id_column].in_(known[part]))
-                ).mappings()
-            ]
-
-        found = {str(row[inside.id_column]): row for row in self._run(work)}
-        rows = [found[entry_id] for entry_id in wanted if entry_id in found]
-        documents = [
-            Document(
-                id=str(row[inside.id_column]),
-                page_content=row[inside.content_column],
-                metadata={
-                    **(row[inside.metadata_json_column] or {}),
-                    **{name: row[name] for name in inside.metadata_columns},
-                },
-            )
-            for row in rows
-        ]
-        vectors = [row[inside.embedding_column] for row in rows]
-        return Stored(documents, np.array(vectors, dtype=np.float32))
-
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """Return the rows with metadata or texts that PostgreSQL cannot keep."""
-        return unfit_for_postgres(batch.texts, self._without_columns(metadatas))
-
-    def _without_columns(self, metadatas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return what of metadata goes into the column of JSON."""
-        own = self._inside.metadata_columns
-        return [{k: v for k, v in metadata.items() if k not in own} for metadata in metadatas]
-
-    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
-        """Store entries in one transaction."""
-        from sqlalchemy import Text, bindparam, func  # noqa: PLC0415
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
-
-        inside, search = self._inside, self._inside.hybrid_search_config
-        with_columns = self._without_columns(metadatas)
-        self.check(batch, metadatas)
-        tsv = search.tsv_column if search is not None else None
-
-        def work(connection: Any) -> None:
-            table = self._table(connection)
-            self._check_ids(batch.ids, self._kind_of_ids(connection))
-            new = insert(table)
-            changed = {
-                name: new.excluded[name] for name in self._columns if name != inside.id_column
-            }
-            if tsv:
-                language = [search.tsv_lang] if search.tsv_lang else []
-                content = bindparam(TSV, type_=Text)
-                new = new.values({tsv: func.to_tsvector(*map(_language, language), content)})
-                changed[tsv] = new.excluded[tsv]
-            for part in chunks(len(batch), AT_ONCE):
-                rows = [
-                    {
-                        inside.id_column: entry_id,
-                        inside.content_column: text,
-                        inside.embedding_column: vector,
-                        inside.metadata_json_column: rest,
-                        **{n: _plain(metadata.get(n)) for n in inside.metadata_columns},
-                        **({TSV: text} if tsv else {}),
-                    }
-                    for entry_id, text, vector, metadata, rest in zip(
-                        batch.ids[part],
-                        batch.texts[part],
-                        batch.vectors[part].tolist(),
-                        metadatas[part],
-                        with_columns[part],
-                        strict=True,
-                    )
-                ]
-                connection.execute(
-                    new.on_conflict_do_update(index_elements=[inside.id_column], set_=changed),
-                    rows,
-                )
-
-        with unquoted(batch, f"the table {inside.table_name!r}"):
-            self._run(work)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Delete what the table holds under the ids."""
-        from sqlalchemy import delete  # noqa: PLC0415
-
-        def work(connection: Any) -> None:
-            table = self._table(connection)
-            known = self._holdable(ids, self._kind_of_ids(connection))
-            for part in chunks(len(known), AT_ONCE):
-                which = table.c[self._inside.id_column].in_(known[part])
-                connection.execute(delete(table).where(which))
-
-        self._run(work)
-
-    def ids(self) -> list[str]:
-        """Return the ids of all that the table holds."""
-        from sqlalchemy import select  # noqa: PLC0415
-
-        def work(connection: Any) -> list[str]:
-            column = self._table(connection).c[self._inside.id_column]
-            return [str(one) for one in connection.scalars(select(column).order_by(column))]
-
-        return self._run(work)
+        single = self._inside.metadata_columns  # of types of their own
+        rest = [{k: v for k, v in metadata.items() if k not in single} for metadata in metadatas]
+        return super().unfit(batch, rest)
 
     @property
-    def _columns(self) -> list[str]:
-        """The names of the columns that are written and read."""
-        inside = self._inside
-        names = [inside.id_column, inside.content_column, inside.embedding_column]
-        return [*names, inside.metadata_json_column, *inside.metadata_columns]
+    def _place_name(self) -> str:
+        return f"the table {self._inside.table_name!r}"
 
-    def _table(self, connection: Any) -> Any:
-        """Return the table, with the types that matter here."""
+    def _rows(self, connection: Any) -> Rows:
         from pgvector.sqlalchemy import Vector  # noqa: PLC0415 - needed by langchain-postgres
-        from sqlalchemy import JSON, Text, Uuid, column, table  # noqa: PLC0415
+        from sqlalchemy import JSON, Text, Uuid, column, table, true  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import JSONB  # noqa: PLC0415
 
-        inside = self._inside
-        self._kind_of_ids(connection)
+        inside, search = self._inside, self._inside.hybrid_search_config
+        of_text = self._kind_of_ids(connection) in TEXTS
         is_jsonb = self._kinds.get(inside.metadata_json_column) == "jsonb"
         types: dict[str, Any] = {
-            inside.id_column: Text() if self._kinds[inside.id_column] in TEXTS else Uuid(False),  # noqa: FBT003
+            inside.id_column: Text() if of_text else Uuid(as_uuid=False),
             inside.content_column: Text(),
             inside.embedding_column: Vector(),
             inside.metadata_json_column: JSONB() if is_jsonb else JSON(),
         }
-        search = inside.hybrid_search_config
-        names = [*self._columns, *([search.tsv_column] if search and search.tsv_column else [])]
-        columns = [column(name, types.get(name)) for name in names]
-        return table(inside.table_name, *columns, schema=inside.schema_name)
+        names = [*types, *inside.metadata_columns]
+        words = (search.tsv_column, search.tsv_lang or None) if search is not None else ("", None)
+        columns = [column(name, types.get(name)) for name in [*names, words[0]] if name]
+        made = table(inside.table_name, *columns, schema=inside.schema_name)
+        return Rows(made, true(), names, words=words if words[0] else None)
 
     def _kind_of_ids(self, connection: Any) -> str:
         """Return the type of the column of ids."""
@@ -328,9 +202,9 @@ class PGVectorStoreInner(InnerStore):
             raise TypeError(msg)
         return kind
 
-    def _check_ids(self, ids: Sequence[str], kind: str) -> None:
+    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:  # noqa: ARG002
         """Refuse ids that the table cannot hold, or would give back as others."""
-        known = set(self._holdable(ids, kind))
+        known = set(self._holdable(connection, ids))
         for entry_id in ids:
             if entry_id not in known:
                 msg = (
@@ -340,19 +214,21 @@ class PGVectorStoreInner(InnerStore):
                 )
                 raise InvalidBatchError(msg)
 
-    @staticmethod
-    def _holdable(ids: Sequence[str], kind: str) -> list[str]:
-        """Return the ids that a column of that type can hold."""
-        return list(ids) if kind in TEXTS else [one for one in ids if _is_uuid(one)]
+    def _holdable(self, connection: Any, ids: Sequence[str]) -> list[str]:
+        """Return the ids that the table's column can hold."""
+        if self._kind_of_ids(connection) in TEXTS:
+            return list(ids)
+        return [one for one in ids if _is_uuid(one)]
 
     def _run(self, work: Callable[[Any], T]) -> T:
         """Run ``work`` in one transaction."""
-        return self._wait(lambda: self._there(work))
 
-    async def _there(self, work: Callable[[Any], T]) -> T:
-        async with self._inside.engine.begin() as connection:
-            done: T = await connection.run_sync(work)
-            return done
+        async def there() -> T:
+            async with self._inside.engine.begin() as connection:
+                answer: T = await connection.run_sync(work)
+                return answer
+
+        return self._wait(there)
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Have something done on the loop where the connections are."""
@@ -373,15 +249,3 @@ def _is_uuid(entry_id: str) -> bool:
         return str(uuid.UUID(entry_id)) == entry_id
     except ValueError:
         return False
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as PGVectorStore itself hands it to a column."""
-    return json.dumps(value) if isinstance(value, dict) else value
-
-
-def _language(name: str) -> Any:
-    from sqlalchemy import cast, literal  # noqa: PLC0415
-    from sqlalchemy.dialects.postgresql import REGCONFIG  # noqa: PLC0415
-
-    return cast(literal(name), REGCONFIG)

@@ -4,29 +4,196 @@ from __future__ import annotations
 
 import asyncio
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
-from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
-from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
+from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks
 
 T = TypeVar("T")
 
+WORDS = "_ragshield_tsv"  # the parameter that a column for full-text search is made of
 AT_ONCE = 1000  # rows of one statement; PostgreSQL allows 65,535 parameters
 
 
-class PostgresInner(InnerStore):
+class Rows(NamedTuple):
+    """Where the entries of a store are, as SQLAlchemy has it in one transaction.
+
+    Attributes
+    ----------
+    table, condition
+        The table, and what holds for the rows of this store.
+    columns
+        Names of those with ids, texts, vectors, metadata as JSON, and single keys of metadata.
+    values
+        What every row of this store has besides.
+    words
+        Name of the column for full-text search, and its language; ``None`` where there is none.
+    """
+
+    table: Any
+    condition: Any
+    columns: Sequence[str]
+    values: Mapping[str, Any] = {}
+    words: tuple[str, str | None] | None = None
+
+    @property
+    def id(self) -> Any:
+        """The column of ids."""
+        return self.table.c[self.columns[0]]
+
+
+class PostgresRows(InnerStore):
+    """Entries as rows of a table in PostgreSQL; a write is one transaction."""
+
+    @abstractmethod
+    def _run(self, work: Callable[[Any], T]) -> T:
+        """Run ``work`` in one transaction, given a session or a connection."""
+
+    @abstractmethod
+    def _rows(self, connection: Any) -> Rows:
+        """Return where the entries are."""
+
+    @property
+    @abstractmethod
+    def _place_name(self) -> str:
+        """What errors call the place of the rows."""
+
+    def _holdable(self, connection: Any, ids: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """Return the ids that the table can hold."""
+        return list(ids)
+
+    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:
+        """Refuse ids that cannot be written."""
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids."""
+        from sqlalchemy import select  # noqa: PLC0415 - slow to import
+
+        wanted = list(dict.fromkeys(ids))
+
+        def work(connection: Any) -> tuple[Rows, list[Any]]:
+            rows = self._rows(connection)
+            query = select(*(rows.table.c[name] for name in rows.columns)).where(rows.condition)
+            known = self._holdable(connection, wanted)
+            return rows, [
+                row
+                for part in chunks(len(known), AT_ONCE)
+                for row in connection.execute(query.where(rows.id.in_(known[part])))
+            ]
+
+        rows, read = self._run(work)
+        found = {str(row[0]): row for row in read}
+        standing = [found[entry_id] for entry_id in wanted if entry_id in found]
+        documents = [
+            Document(
+                id=str(entry_id),
+                page_content=text or "",
+                metadata={**(rest or {}), **dict(zip(rows.columns[4:], single, strict=True))},
+            )
+            for entry_id, text, _, rest, *single in standing
+        ]
+        return Stored(documents, np.array([row[2] for row in standing], dtype=np.float32))
+
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that PostgreSQL cannot keep."""
+        columns = zip(batch.texts, metadatas, strict=True)
+        reasons = {row: _unfit(*column) for row, column in enumerate(columns)}
+        return {row: reason for row, reason in reasons.items() if reason is not None}
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries in one transaction."""
+        from sqlalchemy import Text, bindparam, func  # noqa: PLC0415
+        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
+
+        self.check(batch, metadatas)
+
+        def work(connection: Any) -> None:
+            rows = self._rows(connection)
+            self._check_ids(connection, rows, batch.ids)
+            new = insert(rows.table)
+            key, content, vectors, rest, *single = rows.columns
+            changed = {name: new.excluded[name] for name in rows.columns if name != key}
+            if rows.words is not None:
+                column, language = rows.words
+                of = [] if language is None else [_language(language)]
+                words = func.to_tsvector(*of, bindparam(WORDS, type_=Text))
+                new = new.values({column: words})
+                changed[column] = new.excluded[column]
+            for part in chunks(len(batch), AT_ONCE):
+                columns = zip(
+                    batch.ids[part],
+                    batch.texts[part],
+                    batch.vectors[part].tolist(),
+                    metadatas[part],
+                    strict=True,
+                )
+                values = [
+                    {
+                        **rows.values,
+                        key: entry_id,
+                        content: text,
+                        vectors: vector,
+                        rest: {k: v for k, v in metadata.items() if k not in single},
+                        **{name: _plain(metadata.get(name)) for name in single},
+                        **({} if rows.words is None else {WORDS: text}),
+                    }
+                    for entry_id, text, vector, metadata in columns
+                ]
+                connection.execute(
+                    new.on_conflict_do_update(index_elements=[key], set_=changed), values
+                )
+
+        with unquoted(batch, self._place_name):
+            self._run(work)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids."""
+        from sqlalchemy import delete  # noqa: PLC0415
+
+        def work(connection: Any) -> None:
+            rows = self._rows(connection)
+            known = self._holdable(connection, ids)
+            for part in chunks(len(known), AT_ONCE):
+                which = rows.condition, rows.id.in_(known[part])
+                connection.execute(delete(rows.table).where(*which))
+
+        self._run(work)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored."""
+        from sqlalchemy import select  # noqa: PLC0415
+
+        def work(connection: Any) -> list[str]:
+            rows = self._rows(connection)
+            query = select(rows.id).where(rows.condition).order_by(rows.id)
+            return [str(one) for one in connection.scalars(query)]
+
+        return self._run(work)
+
+    def size(self) -> int:
+        """Return how many entries are stored."""
+        from sqlalchemy import func, select  # noqa: PLC0415
+
+        def work(connection: Any) -> int:
+            rows = self._rows(connection)
+            query = select(func.count()).select_from(rows.table).where(rows.condition)
+            return int(connection.scalar(query))
+
+        return self._run(work)
+
+
+class PostgresInner(PostgresRows):
     """langchain-postgres' PGVector, with a synchronous engine or in async mode.
 
     A write is one transaction. In async mode it runs on the caller's event loop, where the
@@ -34,6 +201,7 @@ class PostgresInner(InnerStore):
     async reads run in a thread.
     """
 
+    of = ("langchain_postgres.vectorstores", "PGVector")
     searches = frozenset(
         {
             "similarity_search_with_score_by_vector",
@@ -42,6 +210,7 @@ class PostgresInner(InnerStore):
         }
     )
     refused: ClassVar[Mapping[str, str]] = {
+        "from_embeddings": "GuardedVectorStore(an empty store, guard=guard).add_embeddings(...)",
         "from_existing_index": "GuardedVectorStore.adopt(PGVector(...))",
         "afrom_existing_index": "await GuardedVectorStore.aadopt(PGVector(..., async_mode=True))",
     }
@@ -50,22 +219,6 @@ class PostgresInner(InnerStore):
         super().__init__(store)
         self._preparing = asyncio.Lock()
         self._is_prepared = False
-
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is PGVector, without importing langchain-postgres."""
-        return comes_from(store_cls, "langchain_postgres.vectorstores", "PGVector")
-
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - a column takes vectors of any dimension
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return the collection of the given name; it is made where there is none."""
-        return store_cls(embedding, **options)  # type: ignore[call-arg]
 
     def ready(self) -> None:
         """Check that in async mode there is an event loop."""
@@ -105,102 +258,31 @@ class PostgresInner(InnerStore):
             values={"collection": self._collection(session)},
         )
 
-    def read(self, ids: Sequence[str]) -> Stored:
-        """Return what the collection holds under the ids."""
-        from sqlalchemy import select  # noqa: PLC0415 - slow to import
+    def _rows(self, connection: Any) -> Rows:
+        table, collection = self._table(), self._collection(connection)
+        return Rows(
+            table,
+            table.c.collection_id == collection,
+            ("id", "document", "embedding", "cmetadata"),
+            {"collection_id": collection},
+        )
 
-        wanted = list(dict.fromkeys(ids))
+    @property
+    def _place_name(self) -> str:
+        return f"the collection {self._store.collection_name!r}"
 
-        def work(session: Any) -> list[Any]:
-            table, collection = self._table(), self._collection(session)
-            return [
-                row
-                for part in chunks(len(wanted), AT_ONCE)
-                for row in session.execute(
-                    select(table.c.id, table.c.document, table.c.cmetadata, table.c.embedding)
-                    .where(table.c.collection_id == collection)
-                    .where(table.c.id.in_(wanted[part]))
-                )
-            ]
-
-        found = {row.id: row for row in self._run(work)}
-        rows = [found[entry_id] for entry_id in wanted if entry_id in found]
-        documents = [
-            Document(id=row.id, page_content=row.document or "", metadata=row.cmetadata or {})
-            for row in rows
-        ]
-        return Stored(documents, np.array([row.embedding for row in rows], dtype=np.float32))
-
-    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-        """Return the rows with metadata or texts that PostgreSQL cannot keep."""
-        return unfit_for_postgres(batch.texts, metadatas)
-
-    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
-        """Store entries in one transaction."""
+    def _check_ids(self, connection: Any, rows: Rows, ids: Sequence[str]) -> None:
+        """Refuse ids of other collections: PGVector would overwrite the other's entry."""
         from sqlalchemy import select  # noqa: PLC0415
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
-        self.check(batch, metadatas)
-
-        def work(session: Any) -> None:
-            table, collection = self._table(), self._collection(session)
-            for part in chunks(len(batch), AT_ONCE):
-                ids = list(batch.ids[part])
-                # Ids are unique across collections: PGVector would overwrite the other's entry.
-                foreign = session.scalar(
-                    select(table.c.id)
-                    .where(table.c.id.in_(ids))
-                    .where(table.c.collection_id != collection)
-                    .limit(1)
+        for part in chunks(len(ids), AT_ONCE):
+            foreign = select(rows.id).where(rows.id.in_(ids[part]), ~rows.condition).limit(1)
+            if (taken := connection.scalar(foreign)) is not None:
+                msg = (
+                    f"id {taken!r} is taken by another collection of this database, and ids are "
+                    "unique across them; put the collection's name in front of it."
                 )
-                if foreign is not None:
-                    msg = (
-                        f"id {foreign!r} is taken by another collection of this database, and ids "
-                        "are unique across them; put the collection's name in front of it."
-                    )
-                    raise InvalidBatchError(msg)
-                rows = [
-                    {
-                        "id": entry_id,
-                        "collection_id": collection,
-                        "embedding": vector,
-                        "document": text,
-                        "cmetadata": metadata,
-                    }
-                    for entry_id, vector, text, metadata in zip(
-                        ids,
-                        batch.vectors[part].tolist(),
-                        batch.texts[part],
-                        metadatas[part],
-                        strict=True,
-                    )
-                ]
-                new = insert(table)
-                changed = {
-                    column: getattr(new.excluded, column)
-                    for column in ("embedding", "document", "cmetadata")
-                }
-                session.execute(
-                    new.on_conflict_do_update(index_elements=["id"], set_=changed), rows
-                )
-
-        with unquoted(batch, f"the collection {self._store.collection_name!r}"):
-            self._run(work)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Delete what the collection holds under the ids."""
-        from sqlalchemy import delete  # noqa: PLC0415
-
-        def work(session: Any) -> None:
-            table, collection = self._table(), self._collection(session)
-            for part in chunks(len(ids), AT_ONCE):
-                session.execute(
-                    delete(table)
-                    .where(table.c.collection_id == collection)
-                    .where(table.c.id.in_(list(ids[part])))
-                )
-
-        self._run(work)
+                raise InvalidBatchError(msg)
 
     def near(self, vector: list[float], k: int) -> list[Document]:
         """Return the nearest documents, on the caller's loop where the store works on one."""
@@ -214,17 +296,6 @@ class PostgresInner(InnerStore):
             return found
 
         return asyncio.run_coroutine_threadsafe(there(), loop).result()
-
-    def ids(self) -> list[str]:
-        """Return the ids of all that the collection holds."""
-        from sqlalchemy import select  # noqa: PLC0415
-
-        def work(session: Any) -> list[str]:
-            table, collection = self._table(), self._collection(session)
-            query = select(table.c.id).where(table.c.collection_id == collection)
-            return list(session.scalars(query.order_by(table.c.id)))
-
-        return self._run(work)
 
     def _table(self) -> Any:
         return self._store.EmbeddingStore.__table__
@@ -296,15 +367,6 @@ def unquoted(batch: Batch, place: str) -> Iterator[None]:
         raise InvalidBatchError(msg) from None
 
 
-def unfit_for_postgres(
-    texts: Sequence[str], metadatas: Sequence[Mapping[str, Any]]
-) -> dict[int, str]:
-    """Return the rows with metadata or texts that PostgreSQL cannot keep, each with the reason."""
-    columns = zip(texts, metadatas, strict=True)
-    reasons = {row: _unfit(*column) for row, column in enumerate(columns)}
-    return {row: reason for row, reason in reasons.items() if reason is not None}
-
-
 def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
     """Return why PostgreSQL cannot keep an entry, if it cannot."""
     try:
@@ -316,3 +378,15 @@ def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
             "metadata that JSON can hold."
         )
     return "it holds a NUL, which PostgreSQL cannot keep; take it out." if nul else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as PGVectorStore itself hands it to a column."""
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _language(name: str) -> Any:
+    from sqlalchemy import cast, literal  # noqa: PLC0415
+    from sqlalchemy.dialects.postgresql import REGCONFIG  # noqa: PLC0415
+
+    return cast(literal(name), REGCONFIG)

@@ -18,7 +18,7 @@ from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.adapters.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
+from ragshield_langchain.inner.base import InnerStore, Stored, chunks
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
 # and the id itself is kept in the metadata under a key of its own.
@@ -36,6 +36,7 @@ class QdrantInner(InnerStore):
     Ids may be any strings; documents come back under them, with the metadata they were given.
     """
 
+    of = ("langchain_qdrant.qdrant", "QdrantVectorStore")
     gated = True  # the local mode is plain Python
     searches = frozenset(
         {
@@ -62,11 +63,6 @@ class QdrantInner(InnerStore):
     def fuses(self) -> bool:
         """Whether it is in hybrid mode."""
         return bool(self._store.retrieval_mode == "hybrid")
-
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether it is QdrantVectorStore, without importing langchain-qdrant."""
-        return comes_from(store_cls, "langchain_qdrant.qdrant", "QdrantVectorStore")
 
     @classmethod
     def create(
@@ -182,6 +178,10 @@ class QdrantInner(InnerStore):
             names += [str(self._document(point).id) for point in points]
             if offset is None:
                 return names
+
+    def size(self) -> int:
+        """Return how many entries are stored."""
+        return int(self._store.client.count(self._store.collection_name).count)
 
     def outward(self, document: Document) -> Document:
         """Return a document under its own id, without what QdrantVectorStore adds to it."""

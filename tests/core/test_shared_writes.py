@@ -14,7 +14,7 @@ from test_replay import assert_same
 from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.adapters import keeper as core_keeper
+from ragshield_core.adapters.judging import TRIES
 from ragshield_core.detectors import CliqueDetector
 
 RATE = 0.05
@@ -80,14 +80,14 @@ def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp
 
 def test_who_is_overtaken_again_and_again_asks_the_others_to_wait(url, folder):
     one, other = workers_of(url, folder)
-    faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(core_keeper.TRIES)]
+    faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(TRIES)]
     with (
         at_once(one, faster),
         patch.object(one.guard, "take_turn", wraps=one.guard.take_turn) as take_turn,
     ):
         add(one, passages(1, 50))
     take_turn.assert_called_once()
-    assert len(one.guard.known(one.store.ids())) == core_keeper.TRIES + 1
+    assert len(one.guard.known(one.store.ids())) == TRIES + 1
     add(other, passages(1, 51, "after"))  # nobody has the turn any more
     assert one.guard.status().pending == 0
 

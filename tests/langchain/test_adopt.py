@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
 
-from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
@@ -110,24 +110,6 @@ def test_a_small_store_starts_collecting(filled, caplog):
     assert skipped.detector == "clique"
     assert skipped.reason.startswith("collecting:")
     assert "1000 entries (12 now)" in skipped.reason
-
-
-def test_a_small_store_that_grows_is_calibrated_with_what_it_held_at_first(filled):
-    guard = Guard(
-        [CliqueDetector()],
-        policy=Policy(quarantine_at=0.05),
-        quarantine=Quarantine("sqlite://"),
-    )
-    first, rest = KNOWN.take(range(12)), KNOWN.take(range(12, 200))
-    store = GuardedVectorStore.adopt(filled("memory", first), guard=guard, progress=False)
-    store.add_embeddings(
-        zip(rest.texts, rest.vectors.tolist(), strict=True),
-        [{"source": lineage} for lineage in rest.lineages],
-        rest.ids,
-    )
-    assert guard.calibrated
-    assert guard.status().calibrated_at == 200
-    assert not guard.screen(POISON).admitted.any()
 
 
 def test_an_empty_store_is_adopted(make_store):

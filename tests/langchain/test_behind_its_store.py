@@ -52,20 +52,6 @@ def test_two_workers_write_update_and_delete_in_one_store(inner, on_file):
     assert live(inner, *"abcd") == {"a": text(10), "b": text(11), "c": text(12)}
 
 
-def test_a_guard_that_was_not_saved_since_goes_on(inner, on_file, tmp_path):
-    store = worker(inner, on_file)
-    add(store, a=text(1), b=text(2))
-    store.guard.save(tmp_path)
-    add(store, a=text(3), c=text(4))
-    store.delete(["b"])
-    guard = Guard.load(tmp_path, quarantine=Quarantine(on_file))  # after a crash
-    again = GuardedVectorStore(inner, guard=guard)
-    add(again, a=text(5), b=text(6), c=text(7))
-    again.delete(["b"])
-    assert again.recall(["c"]) == ("c",)
-    assert live(inner, *"abc") == {"a": text(5)}
-
-
 # What the quarantine cannot keep
 
 

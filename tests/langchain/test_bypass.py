@@ -81,15 +81,18 @@ WRITES = {
 MAKERS = {
     "from_texts": lambda name, **given: getattr(GuardedVectorStore, name)([WRITTEN], **given),
     "from_documents": lambda name, **given: getattr(GuardedVectorStore, name)([POISON], **given),
-    "from_embeddings": lambda name, **given: getattr(GuardedVectorStore, name)(
-        [(WRITTEN, VECTOR)], **given
-    ),
 }
 # Refused on the guarded store, with a pointer to what to do instead: they write or return what no
 # detector has judged, make an unguarded store, or change the store as a whole.
 REFUSED = {
     *("add_images", "get", "fork", "delete_collection", "reset_collection"),
-    *("encode_image", "save_local", "serialize_to_bytes", "deserialize_from_bytes"),
+    *(
+        "from_embeddings",
+        "encode_image",
+        "save_local",
+        "serialize_to_bytes",
+        "deserialize_from_bytes",
+    ),
     *("load", "dump", "construct_instance", "from_existing_collection", "from_existing_index"),
     *("CONTENT_KEY", "METADATA_KEY", "SPARSE_VECTOR_NAME", "VECTOR_NAME"),
     *("client", "sparse_embeddings", "distance_strategy", "get_connection_string"),

@@ -54,13 +54,19 @@ def put(store, batch):
     )
 
 
-@pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
-def test_from_baseline_to_remediation_and_back(make):
+def monitored(make):
+    """Return a store with the knowledge base, and a monitor with a baseline of it."""
     store = make()
     put(store, knowledge())
     quarantine = {} if make is guarded else {"quarantine": Quarantine("sqlite://")}
     monitor = CanaryMonitor(questions(), store, **quarantine)
     monitor.record_baseline()
+    return store, monitor
+
+
+@pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
+def test_from_baseline_to_remediation_and_back(make):
+    store, monitor = monitored(make)
     assert not monitor.check().flagged
     bad = poison(TARGET, 4)
     put(store, bad)
@@ -151,10 +157,7 @@ def test_two_monitors_do_not_stand_in_each_other_s_way():
 
 
 def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
-    store = in_faiss()
-    put(store, knowledge())
-    monitor = CanaryMonitor(questions(), store, quarantine=Quarantine("sqlite://"))
-    monitor.record_baseline()
+    store, monitor = monitored(in_faiss)
     bad = poison(TARGET, 4)
     put(store, bad)
 
@@ -173,10 +176,7 @@ def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
 
 
 def test_what_cannot_be_written_back_stays_held(monkeypatch):
-    store = in_memory()
-    put(store, knowledge())
-    monitor = CanaryMonitor(questions(), store, quarantine=Quarantine("sqlite://"))
-    monitor.record_baseline()
+    store, monitor = monitored(in_memory)
     bad = poison(TARGET, 4)
     put(store, bad)
     assert monitor.remediate().clean
@@ -196,11 +196,7 @@ def test_what_cannot_be_written_back_stays_held(monkeypatch):
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
 def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
     """Between a traceback and what a person does about it, hours may pass."""
-    store = make()
-    put(store, knowledge())
-    quarantine = {} if make is guarded else {"quarantine": Quarantine("sqlite://")}
-    monitor = CanaryMonitor(questions(), store, **quarantine)
-    monitor.record_baseline()
+    store, monitor = monitored(make)
     bad = poison(TARGET, 4)
     put(store, bad)
     suspects = monitor.traceback().suspects

@@ -62,14 +62,6 @@ def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
     assert store.purge(["a", "unheard-of"]) == 0
 
 
-def test_a_plain_delete_takes_both(store):
-    store.add_documents([GOOD])
-    store.add_documents([BAD])
-    store.delete(["a"])
-    assert store.get_by_ids(["a"]) == []
-    assert store.quarantine.count(None) == 0
-
-
 def held_copy(store):
     """Have a copy of a good document held under another id."""
     suspicious = Document(id="good", page_content="billing score=0.5", metadata={"source": "a.txt"})

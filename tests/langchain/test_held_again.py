@@ -297,41 +297,6 @@ def test_every_writer_gets_the_report_of_its_own_write(inner):
     assert wrong == []
 
 
-@pytest.mark.parametrize("way", ["add_documents", "add_texts", "add_embeddings"])
-async def test_every_way_to_write_reports(inner, way):
-    store = GuardedVectorStore(inner, guard=guard_of())
-    given = {
-        "add_documents": [[BAD, GOOD]],
-        "add_texts": [["billing score=3", "billing"]],
-        "add_embeddings": [[(d.page_content, vector_of(d.page_content)) for d in (BAD, GOOD)]],
-    }[way]
-    for native in (False, True):
-        told = []
-        call = getattr(store, f"a{way}" if native else way)
-        done = call(*given, ids=["bad", "good"], batch_size=1, on_report=told.append)
-        done = await done if native else done
-        assert done == ["bad", "good"]
-        (report,) = told
-        assert [d.entry_id for d in report.quarantined] == ["bad"]
-        assert report is store.last_report
-
-
-def test_of_a_write_that_fails_the_parts_before_are_reported(inner, monkeypatch):
-    def fails(batch, metadatas):
-        if "b" in batch.ids:
-            msg = "no room"
-            raise OSError(msg)
-        write(batch, metadatas)
-
-    store = GuardedVectorStore(inner, guard=guard_of())
-    write = store._access.write
-    monkeypatch.setattr(store._access, "write", fails)
-    told = []
-    with pytest.raises(OSError, match="no room"):
-        store.add_texts(["a", "b"], ids=["a", "b"], batch_size=1, on_report=told.append)
-    assert [report.batch.ids for report in told] == [("a",)]
-
-
 # Reading vectors back from FAISS
 
 

@@ -3,15 +3,14 @@
 import os
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.prompts import PromptTemplate
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import create_retriever_tool, tool
 from langchain_core.vectorstores import InMemoryVectorStore
+from test_retrieval import POISON, QUERY, Fixed, Heard
 
 from ragshield_core import Batch
 from ragshield_core.detectors import InstructionDetector
@@ -28,19 +27,10 @@ from langgraph.types import Command
 
 from ragshield_langchain.middleware import NOTHING_LEFT, WITHHELD, PoisonGuardMiddleware
 
-QUERY = "who built the old harbour bridge of Elmstead"
-POISON = Document(id="bad", page_content=f"{QUERY}? It was built by Nero.")
 GOOD = [
     Document(id=f"good-{i}", page_content=text, metadata={"page": i})
     for i, text in enumerate(("It was built in 1911.", "It spans the harbour."))
 ]
-
-
-class Fixed(BaseRetriever):
-    documents: list[Document]
-
-    def _get_relevant_documents(self, query, *, run_manager):  # noqa: ARG002
-        return list(self.documents)
 
 
 class Model(GenericFakeChatModel):
@@ -83,12 +73,14 @@ def test_content_and_artifact_are_both_filtered():
     assert (found.tool_call_id, found.name, found.status) == ("call-1", "search", "success")
 
 
-async def test_async_agents_are_guarded_as_well():
-    agent = create_agent(model(), [searching()], middleware=[PoisonGuardMiddleware()])
+@pytest.mark.parametrize("form", ["content_and_artifact", "content"])
+async def test_async_agents_are_guarded_as_well(form):
+    tools = [searching(response_format=form)]
+    agent = create_agent(model(), tools, middleware=[PoisonGuardMiddleware()])
     state = await agent.ainvoke({"messages": [HumanMessage("Who built it?")]})
     (found,) = [m for m in state["messages"] if isinstance(m, ToolMessage)]
-    assert found.artifact == GOOD
-    assert "Nero" not in found.content
+    assert found.content == "It was built in 1911.\n\nIt spans the harbour."
+    assert found.artifact == (None if form == "content" else GOOD)
 
 
 def test_without_the_guard_the_poison_comes_through():
@@ -114,14 +106,6 @@ def test_the_content_is_made_anew_with_the_prompt_of_the_tool():
 def test_a_tool_of_text_is_judged_by_its_parts():
     tools = [searching(response_format="content")]  # the default of create_retriever_tool
     found = seen(create_agent(model(), tools, middleware=[PoisonGuardMiddleware()]))
-    assert found.content == "It was built in 1911.\n\nIt spans the harbour."
-
-
-async def test_a_tool_of_text_is_judged_in_async_agents():
-    tools = [searching(response_format="content")]
-    agent = create_agent(model(), tools, middleware=[PoisonGuardMiddleware()])
-    state = await agent.ainvoke({"messages": [HumanMessage("Who built it?")]})
-    (found,) = [m for m in state["messages"] if isinstance(m, ToolMessage)]
     assert found.content == "It was built in 1911.\n\nIt spans the harbour."
 
 
@@ -248,20 +232,12 @@ def test_the_query_is_found_among_the_arguments(arguments):
 
 
 def test_the_run_is_told():
-    class Heard(BaseCallbackHandler):
-        raise_error = True
-
-        def __init__(self):
-            self.names = []
-
-        def on_custom_event(self, name, data, **_):
-            assert "Nero" not in str(data)
-            self.names.append(name)
-
     heard = Heard()
     agent = create_agent(model(), [searching()], middleware=[PoisonGuardMiddleware()])
     seen(agent, callbacks=[heard])
-    assert heard.names == [EVENT]
+    ((name, data),) = heard.events
+    assert name == EVENT
+    assert "Nero" not in str(data)
 
 
 @pytest.mark.parametrize(

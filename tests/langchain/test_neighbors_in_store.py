@@ -208,18 +208,6 @@ def test_all_rows_are_compared_until_there_are_many_and_again_much_later(make_st
     assert read[3:] == [101, None, None, None, None, 101, None]
 
 
-def test_two_searches_at_the_same_time_do_not_count_past_the_next_try(make_store, monkeypatch):
-    monkeypatch.setattr(postgres_vectors, "FEW", 100)
-    table = access_to(fill(make_store("postgres", MODEL, PASSAGE_DIM), KNOWN.take(range(90)))).table
-    table._by_index = -1  # both saw the same one that was left
-    read, found = [], postgres_vectors._found
-    monkeypatch.setattr(
-        postgres_vectors, "_found", lambda *a, **b: read.append(b) or found(*a, **b)
-    )
-    table.search(BAD.embeddings, 4)
-    assert read == [{"at_most": 101}]
-
-
 @pytest.mark.parametrize("ids", ["TEXT", "UUID"])
 def test_ids_of_a_table_may_be_uuids(ids, make_store):
     import uuid  # noqa: PLC0415

@@ -74,36 +74,6 @@ def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
     assert [held.store for held in Quarantine(on_file).list(None)] == ["news"]
 
 
-def test_what_was_confirmed_for_one_store_is_no_verdict_on_the_other(on_file):
-    news, mail = guarded(on_file, "news"), guarded(on_file, "mail")
-    add(mail, a="alpha one")
-    add(news, a="alpha one")
-    news.recall(["a"])
-    news.quarantine.confirm(["a"])
-    again = guarded(on_file, "mail", mail.inner)
-    assert [d.id for d in again.get_by_ids(["a"])] == ["a"]
-    add(again, a="alpha one")
-    assert again.last_report.admitted.all()
-
-
-def test_what_was_held_before_stores_had_names_belongs_to_whichever_asks(on_file):
-    Quarantine(on_file).hold(guarded(on_file, "news").last_report.batch)
-    add(GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file))), a="alpha good")
-    store = guarded(on_file, "news")
-    add(store, a=BAD)
-    quarantine = Quarantine(on_file)
-    quarantine.hold(store.last_report.batch)  # there already
-    assert quarantine.count() == 1
-    other = guarded(on_file, "mail")
-    other_guard = guard_of(Quarantine(on_file, namespace="other"))
-    other_guard.hold(other_guard.screen(store.last_report.batch))  # of no store
-    late = GuardedVectorStore(bare(), guard=guard_of(other_guard.quarantine), name="late")
-    assert [held.id for held in late.release(["a"])] == ["a"]
-    assert [d.id for d in late.get_by_ids(["a"])] == ["a"]
-    with pytest.raises(QuarantineError, match="'a' is not held"):
-        other.release(["a"])
-
-
 @pytest.mark.parametrize(
     ("kind", "named"), [("memory", ""), ("faiss", ""), ("chroma", "Chroma "), ("qdrant", "Qdrant")]
 )
@@ -122,22 +92,17 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(
 
 
 def test_every_way_to_a_store_takes_its_name(on_file):
-    def options(namespace):
-        return {
-            "guard": guard_of(Quarantine(on_file, namespace=namespace)),
-            "vectorstore_cls": InMemoryVectorStore,
-            "name": "news",
-        }
-
-    model = CountingEmbeddings()
-    made = [
-        GuardedVectorStore.from_texts([BAD], model, **options("1")),
-        GuardedVectorStore.from_embeddings([(BAD, model.embed_query(BAD))], model, **options("2")),
-    ]
+    made = GuardedVectorStore.from_texts(
+        [BAD],
+        CountingEmbeddings(),
+        guard=guard_of(Quarantine(on_file, namespace="1")),
+        vectorstore_cls=InMemoryVectorStore,
+        name="news",
+    )
     adopted = GuardedVectorStore.adopt(
         bare(), guard=guard_of(Quarantine(on_file)), name="news", progress=False
     )
     add(adopted, a=BAD)
-    for store in (*made, adopted):
+    for store in (made, adopted):
         assert [held.store for held in store.quarantine.list()] == ["news"]
         assert "store='news'" in repr(store)

@@ -6,7 +6,7 @@ import faiss
 import pytest
 from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
 
-from ragshield_core import Decision, Guard, Quarantine, Verdict
+from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
 KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
@@ -57,48 +57,12 @@ async def test_an_event_loop_recalls_as_well(store):
     assert await store.arecall(["b3"]) == ()
 
 
-def test_a_person_overrules_a_release_and_a_program_does_not(store):
-    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in ("b1", "b2")]
-    store.recall(["b1"])
-    store.release(["b1"], by="ben")
-    assert store.recall(["b1", "b2"], decisions, by="canaries") == ("b2",)
-    assert len(store.get_by_ids(["b1", "b2"])) == 1
-    assert store.recall(["b1"], by="anna") == ("b1",)
-    with pytest.raises(ValueError, match="shorter"):
-        store.recall(["b3", "b4"], decisions[:1])
-    assert len(store.get_by_ids(["b3", "b4"])) == 2
-
-
 def test_what_came_past_the_guard_with_an_odd_claim_leaves_as_well(make_store):
     store = guarded(make_store, "memory")
     store.inner.add_texts(["odd"], [{"source": ["a", "list"]}], ids=["odd"])
     assert store.recall(["b1", "odd"]) == ("b1", "odd")
     assert store.inner.get_by_ids(["odd"]) == []
     assert store.quarantine.show("odd").entry.metadata == {"source": ["a", "list"]}
-
-
-def test_what_the_store_fails_to_delete_is_held_and_hidden(make_store):
-    store = guarded(make_store, "memory")
-    with patch.object(store._access, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        store.recall(["b1"])
-    assert store.quarantine.held_ids(["b1"]) == {"b1"}
-    assert store.get_by_ids(["b1"]) == []
-    assert store.inner.get_by_ids(["b1"]) != []
-    store.release(["b1"])
-    assert [d.id for d in store.get_by_ids(["b1"])] == ["b1"]
-    assert known(store) == 12
-    assert store.recall(["b1"]) == ("b1",)
-    assert store.inner.get_by_ids(["b1"]) == []
-
-
-def test_where_the_store_cannot_delete_it_is_hidden(hiding):
-    assert hiding.recall(["b1"]) == ("b1",)
-    assert hiding.inner.index.ntotal == 12
-    assert "b1" not in {d.id for d in hiding.similarity_search("billing 1", k=12)}
-    assert hiding.get_by_ids(["b1"]) == []
-    hiding.release(["b1"])
-    assert hiding.similarity_search("billing 1", k=1)[0].id == "b1"
-    assert hiding.inner.index.ntotal == 12
 
 
 def asked(store, query, k=3, **options):

@@ -64,21 +64,6 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     assert first.reconcile().agrees
 
 
-@pytest.mark.parametrize("kind", ["memory", "chroma", "faiss"])
-def test_a_text_that_was_changed_past_the_guard_is_judged(kind, make_store, url):
-    inner = make_store(kind, CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=opened(url))
-    add(store, a="billing a", b="billing b")
-    if kind == "faiss":  # which takes no id twice
-        inner.delete(["a"])
-    inner.add_texts(["billing score=5"], ids=["a"])
-    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # its ids are as they were
-    found = store.reconcile(adopt=True)
-    assert (found.changed, found.held) == (("a",), ("a",))
-    assert [document.id for document in store.get_by_ids(["a", "b"])] == ["b"]
-    assert store.guard.known_ids() == {"b"}
-
-
 async def test_it_works_from_an_event_loop(make_store, url):
     inner = make_store("pgvectorstore", CountingEmbeddings(), DIM, driver="asyncpg", loop=False)
     store = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
@@ -106,33 +91,3 @@ def test_a_guard_that_knows_nothing_is_warned_of_once(make_store, url):
         GuardedVectorStore(inner, guard=opened(url))
     ours = (UnfittedGuardWarning, StoreDiffersWarning)
     assert [w.category for w in seen if issubclass(w.category, ours)] == [UnfittedGuardWarning]
-
-
-def test_a_release_that_an_index_in_memory_has_lost_is_put_back(make_store, url):
-    inner = make_store("faiss", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=opened(url))
-    add(store, a="billing a", b="billing score=5")
-    before = inner.serialize_to_bytes()  # as it was saved last
-    store.release(["b"], by="anna")
-    again = type(inner).deserialize_from_bytes(
-        before, CountingEmbeddings(), allow_dangerous_deserialization=True
-    )
-    with pytest.warns(StoreDiffersWarning, match=r"lacks 1 .*\('b'\)"):
-        later = GuardedVectorStore(again, guard=opened(url))
-    found = later.reconcile(forget=True)
-    assert (found.released, found.missing, found.forgotten) == (("b",), (), ())
-    later.release(list(found.released), by="anna")
-    assert {document.id for document in later.get_by_ids(["a", "b"])} == {"a", "b"}
-    assert later.reconcile().agrees
-
-
-def test_one_vector_that_cannot_be_used_does_not_stop_the_others(make_store, url):
-    inner = make_store("memory", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=opened(url))
-    add(store, a="billing a")
-    inner.add_texts(["billing p", "billing z", "billing y"], ids=["p", "z", "y"])
-    inner.store["z"]["vector"] = [0.0] * DIM
-    inner.store["y"]["vector"] = [1.0]
-    found = store.reconcile(adopt=True)
-    assert (found.unguarded, found.adopted) == (("p",), ("p",))
-    assert sorted(found.unreadable) == ["y", "z"]

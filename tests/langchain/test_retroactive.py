@@ -1,15 +1,12 @@
 """The guarded store takes back what it admitted when the rest of a group comes."""
 
-from operator import attrgetter
-from unittest.mock import patch
-
 import faiss
 import numpy as np
 import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
+from support import PASSAGE_DIM, CountingEmbeddings, group, join, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -149,18 +146,6 @@ def test_held_members_keep_counting_until_they_are_deleted(store):
     assert live(store) & BAD == {POISON.ids[3]}
 
 
-def test_held_members_keep_counting_after_a_release_that_failed(store):
-    write(store, POISON.take([0, 1]))
-    with (
-        patch.object(store._access, "write", side_effect=OSError("disk full")),
-        pytest.raises(OSError, match="disk full"),
-    ):
-        store.release(POISON.ids[:2])
-    write(store, POISON.take([2]))
-    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
-    assert not live(store) & BAD
-
-
 def test_deleting_a_held_one_leaves_the_others_held(store):
     trickle(store, POISON.take([0, 1, 2]))
     store.delete([POISON.ids[1]])
@@ -251,55 +236,6 @@ def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
         assert report.retroactive == ()
     assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
     assert store.quarantine.count() <= 1
-    assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
-
-
-class DiskFullError(OSError):
-    """Raised in the middle of a write."""
-
-
-@pytest.mark.parametrize("where", ["quarantine.hold", "_access.delete", "guard.finish"])
-def test_a_recall_that_fails_is_made_good_by_a_retry(store, where):
-    write(store, POISON.take([0]))
-    write(store, POISON.take([1]))
-    path, _, name = where.rpartition(".")
-    owner = attrgetter(path)(store)
-    real, calls = getattr(owner, name), []
-
-    def failing(*args, **kwargs):
-        calls.append(1)
-        # The first hold is that of the batch itself.
-        if len(calls) == (2 if name == "hold" else 1):
-            raise DiskFullError
-        return real(*args, **kwargs)
-
-    with patch.object(owner, name, failing), pytest.raises(DiskFullError):
-        write(store, POISON.take([2]))
-    write(store, POISON.take([2]))
-    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
-    assert not live(store) & BAD
-    write(store, POISON.take([3]))
-    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:4])
-
-
-def test_a_write_whose_learning_failed_can_be_repeated(store):
-    guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
-    store = store_of(type(store.inner), guard=guard.fit(KNOWN).calibrate(fpr=0.01))
-    with (
-        patch.object(guard.detectors[1], "learn", side_effect=DiskFullError),
-        pytest.raises(DiskFullError),
-    ):
-        write(store, CLEAN[0])
-    write(store, CLEAN[0])
-    assert set(CLEAN[0].ids) <= live(store)
-    assert len(guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
-
-
-def test_what_was_deleted_behind_the_guards_back_can_be_written_again(store):
-    write(store, CLEAN[0])
-    store.inner.delete(list(CLEAN[0].ids[:2]))
-    write(store, CLEAN[0])
-    assert set(CLEAN[0].ids) <= live(store)
     assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
 
 

@@ -10,10 +10,9 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, LENGTH, CountingEmbeddings, Scripted, saved
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
 from ragshield_core.detectors.base.abilities import Audits
-from ragshield_core.errors import CalibrationError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import InnerStore
 
@@ -106,26 +105,6 @@ def test_with_quarantine_findings_leave_the_store_and_release_restores_them(stor
     assert "e121" in live(store)
 
 
-def test_a_crash_before_the_deletion_loses_nothing(store):
-    with patch.object(store._access, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        store.scan(quarantine=True)
-    assert live(store) == sorted(IDS)
-    assert store.quarantine.held_ids(IDS) == {"e120", "e121"}
-    assert store.get_by_ids(["e120", "e121"]) == []  # hidden, though it could not be deleted
-    assert found(store.scan(quarantine=True)) == []
-    assert set(store.recall(["e120", "e121"])) == {"e120", "e121"}
-    assert live(store) == sorted(IDS[:120])
-
-
-def test_if_the_quarantine_fails_nothing_is_deleted(store):
-    with (
-        patch.object(store.quarantine, "hold", side_effect=QuarantineError("full")),
-        pytest.raises(QuarantineError),
-    ):
-        store.scan(quarantine=True)
-    assert live(store) == sorted(IDS)
-
-
 def test_what_changes_during_the_audit_is_left_alone(store):
     audit = AtAudit.audit
 
@@ -143,15 +122,6 @@ def test_what_changes_during_the_audit_is_left_alone(store):
     assert notes == {"changed or deleted while it was audited"}
 
 
-def test_trusted_ids_set_the_threshold(store):
-    report = store.scan(fpr=0.01, clean_ids=IDS[:120])
-    assert found(report) == ["e121", "e120"]
-    assert report.n_clean == 120
-    assert report.found[0].findings[0].p_value == pytest.approx(1 / 121)
-    with pytest.raises(CalibrationError, match="pass at least 99"):
-        store.scan(fpr=0.01, clean_ids=IDS[:50])
-
-
 def test_an_empty_store_has_nothing_to_find():
     guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
     for cls in (InMemoryVectorStore, FAISS):
@@ -167,23 +137,3 @@ def test_a_store_that_cannot_name_its_ids_says_so():
     Minimal.__abstractmethods__ = frozenset()
     with pytest.raises(NotImplementedError, match=r"define ids\(\) in it"):
         Minimal(None).ids()
-
-
-def test_flipped_labels_that_were_there_before_the_guard_are_found():
-    inner = empty(FAISS)
-    texts = [f"{topic} {i}" for topic in ("billing", "shipping") for i in range(60)]
-    labels = [text.split()[0] for text in texts]
-    labels[5] = "shipping"
-    inner.add_texts(texts, [{"label": label} for label in labels], ids=IDS[:120])
-    guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-    guard.fit(
-        Batch.of(
-            ids=IDS[:120],
-            texts=texts,
-            embeddings=inner.index.reconstruct_n(0, 120),
-            labels=labels,
-        )
-    )
-    store = GuardedVectorStore(inner, guard=guard)
-    assert found(store.scan(quarantine=True)) == ["e5"]
-    assert "e5" not in live(store)

@@ -9,9 +9,10 @@ import pytest
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.adapters.steps import done
 from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.inner import access_to
+from ragshield_langchain.inner import access_to, size_of
 
 KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
@@ -87,11 +88,13 @@ def test_what_is_written_is_read_back_exactly(access):
     batch = batch_of([f"billing {i}" for i in range(8)], IDS)
     access.write(batch, METADATAS)
     assert sorted(access.ids()) == sorted(IDS)
+    assert access.size() == size_of(access._store.as_retriever()) == len(IDS)
     assert content(access) == expected(batch, METADATAS)
     assert set(content(access, ["7", "never", "plain"])) == {"7", "plain"}
     assert access.read([]).documents == access.read(["never"]).documents == []
-    assert {d.id: d.metadata for d in access.get(IDS)} == dict(zip(IDS, METADATAS, strict=True))
-    assert access.get([]) == []
+    found = {document.id: document.metadata for document in done(access.get(IDS))}
+    assert found == dict(zip(IDS, METADATAS, strict=True))
+    assert done(access.get([])) == []
 
 
 def test_a_new_revision_leaves_nothing_of_the_old_one(access):
@@ -153,7 +156,7 @@ def half_way(access, kind):
         yield slice(0, 2)
         raise DiskFullError
 
-    return patch(f"ragshield_langchain.inner.{kind}.chunks", some)
+    return patch("ragshield_langchain.inner.postgres.chunks", some)
 
 
 class _Failing:

@@ -5,7 +5,6 @@ from unittest.mock import patch
 import faiss
 import numpy as np
 import pytest
-from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -137,32 +136,11 @@ def test_what_somebody_else_holds_is_hidden_after_a_refresh(clean, on_file):
     assert len(store.similarity_search(QUERY, k=60)) == 59
 
 
-def test_what_is_confirmed_is_hidden_under_any_id(clean, on_file):
-    quarantine = Quarantine(on_file)
-    quarantine.hold(GOOD.take([3]))
-    quarantine.confirm(["good3"])
-    clean.add_embeddings([(GOOD.texts[3], GOOD.vectors[3].tolist())], ids=["copy"])
-    store = GuardedVectorStore(clean, guard=guard_of(on_file))
-    found = {d.id for d in store.similarity_search(QUERY, k=100)}
-    assert found == set(GOOD.ids) - {"good3"}
-
-
-def test_making_a_store_makes_no_quarantine(clean, on_file, tmp_path):
-    GuardedVectorStore(clean, guard=guard_of(on_file)).similarity_search(QUERY)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_release_shows_it_again_without_a_second_copy(store):
     store.release(["bad0"])
     assert store.get_by_ids(["bad0"])[0].page_content == BAD.texts[0]
     assert store.inner.index.ntotal == len(GOOD) + len(BAD)
     assert store.guard.known(["bad0", "bad1"]) == ["bad0"]
-
-
-def test_a_good_revision_in_its_place_is_shown(store):
-    store.add_documents([Document(id="bad0", page_content="billing all right")])
-    assert store.get_by_ids(["bad0"])[0].page_content == "billing all right"
-    assert "bad0" in {d.id for d in store.similarity_search(QUERY, k=100)}
 
 
 def test_an_audit_leaves_out_what_is_held(store):

@@ -27,21 +27,16 @@ def store():
     return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
 
 
-async def write(store, way, batch_size):
-    if way == "add_documents":
-        documents = (Document(id=i, page_content=t) for i, t in zip(IDS, TEXTS, strict=True))
-        return store.add_documents(documents, batch_size=batch_size)
-    if way == "aadd_documents":
-        documents = (Document(id=i, page_content=t) for i, t in zip(IDS, TEXTS, strict=True))
-        return await store.aadd_documents(documents, batch_size=batch_size)
-    if way == "add_texts":
-        return store.add_texts(iter(TEXTS), ids=IDS, batch_size=batch_size)
-    if way == "aadd_texts":
-        return await store.aadd_texts(iter(TEXTS), ids=IDS, batch_size=batch_size)
-    pairs = ((text, vector_of(text).tolist()) for text in TEXTS)
-    if way == "add_embeddings":
-        return store.add_embeddings(pairs, ids=IDS, batch_size=batch_size)
-    return await store.aadd_embeddings(pairs, ids=IDS, batch_size=batch_size)
+async def write(store, way, **options):
+    given = {
+        "add_documents": (Document(id=i, page_content=t) for i, t in zip(IDS, TEXTS, strict=True)),
+        "add_texts": iter(TEXTS),
+        "add_embeddings": ((text, vector_of(text).tolist()) for text in TEXTS),
+    }[way.replace("aa", "a")]
+    if "documents" not in way:
+        options["ids"] = IDS
+    written = getattr(store, way)(given, **options)
+    return await written if way.startswith("aa") else written
 
 
 WAYS = ["add_documents", "add_texts", "add_embeddings"]
@@ -50,10 +45,12 @@ WAYS = ["add_documents", "add_texts", "add_embeddings"]
 @pytest.mark.parametrize("batch_size", [None, 1, 5, 23, 100])
 @pytest.mark.parametrize("way", [*WAYS, *(f"a{way}" for way in WAYS)])
 async def test_one_report_tells_of_all_parts(store, way, batch_size):
-    assert await write(store, way, batch_size) == IDS
+    told = []
+    assert await write(store, way, batch_size=batch_size, on_report=told.append) == IDS
     assert set(store.inner.store) == set(IDS) - HELD
     assert store.quarantine.held_ids(IDS) == HELD
     report = store.last_report
+    assert told == [report]
     assert report.batch.ids == tuple(IDS)
     assert report.batch.texts == tuple(TEXTS)
     assert {d.entry_id for d in report.quarantined} == HELD
@@ -174,7 +171,7 @@ def test_the_gate_lets_reads_in_together_and_writes_alone():
     def visit(kind):
         start.wait()
         for _ in range(20):
-            with gate.shared() if kind == "read" else gate.exclusive():
+            with gate.entered(alone=kind != "read"):
                 inside[kind] += 1
                 time.sleep(0.0005)
                 seen.append((inside["read"], inside["write"]))

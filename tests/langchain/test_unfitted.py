@@ -3,14 +3,11 @@
 import warnings
 
 import pytest
-from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, group, passages, the_one
-from test_indexing import Lookup, join
+from support import DIM, CountingEmbeddings, Scripted, the_one
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.detectors import CliqueDetector, InstructionDetector
-from ragshield_core.errors import CalibrationError
+from ragshield_core.detectors import InstructionDetector
 from ragshield_langchain import GuardedVectorStore, UnfittedGuardWarning
 
 TEXTS = [f"billing {n}" for n in range(5)]
@@ -45,37 +42,3 @@ async def test_adopting_in_the_background_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnfittedGuardWarning)
         await GuardedVectorStore.aadopt(inner, guard=guard_of(), progress=False)
-
-
-def made(n):
-    known, bad = passages(n, 1), group(4, 3)
-    documents = [
-        Document(id=i, page_content=text, metadata={"source": lineage})
-        for i, text, lineage in zip(known.ids, known.texts, known.lineages, strict=True)
-    ]
-    store = GuardedVectorStore.from_documents(
-        documents,
-        Lookup(join(known, bad)),
-        vectorstore_cls=InMemoryVectorStore,
-        guard=guard_of(CliqueDetector()),
-    )
-    return store, bad
-
-
-def test_calibrating_after_from_documents_works_where_there_are_enough():
-    store, bad = made(300)
-    store.guard.calibrate(at_most=0.05)
-    assert store.guard.calibrated
-    store.add_texts(list(bad.texts), [{"source": lineage} for lineage in bad.lineages])
-    assert len(store.last_report.quarantined) == 4
-
-
-def test_calibrating_after_from_documents_says_what_to_do_where_there_are_too_few():
-    store, _ = made(120)
-    with pytest.raises(
-        CalibrationError, match=r"has 120 entries; it calibrates itself at .*at_most"
-    ):
-        store.guard.calibrate(fpr=0.001)
-    assert not store.guard.calibrated
-    assert store.guard.policy.quarantine_at == 0.01
-    assert store.guard.status().next_at  # goes on collecting

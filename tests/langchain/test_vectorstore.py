@@ -1,10 +1,8 @@
 """The guarded store around FAISS and InMemoryVectorStore: what goes in and what stays out."""
 
-import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from unittest.mock import patch
+from copy import deepcopy
 
 import faiss
 import numpy as np
@@ -17,9 +15,9 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, LENGTH, TOPICS, CountingEmbeddings, Scripted, knowledge_base, vector_of
+from support import DIM, TOPICS, CountingEmbeddings, Scripted, knowledge_base, vector_of
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.errors import (
     InvalidBatchError,
@@ -59,6 +57,7 @@ KNOWN = [document for topic in TOPICS for document in docs(topic, 6)]
 GOOD = docs("billing", 2, prefix="new")
 BAD = docs("shipping", 2, prefix="bad", label="billing")
 MIXED = [GOOD[0], BAD[0], BAD[1], GOOD[1]]
+PROBE = knowledge_base(2, prefix="probe")
 
 
 @pytest.fixture(params=KINDS, ids=KINDS)
@@ -104,36 +103,22 @@ def ids_of(documents):
     return [document.id for document in documents]
 
 
-def learned(guard):
-    """Return what the guard's label centroids hold: label -> count and rounded sum."""
-    detector = guard.detectors[0]
-    return {
-        label: (int(detector._counts[code]), detector._sums[code].round(5).tolist())
-        for label, code in detector._codes.items()
-        if detector._counts[code]
-    }
-
-
-def fresh_fit(inner):
-    """Return what the label centroids of a guard would hold that knows exactly what is live."""
-    sums = {}
-    for _, metadata, vector in live(inner).values():
-        if metadata.get("label") is not None:
-            unit = np.array(vector) / np.linalg.norm(vector)
-            count, total = sums.get(str(metadata["label"]), (0, 0.0))
-            sums[str(metadata["label"])] = (count + 1, total + unit)
-    return {label: (count, total) for label, (count, total) in sums.items()}
-
-
 def assert_in_step(store):
-    """Check that the guard has learned what is live, no more and no less."""
-    ours, expected = learned(store.guard), fresh_fit(store.inner)
-    assert {label: count for label, (count, _) in ours.items()} == {
-        label: count for label, (count, _) in expected.items()
-    }
-    for label, (_, total) in ours.items():
-        np.testing.assert_allclose(total, expected[label][1], atol=2e-5)
-    assert sorted(store.guard.known(list(live(store.inner)))) == sorted(live(store.inner))
+    """Check that the guard knows what is live, no more and no less, and judges by it."""
+    rows = live(store.inner)
+    assert store.guard.known_ids() == set(rows)
+    if not rows:
+        return
+    fresh = guard_of().fit(
+        Batch.of(
+            ids=list(rows),
+            texts=[text for text, _, _ in rows.values()],
+            embeddings=[vector for _, _, vector in rows.values()],
+            labels=[metadata.get("label") for _, metadata, _ in rows.values()],
+        )
+    )
+    ours, expected = (guard.screen(PROBE).scores for guard in (store.guard, fresh))
+    np.testing.assert_allclose(ours["label_centroid"], expected["label_centroid"], atol=1e-4)
 
 
 # Writing
@@ -197,14 +182,6 @@ async def test_generators_are_taken(store):
     assert_in_step(store)
 
 
-def test_vectors_are_stored_as_they_were_embedded(store):
-    store.add_documents(GOOD)
-    for document in GOOD:
-        *_, vector = live(store.inner)[document.id]
-        assert vector == vector_of(document.page_content).tolist()
-        assert np.linalg.norm(vector) == pytest.approx(LENGTH, rel=1e-5)
-
-
 def test_add_embeddings_screens_and_embeds_nothing(store, embedding):
     pairs = [(d.page_content, vector_of(d.page_content).tolist()) for d in MIXED]
     ids = store.add_embeddings(pairs, [d.metadata for d in MIXED], ids_of(MIXED))
@@ -213,29 +190,6 @@ def test_add_embeddings_screens_and_embeds_nothing(store, embedding):
     assert set(live(store.inner)) == {*ids_of(KNOWN), *ids_of(GOOD)}
     assert store.quarantine.held_ids(ids) == set(ids_of(BAD))
     assert_in_step(store)
-
-
-def test_entries_without_a_label_or_of_an_unknown_one_are_admitted_and_reported(store):
-    odd = [
-        Document(id="bare", page_content="shipping bare"),
-        Document(id="none", page_content="shipping none", metadata={"label": None}),
-        Document(id="unknown", page_content="shipping unknown", metadata={"label": "espionage"}),
-    ]
-    store.add_documents(odd)
-    assert {"bare", "none", "unknown"} <= set(live(store.inner))
-    reasons = {item.entry_id: item.reason for item in store.last_report.unjudged}
-    assert "no label" in reasons["bare"]
-    assert "no label" in reasons["none"]
-    assert "'espionage' has 0 entries" in reasons["unknown"]
-    assert_in_step(store)
-
-
-def test_a_policy_can_hold_what_nobody_can_judge(cls, embedding):
-    guard = guard_of(unjudged="quarantine").fit(knowledge_base(5))
-    store = GuardedVectorStore(empty(cls, embedding), guard=guard)
-    store.add_documents([*GOOD, Document(id="bare", page_content="billing bare")])
-    assert set(live(store.inner)) == set(ids_of(GOOD))
-    assert store.quarantine.held_ids(["bare"]) == {"bare"}
 
 
 @pytest.mark.parametrize("number", [int, np.int64, float, bool], ids=lambda kind: kind.__name__)
@@ -360,15 +314,6 @@ def test_a_text_that_the_model_refuses_costs_that_text(cls):
         store.add_texts(["half \ud83d"])
 
 
-def test_a_policy_that_raises_writes_and_holds_nothing(cls, embedding):
-    store = GuardedVectorStore(empty(cls, embedding), guard=guard_of(on_detect="raise"))
-    odd = Document(id="culprit", page_content="x", metadata={"label": ["x"]})
-    with pytest.raises(MalformedEntriesError, match=r"nothing was written or held.*'culprit'"):
-        store.add_documents([*GOOD, odd])
-    assert live(store.inner) == {}
-    assert store.quarantine.count(None) == 0
-
-
 BAD_CALLS = {
     "an empty id": (lambda s: s.add_texts(["a"], ids=[""]), "entry 0: its id is ''"),
     "an id that is a number": (lambda s: s.add_texts(["a"], ids=[7]), "entry 0: its id is of type"),
@@ -393,35 +338,20 @@ def test_bad_input_is_refused_by_name_and_leaves_everything_as_it_was(store, cal
     assert_in_step(store)
 
 
-def test_a_faiss_index_of_another_dimension_refuses_the_first_write(embedding):
-    inner = FAISS(embedding, faiss.IndexFlatL2(DIM + 1), InMemoryDocstore(), {})
-    store = GuardedVectorStore(inner, guard=guard_of())
-    with pytest.raises(InvalidBatchError, match=rf"'{GOOD[0].id}'.*{DIM} dimensions.*{DIM + 1}"):
-        store.add_documents(GOOD)
-    assert live(inner) == {}
-    assert learned(store.guard) == {}
-
-
 def test_metadata_is_stored_unchanged_and_not_shared_with_the_caller(store):
     metadata = {"label": "billing", "page": 3, "tags": ["a", {"b": 1}], "source": "x.pdf"}
-    original = {"label": "billing", "page": 3, "tags": ["a", {"b": 1}], "source": "x.pdf"}
+    original = deepcopy(metadata)
     document = Document(id="one", page_content="billing one", metadata=metadata)
     store.add_documents([document])
     assert document.metadata == original
     assert store.get_by_ids(["one"]) == [document]
     document.metadata["page"] = 4
     document.metadata["new"] = True
+    document.metadata["tags"].append("slipped in")
     assert live(store.inner)["one"][1] == original
     assert store.last_report.batch.metadatas[0] == original
     live(store.inner)["one"][1]["edited"] = True
     assert store.last_report.batch.metadatas[0] == original
-
-
-def test_metadata_inside_metadata_is_not_shared_with_the_caller(store):
-    metadata = {"label": "billing", "tags": ["a"]}
-    store.add_texts(["billing one"], [metadata], ids=["one"])
-    metadata["tags"].append("slipped in")
-    assert live(store.inner)["one"][1]["tags"] == ["a"]
 
 
 def test_flagged_documents_gain_exactly_one_key(cls, embedding):
@@ -441,13 +371,14 @@ async def test_on_detect_raise_writes_nothing(cls, embedding):
     guard = guard_of(on_detect="raise")
     store = GuardedVectorStore(empty(cls, embedding), guard=guard)
     store.add_documents(KNOWN)
-    before, report, state = live(store.inner), store.last_report, learned(guard)
+    before, report = live(store.inner), store.last_report
     with pytest.raises(PoisonedEntryError, match=BAD[0].id) as raised:
         store.add_documents(MIXED)
     assert [d.entry_id for d in raised.value.report.quarantined] == ids_of(BAD)
     with pytest.raises(PoisonedEntryError):
         await store.aadd_documents(MIXED)
-    assert (live(store.inner), learned(guard)) == (before, state)
+    assert live(store.inner) == before
+    assert_in_step(store)
     assert store.quarantine.count(None) == 0
     assert store.last_report is report
 
@@ -460,8 +391,6 @@ def test_an_upsert_replaces_and_the_centroids_follow(store):
     store.add_documents([changed, GOOD[0]])
     assert live(store.inner)["kb-billing-0"][:2] == ("refunds now", {"label": "refunds"})
     assert len(live(store.inner)) == len(KNOWN) + 1
-    assert learned(store.guard)["billing"][0] == 6
-    assert learned(store.guard)["refunds"][0] == 7
     assert_in_step(store)
     for _ in range(3):
         store.add_documents(KNOWN)
@@ -505,22 +434,7 @@ def test_a_document_that_the_guard_never_learned_is_replaced_without_forgetting(
     store.add_documents(
         [Document(id="raw", page_content="billing raw", metadata={"label": "billing"})]
     )
-    assert learned(store.guard)["refunds"][0] == 6
     assert_in_step(store)
-
-
-def test_a_saved_guard_goes_on_around_the_same_store(store, tmp_path):
-    store.guard.save(tmp_path)
-    again = GuardedVectorStore(
-        store.inner, guard=Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    )
-    again.add_documents(MIXED)
-    assert again.quarantine.held_ids(ids_of(MIXED)) == set(ids_of(BAD))
-    again.add_documents(
-        [Document(id="kb-billing-0", page_content="billing v2", metadata={"label": "billing"})]
-    )
-    again.delete(["kb-refunds-0"])
-    assert_in_step(again)
 
 
 def test_threads_that_write_at_once_leave_guard_and_store_in_step(store):
@@ -557,7 +471,7 @@ async def test_delete_forgets_and_passes_over_what_is_missing(store):
 def test_deleting_everything_and_starting_again_works(store):
     store.delete(ids_of(KNOWN))
     assert live(store.inner) == {}
-    assert learned(store.guard) == {}
+    assert_in_step(store)
     store.add_documents(KNOWN)
     assert_in_step(store)
 
@@ -578,26 +492,6 @@ def test_release_puts_the_entry_back_with_its_own_id_and_vector(store, embedding
     assert store.quarantine.log.lines()[-1].actor == "anna"
     assert_in_step(store)
     assert store.similarity_search(bad.page_content, k=1) == [bad]
-
-
-def test_a_released_document_is_admitted_when_it_is_ingested_again(store):
-    store.add_documents(BAD)
-    store.release([BAD[0].id])
-    store.add_documents(BAD)
-    assert [str(d.verdict) for d in store.last_report.decisions] == ["admit", "quarantine"]
-    assert_in_step(store)
-    other = Document(id=BAD[0].id, page_content="shipping other", metadata={"label": "billing"})
-    store.add_documents([other])
-    assert live(store.inner)[BAD[0].id][0] == BAD[0].page_content
-
-
-def test_releasing_what_is_not_held_names_it_and_changes_nothing(store):
-    store.add_documents(BAD)
-    before = live(store.inner)
-    with pytest.raises(QuarantineError, match="'nobody'"):
-        store.release([BAD[0].id, "nobody"])
-    assert live(store.inner) == before
-    assert store.quarantine.count() == 2
 
 
 # Embedding once
@@ -663,7 +557,7 @@ def test_a_new_store_takes_keys_and_options_of_the_store_inside(embedding):
         label_key="topic",
         distance_strategy="MAX_INNER_PRODUCT",
     )
-    assert learned(store.guard)["billing"][0] == 2
+    assert store.last_report.batch.labels == ("billing", "billing")
     assert store.inner.index.metric_type == faiss.METRIC_INNER_PRODUCT
 
 
@@ -780,20 +674,6 @@ def test_a_chain_works_unchanged_and_never_sees_the_poison(cls, store, embedding
 # Ways around
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"),
-    [
-        *((name, FAISS) for name in ("docstore", "index", "serialize_to_bytes", "save_local")),
-        *((name, InMemoryVectorStore) for name in ("store", "dump")),
-    ],
-)
-def test_what_goes_around_the_guard_points_to_inner(embedding, name, owner):
-    store = GuardedVectorStore(empty(owner, embedding), guard=guard_of())
-    with pytest.raises(AttributeError, match=rf"around the guard: use\s+\.inner\.{name}"):
-        getattr(store, name)
-    assert getattr(store.inner, name) is not None
-
-
 def test_what_nobody_has_is_simply_missing(store):
     with pytest.raises(AttributeError, match="'no_such_thing'") as missing:
         _ = store.no_such_thing
@@ -808,148 +688,3 @@ def test_a_store_of_an_unknown_kind_is_refused_with_the_way_out():
         GuardedVectorStore.from_texts(
             ["a"], CountingEmbeddings(), vectorstore_cls=dict, guard=guard_of()
         )
-
-
-# Faults
-
-
-class DiskFullError(OSError):
-    """Raised in the middle of a write."""
-
-
-def breaking(function, times):
-    """Return a function that raises the first ``times`` times."""
-    calls = itertools.count(1)
-
-    def call(*args, **kwargs):
-        if next(calls) <= times:
-            raise DiskFullError
-        return function(*args, **kwargs)
-
-    return call
-
-
-class ClosedDict(dict):
-    """A store.store of InMemoryVectorStore that takes nothing more."""
-
-    def update(self, *_args, **_kwargs):
-        raise DiskFullError
-
-    __setitem__ = update
-
-
-FOREVER = 10**9
-# Where the write breaks, and how often.
-FAULTS = {
-    "memory": (InMemoryVectorStore, "store", FOREVER),
-    "faiss, once": (FAISS, "add_embeddings", 1),
-    "faiss, for good": (FAISS, "add_embeddings", FOREVER),
-    "faiss index": (FAISS, "index.add", 1),
-    "faiss docstore": (FAISS, "docstore.add", 1),
-}
-every_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-
-
-@contextmanager
-def broken(inner, path, times):
-    if path == "store":
-        with patch.object(inner, "store", ClosedDict(inner.store)):
-            yield
-        return
-    owner, name = (inner, path) if "." not in path else (getattr(inner, path.split(".")[0]), "add")
-    with patch.object(owner, name, breaking(getattr(owner, name), times)):
-        yield
-
-
-def store_with(cls):
-    store = GuardedVectorStore(empty(cls, CountingEmbeddings()), guard=guard_of())
-    store.add_documents(KNOWN)
-    return store
-
-
-UPSERT = [
-    Document(id="kb-billing-0", page_content="billing v2", metadata={"label": "billing"}),
-    *MIXED,
-]
-
-
-@every_fault
-@pytest.mark.parametrize("documents", [MIXED, UPSERT], ids=["new", "upsert"])
-def test_a_write_that_fails_changes_nothing_and_a_retry_ends_the_same(fault, documents):
-    cls, *where = fault
-    store, untroubled = store_with(cls), store_with(cls)
-    before, state, report = live(store.inner), learned(store.guard), store.last_report
-    with broken(store.inner, *where), pytest.raises(DiskFullError):
-        store.add_documents(documents)
-    assert live(store.inner) == before
-    assert learned(store.guard) == state
-    assert store.last_report is report
-    assert store.quarantine.held_ids(ids_of(BAD)) == set(ids_of(BAD))
-    assert_in_step(store)
-    for each in (store, untroubled):
-        each.add_documents(documents)
-    assert live(store.inner) == live(untroubled.inner)
-    assert [held.id for held in store.quarantine.list(None)] == ids_of(BAD)
-    assert_in_step(store)
-
-
-@every_fault
-def test_a_release_that_fails_leaves_the_entry_held_and_can_be_repeated(fault):
-    cls, *where = fault
-    store = store_with(cls)
-    store.add_documents(BAD)
-    before = live(store.inner)
-    with broken(store.inner, *where), pytest.raises(DiskFullError):
-        store.release(ids_of(BAD))
-    assert live(store.inner) == before
-    assert store.quarantine.count() == 2
-    assert_in_step(store)
-    store.release(ids_of(BAD))
-    assert {*ids_of(KNOWN), *ids_of(BAD)} == set(live(store.inner))
-    assert_in_step(store)
-
-
-def test_a_release_that_cannot_be_recorded_can_be_repeated(store):
-    store.add_documents(BAD)
-    with (
-        patch.object(store.quarantine, "release", side_effect=DiskFullError),
-        pytest.raises(DiskFullError),
-    ):
-        store.release(ids_of(BAD))
-    assert store.quarantine.count() == 2
-    store.release(ids_of(BAD))
-    assert len(live(store.inner)) == len(KNOWN) + 2
-    assert store.quarantine.count("released") == 2
-    assert_in_step(store)
-
-
-def test_a_quarantine_that_fails_stops_the_write(store):
-    before = live(store.inner)
-    with (
-        patch.object(store.quarantine, "hold", side_effect=DiskFullError),
-        pytest.raises(DiskFullError),
-    ):
-        store.add_documents(MIXED)
-    assert live(store.inner) == before
-    assert_in_step(store)
-
-
-def test_a_delete_that_fails_can_be_repeated(store):
-    with (
-        patch.object(store.inner, "delete", side_effect=DiskFullError),
-        pytest.raises(DiskFullError),
-    ):
-        store.delete(["kb-billing-0"])
-    assert_in_step(store)
-    store.delete(["kb-billing-0"])
-    assert len(live(store.inner)) == len(KNOWN) - 1
-    assert_in_step(store)
-
-
-def test_a_guard_that_cannot_learn_leaves_nothing_half_done_after_a_retry(store):
-    detector = store.guard.detectors[0]
-    with patch.object(detector, "learn", side_effect=DiskFullError), pytest.raises(DiskFullError):
-        store.add_documents(UPSERT)
-    store.add_documents(UPSERT)
-    assert len(live(store.inner)) == len(KNOWN) + len(GOOD)
-    assert_in_step(store)

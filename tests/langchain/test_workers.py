@@ -42,16 +42,6 @@ def known(workers):
     return first
 
 
-def test_what_one_writes_updates_and_deletes_the_other_knows(workers):
-    first, second = workers
-    add(first, a=text(1), b=text(2))
-    add(second, b=text(3), c=text(4))
-    assert known(workers) == live(first) == {"a", "b", "c"}
-    first.delete(["c"])
-    asyncio.run(second.adelete(["a"]))
-    assert known(workers) == live(second) == {"b"}
-
-
 def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers):
     first, second = workers
     add(first, a=text(1), b="score=5 or more")

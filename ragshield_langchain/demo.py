@@ -1,0 +1,156 @@
+"""``ragshield demo``: a question of a help desk, poisoned as PoisonedRAG does it; then a guard."""
+
+from __future__ import annotations
+
+import logging
+import re
+import textwrap
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.findings import printable
+from ragshield_core.tools.evaluate.attacks import craft_passages
+from ragshield_core.tools.evaluate.help_desk import help_desk
+from ragshield_langchain.vectorstore import GuardedVectorStore
+
+QUESTION = "How long does a refund take?"
+WRONG_ANSWER = "two years"
+N_CRAFTED, TOP_K = 5, 3
+# 414 entries justify one in twenty; a knowledge base of a thousand and more one in a hundred.
+FPR = 0.05
+
+console = Console()
+
+
+def demo(
+    database: Annotated[
+        str | None, typer.Option(help="Keep the quarantine there (SQLAlchemy URL).")
+    ] = None,
+) -> None:
+    """Poison a knowledge base with and without a guard, and show what is retrieved and answered."""
+    warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
+    logging.getLogger("ragshield").setLevel(logging.ERROR)  # the tables say it all
+    rows = help_desk()
+    crafted = [
+        {"id": f"crafted-{number}", "text": text}
+        for number, text in enumerate(craft_passages(QUESTION, WRONG_ANSWER, N_CRAFTED), start=1)
+    ]
+    model, vectors = _embedded([row["text"] for row in (*rows, *crafted)])
+    bare, inner = (_faiss_store(model, vectors.shape[1]) for _ in range(2))
+    for store in (bare, inner):
+        _write(store, rows, vectors[: len(rows)])
+    quarantine = Quarantine(database or "sqlite://")
+    guard = Guard.default(FPR, quarantine=quarantine)
+    guarded = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
+
+    console.rule(Text("Poison in, wrong answer; guard on, right answer", style="bold"))
+    _say(
+        f"A knowledge base of {len(rows)} entries in a FAISS store, adopted by a guard at {FPR:.0%}"
+    )
+    console.print(Text(f"  {QUESTION}  ->  {_answer(bare, model)}"))
+
+    _say(f"{N_CRAFTED} passages that say {WRONG_ANSWER!r} are written to the bare store")
+    _write(bare, crafted, vectors[len(rows) :])
+    _show_retrieved(bare, model)
+
+    _say("The same passages, through the guard")
+    _write(guarded, crafted, vectors[len(rows) :])
+    report = guarded.last_report
+    console.print(Text(f"  {report.summary()}"))
+    for decision in report.quarantined[:1]:
+        evidence = printable(decision.findings[0].evidence, 400)
+        console.print(Text(f"  {decision.entry_id}: {evidence}"))
+    _show_retrieved(guarded, model)
+    quarantine.close()
+    if database is None:
+        console.print("\nTo keep the quarantine: ragshield demo --database sqlite:///ragshield.db")
+    console.print("To look at one: ragshield quarantine list --database sqlite:///ragshield.db")
+
+
+def _embedded(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:
+    """Return the model and one vector per text, with progress."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        loading = bar.add_task("loading the model  ", total=1)
+        from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
+
+        embedding = bar.add_task("embedding once     ", total=len(texts), start=False)
+        model = MiniLMEmbeddings(on_progress=lambda n: bar.advance(embedding, n))
+        bar.advance(loading)
+        bar.start_task(embedding)
+        vectors = np.array(model.embed_documents(texts), dtype=np.float32)
+    return model, vectors
+
+
+def _faiss_store(model: Embeddings, dim: int) -> Any:
+    """Return an empty FAISS store as a user would make it."""
+    import faiss  # noqa: PLC0415 - an extra
+    from langchain_community.docstore.in_memory import InMemoryDocstore  # noqa: PLC0415
+    from langchain_community.vectorstores import FAISS  # noqa: PLC0415
+
+    return FAISS(model, faiss.IndexFlatL2(dim), InMemoryDocstore(), {})
+
+
+def _write(store: Any, rows: Sequence[dict[str, str]], vectors: NDArray[np.float32]) -> None:
+    store.add_embeddings(
+        [(row["text"], vector) for row, vector in zip(rows, vectors, strict=True)],
+        metadatas=[{} for _ in rows],
+        ids=[row["id"] for row in rows],
+    )
+
+
+def _say(text: str) -> None:
+    """Print one line of the story."""
+    console.print(Text(f"\n{text}", style="bold"))
+
+
+def _retrieved(store: VectorStore) -> list[Document]:
+    return store.similarity_search(QUESTION, k=TOP_K)
+
+
+def _answer(store: VectorStore, model: Embeddings) -> str:
+    """Return the retrieved sentence that is nearest to the question and is none itself.
+
+    It stands for a language model, which would say the same in more words.
+    """
+    sentences = [
+        sentence
+        for document in _retrieved(store)
+        for sentence in re.split(r"(?<=[.?!]) ", document.page_content)
+        if not sentence.endswith("?")
+    ]
+    question, *vectors = np.array(model.embed_documents([QUESTION, *sentences]))
+    return sentences[int(np.argmax(np.array(vectors) @ question))]
+
+
+def _show_retrieved(store: VectorStore, model: Embeddings) -> None:
+    table = Table(title=Text(f"Top {TOP_K} for: {QUESTION}"))
+    for column in ("entry", "text"):
+        table.add_column(column)
+    for document in _retrieved(store):
+        crafted = str(document.id).startswith("crafted")
+        table.add_row(
+            Text(printable(str(document.id)), style="bold red" if crafted else ""),
+            Text(printable(textwrap.shorten(document.page_content, 80))),
+        )
+    console.print(table)
+    console.print(Text(f"  {QUESTION}  ->  {printable(_answer(store, model), 200)}", style="bold"))
