@@ -47,5 +47,5 @@ def remove(known: Known, keys: Sequence[str]) -> None:
 def _note(known: Known, slots: NDArray[np.int64], judgement: Judgement) -> None:
     """Keep the evidence and the scores of known entries."""
     for channel, evidence in judgement.evidence.items():
-        known.standing[channel].put("tight", slots, evidence.raw.tight)
+        known.tight[channel][slots] = evidence.raw.tight
     known.books.scores[slots] = rounded_up(judgement.scores)

@@ -46,7 +46,7 @@ def judge(
         newcomers = suspected[1].evidence["cross"].newcomers
         lineages = suspected[1].lineages
     for channel in CHANNELS:
-        held, before = Held.of(overlay, weights, known.standing[channel]), None
+        held, before = Held.of(overlay, weights, known.tight[channel]), None
         if suspected is not None:
             before = suspected[1].evidence[channel]
             held = held.suspecting(suspected[0], before)

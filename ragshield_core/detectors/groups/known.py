@@ -15,11 +15,11 @@ from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     CROWD_DISCOUNT,
     DISCOUNTS,
+    SIZES,
     Channel,
     GroupEvidence,
     Held,
     Kin,
-    Standing,
 )
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.detectors.groups.sources import SourceTable, Vocabulary
@@ -66,8 +66,8 @@ class Known:
         Entries and their neighbours.
     books
         Notes on each entry.
-    standing
-        How tight the groups of known entries are, by channel.
+    tight
+        How tight the groups of known entries are, by channel; by slot and group size.
     sources, vocabulary
         Where entries come from, and the words of sources that somebody vouches for.
     ready
@@ -91,7 +91,9 @@ class Known:
     rule: Rule
     graph: SimilarityGraph
     books: Books = field(default_factory=Books)
-    standing: dict[Channel, Standing] = field(init=False)
+    tight: dict[Channel, NDArray[np.float32]] = field(
+        default_factory=lambda: {c: np.zeros((0, len(SIZES)), np.float32) for c in CHANNELS}
+    )
     sources: SourceTable = field(default_factory=SourceTable)
     vocabulary: Vocabulary = field(
         default_factory=lambda: Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
@@ -106,9 +108,6 @@ class Known:
         default_factory=lambda: np.empty(0, dtype=np.float32)
     )
     compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
-
-    def __post_init__(self) -> None:
-        self.standing = {c: Standing(0, rounded=self.graph.rounded) for c in CHANNELS}
 
     @property
     def by_groups(self) -> bool:
@@ -133,11 +132,11 @@ class Known:
         """Return the evidence that a channel holds about the entries of an overlay."""
         if held is None:
             weights = self.books.held_weights(self.graph)
-            held = Held.of(overlay, weights, self.standing[channel])
+            held = Held.of(overlay, weights, self.tight[channel])
         return GroupEvidence(
             overlay,
             channel,
-            self.standing[channel],
+            {"tight": self.tight[channel]},
             overlay.lineage_codes(self.rule.trusted_lineages),
             families=self.families,
             held=held,
@@ -160,8 +159,8 @@ class Known:
         size = max(need, have + have // 2)
         self.books.grow(size)
         self.sources.grow(size)
-        for channel, raw in self.standing.items():
-            self.standing[channel] = raw.part(np.s_[:have], room=size - have)
+        room = np.zeros((size - have, len(SIZES)), dtype=np.float32)
+        self.tight = {c: np.concatenate([tight[:have], room]) for c, tight in self.tight.items()}
 
     def compact(self) -> None:
         """Renumber the entries of the graph, now that many have left."""
@@ -169,7 +168,7 @@ class Known:
         before = self.graph.compact()
         self.books.keep(before)
         self.sources.keep(before)
-        self.standing = {channel: raw.part(before) for channel, raw in self.standing.items()}
+        self.tight = {channel: tight[before] for channel, tight in self.tight.items()}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -178,9 +177,7 @@ class Known:
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         notes, columns = self.books.state(n)
         arrays |= columns
-        for channel in CHANNELS:
-            for name, part in self.standing[channel].part(np.s_[:n]).state().items():
-                arrays[f"raw.{channel}.{name}"] = part
+        arrays |= {f"tight.{channel}": tight[:n] for channel, tight in self.tight.items()}
         if self.kin is not None:
             arrays["kin"] = self.kin.state()
         if self.shares is not None:
@@ -206,11 +203,7 @@ class Known:
         """Return what :meth:`state` described."""
         graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         known = cls(rule=rule, graph=graph, books=Books.restored(values, arrays))
-        for channel in CHANNELS:
-            saved = part_of(arrays, f"raw.{channel}.")
-            known.standing[channel] = Standing.restored(
-                len(known.books), saved, rounded=graph.rounded
-            )
+        known.tight = {c: arrays[f"tight.{c}"].astype(np.float32) for c in CHANNELS}
         if "kin" in arrays:
             known.kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):

@@ -120,7 +120,7 @@ def _gathered(
         found[channel] = evidence = known.evidence(
             overlay, channel, newcomers, tightness=known_tight
         )
-        known.standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
+        known.tight[channel][overlay.numbers] = evidence.raw.tight
     if newcomers is not None and len(graph) >= FEWEST and not again:
         return _without_order(known, overlay, found)
     return found
@@ -199,7 +199,7 @@ def _without_order(
     # What lies beside these groups no longer leans on them.
     evidence = _again(known, overlay, before=found)
     for channel in CHANNELS:
-        known.standing[channel].put("tight", overlay.numbers, evidence[channel].raw.tight)
+        known.tight[channel][overlay.numbers] = evidence[channel].raw.tight
     return evidence
 
 
@@ -214,7 +214,7 @@ def _with_groups(
     while suspected.any():
         joined = suspected.copy()
         for channel, found in evidence.items():
-            held = Held.of(overlay, weights, known.standing[channel])
+            held = Held.of(overlay, weights, known.tight[channel])
             held = held.suspecting(np.flatnonzero(suspected), found)
             theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
             theirs &= found.nearness >= held.bonds[found.members]
@@ -250,7 +250,7 @@ def _again(
 def _measure_edges(known: Known, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
     """Gather the evidence of entries of the graph anew."""
     for channel in channels:
-        known.standing[channel].put("tight", overlay.numbers, 0.0)
+        known.tight[channel][overlay.numbers] = 0.0
     for channel in channels:
         tight = known.evidence(overlay, channel).raw.tight
-        known.standing[channel].put("tight", overlay.numbers, tight)
+        known.tight[channel][overlay.numbers] = tight

@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.agreement import (
     agreement,
 )
 from ragshield_core.detectors.groups.graph import SimilarityGraph
-from ragshield_core.detectors.groups.words import FixedWords, Words
+from ragshield_core.detectors.groups.words import EntryWords, Words
 from ragshield_core.text.copies import spelling, word_hashes
 
 N, K, DIM = 30, 8, 24
@@ -95,7 +95,7 @@ def test_agreement_is_what_the_definition_says(seed):
     for row in range(N):
         columns = np.flatnonzero(new[row])[:4]
         mates[row, : len(columns)] = columns
-    shared = Shared.of(np.arange(N), slots, Words(FixedWords(words)).take, new)
+    shared = Shared.of(np.arange(N), slots, Words(EntryWords(), words).take, new)
     found = agreement(shared, WordShares.of(words), mates, standing, similarities)
     naive = Naive(words, slots, similarities, mates, standing)
     expected = [[naive.agreement(row, n + 1) for n in range(4)] for row in range(N)]
@@ -109,7 +109,7 @@ def test_shared_words_are_those_of_the_texts():
     slots = np.array([[1, 3, -1], [0, 2, 3], [0, 1, 3], [0, -1, 1]])
     new = np.zeros(slots.shape, dtype=bool)
     new[:, 1] = True
-    shared = Shared.of(np.arange(4), slots, Words(FixedWords(words)).take, new)
+    shared = Shared.of(np.arange(4), slots, Words(EntryWords(), words).take, new)
     for row, text in enumerate(texts):
         mine = shared.row == row
         having_new = set(texts[slots[row, 1]].split()) if slots[row, 1] >= 0 else set()
@@ -146,7 +146,7 @@ def test_only_those_count_as_new_who_came_together():
     near = np.ones(overlay.lists.slots.shape, dtype=np.float32)
     arrived = np.full(17, STANDS)
     arrived[11:14], arrived[14:16], arrived[16] = 0, 1, NEW_TO_ALL
-    newcomers = Newcomers(overlay, WordShares.of(list(graph.words)), arrived)
+    newcomers = Newcomers(overlay, WordShares.of(graph.words.take(graph.present)), arrived)
 
     def found(row, n_mates):
         agreed = newcomers.agreed(row, near[:1], n_mates)
