@@ -85,15 +85,10 @@ class InvertedLists:
         rng = np.random.default_rng(seed)
         n = len(slots)
         n_lists = max(1, min(int(LISTS_PER_ROOT * np.sqrt(n)), n // LEAST_ROWS))
-        kmeans = faiss.Kmeans(
-            rows.shape[1],
-            n_lists,
-            niter=ROUNDS,
-            spherical=True,
-            seed=seed,
-            min_points_per_centroid=1,
-        )
-        kmeans.train(rows[np.sort(rng.choice(slots, min(n, ROWS_PER_LIST * n_lists), False))])
+        options = {"niter": ROUNDS, "spherical": True, "min_points_per_centroid": 1}
+        kmeans = faiss.Kmeans(rows.shape[1], n_lists, seed=seed, **options)
+        sample = rng.choice(slots, min(n, ROWS_PER_LIST * n_lists), replace=False)
+        kmeans.train(rows[np.sort(sample)])
         centroids = np.ascontiguousarray(kmeans.centroids)
         numbers = np.empty(len(rows), dtype=np.int64)  # by slot
         for start in range(0, n, CHUNK_ROWS):
@@ -194,5 +189,6 @@ def _first(near: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Mark the nearest lists of each query, shape as ``near``."""
     width = min(FIRST, near.shape[1])
     first = np.zeros(near.shape, dtype=np.bool_)
-    np.put_along_axis(first, np.argpartition(near, -width, axis=1)[:, -width:], True, axis=1)
+    nearest = np.argpartition(near, -width, axis=1)[:, -width:]
+    np.put_along_axis(first, nearest, values=True, axis=1)
     return first

@@ -219,12 +219,19 @@ class SimilarityGraph:
             self.index = StoredIndex.of(before, table)
         self._last = None
 
-    def copied(self, slots: NDArray[np.int64], lists: Lists) -> NDArray[np.float32]:
-        """Return how much of the shorter text is in the other, along the edges of lists of slots.
+    def copied(
+        self, numbers: NDArray[np.int64], lists: Lists, new: Sequence[NDArray[np.uint32]] = ()
+    ) -> NDArray[np.float32]:
+        """Return how much of the shorter text is in the other, along the edges of lists of entries.
 
-        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
+        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0. ``new`` has the words
+        of entries whose numbers come behind the slots.
         """
-        return self.share(self._copied(slots, lists, Words(self.words)))
+        copied = np.zeros(lists.slots.shape, dtype=np.float32)
+        near = self.relative(lists.similarities) > COMPARE_ABOVE
+        words = Words(self.words, new)
+        copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
+        return self.share(copied)
 
     def relative(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return cosines as if unrelated entries had one of 0, as ``cosines``; -1 at least.
@@ -238,15 +245,6 @@ class SimilarityGraph:
     def absolute(self, relative: float) -> float:
         """Return the cosine of a relative one."""
         return 1.0 - (1.0 - relative) * (self.unrelated or 1.0)
-
-    def _copied(
-        self, numbers: NDArray[np.int64], lists: Lists, words: Words
-    ) -> NDArray[np.float32]:
-        """Compare the texts along the edges of lists."""
-        copied = np.zeros(lists.slots.shape, dtype=np.float32)
-        near = self.relative(lists.similarities) > COMPARE_ABOVE
-        copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
-        return copied
 
     def share(self, copied: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return shares of copied text as the graph has them."""
@@ -339,7 +337,7 @@ class SimilarityGraph:
         if self.rounded:
             new = new.rounded()
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self.share(self._copied(own, new, Words(self.words, words)))
+        new.copied[:] = self.copied(own, new, words)
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(

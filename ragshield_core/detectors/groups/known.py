@@ -9,13 +9,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.agreement import Newcomers, WordShares
-from ragshield_core.detectors.groups.books import Books
+from ragshield_core.detectors.groups.agreement import (
+    NEW_TO_ALL,
+    STANDS,
+    Newcomers,
+    WordShares,
+)
+from ragshield_core.detectors.groups.books import ARRIVING, TURNS, Books
 from ragshield_core.detectors.groups.evidence import (
-    CHANNELS,
     CROWD_DISCOUNT,
     DISCOUNTS,
-    SIZES,
     Channel,
     GroupEvidence,
     Held,
@@ -23,7 +26,7 @@ from ragshield_core.detectors.groups.evidence import (
 )
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.detectors.groups.sources import SourceTable, Vocabulary
-from ragshield_core.detectors.groups.usual import Usual
+from ragshield_core.detectors.groups.usual import COPIES, Usual, lineages_of
 from ragshield_core.state import part_of
 
 # As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
@@ -66,8 +69,6 @@ class Known:
         Entries and their neighbours.
     books
         Notes on each entry.
-    tight
-        How tight the groups of known entries are, by channel; by slot and group size.
     sources, vocabulary
         Where entries come from, and the words of sources that somebody vouches for.
     ready
@@ -91,9 +92,6 @@ class Known:
     rule: Rule
     graph: SimilarityGraph
     books: Books = field(default_factory=Books)
-    tight: dict[Channel, NDArray[np.float32]] = field(
-        default_factory=lambda: {c: np.zeros((0, len(SIZES)), np.float32) for c in CHANNELS}
-    )
     sources: SourceTable = field(default_factory=SourceTable)
     vocabulary: Vocabulary = field(
         default_factory=lambda: Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
@@ -132,11 +130,11 @@ class Known:
         """Return the evidence that a channel holds about the entries of an overlay."""
         if held is None:
             weights = self.books.held_weights(self.graph)
-            held = Held.of(overlay, weights, self.tight[channel])
+            held = Held.of(overlay, weights, self.books.tight[channel])
         return GroupEvidence(
             overlay,
             channel,
-            {"tight": self.tight[channel]},
+            {"tight": self.books.tight[channel]},
             overlay.lineage_codes(self.rule.trusted_lineages),
             families=self.families,
             held=held,
@@ -145,6 +143,40 @@ class Known:
             before=before,
             tightness=tightness,
         )
+
+    def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
+        """Return who came together; ``None`` where words were not counted.
+
+        No more at once than was taken as new when the usual was measured: else a large batch would
+        be suspicious for being one.
+        """
+        if self.shares is None:  # there were too few entries
+            return None
+        graph, n_new = self.graph, len(overlay.batch)
+        if not n_new:
+            return self.newcomers_by_turn(overlay)
+        there = np.concatenate([~graph.gone, np.ones(n_new, dtype=np.bool_)])
+        later = np.cumsum(there[::-1])[::-1] - 1
+        together = later // max(1, round(ARRIVING * len(graph)))
+        arrived = np.where(recent, together, STANDS)
+        arrived[: graph.n_slots][self.books.is_held(np.s_[: graph.n_slots])] = NEW_TO_ALL
+        return Newcomers(overlay, self.shares, arrived)
+
+    def newcomers_by_turn(self, overlay: Overlay) -> Newcomers | None:
+        """Return the same as it was measured: as if each part of the graph had come together."""
+        if self.shares is None:
+            return None
+        return Newcomers(overlay, self.shares, self.books.turns(self.graph, TURNS))
+
+    def lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
+        """Return :func:`.usual.lineages_of` entries, each part of the graph come last in turn."""
+        turn = self.books.turns(self.graph, turns)
+        lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
+        for number in range(turns):
+            mine = turn[overlay.numbers] == number
+            for kind, found_in in lineages_of(overlay, turn == number).items():
+                lineages[kind][mine] = found_in[mine]
+        return lineages
 
     def watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
         """Return the rows of an overlay that are known entries which can be recalled."""
@@ -159,8 +191,6 @@ class Known:
         size = max(need, have + have // 2)
         self.books.grow(size)
         self.sources.grow(size)
-        room = np.zeros((size - have, len(SIZES)), dtype=np.float32)
-        self.tight = {c: np.concatenate([tight[:have], room]) for c, tight in self.tight.items()}
 
     def compact(self) -> None:
         """Renumber the entries of the graph, now that many have left."""
@@ -168,7 +198,6 @@ class Known:
         before = self.graph.compact()
         self.books.keep(before)
         self.sources.keep(before)
-        self.tight = {channel: tight[before] for channel, tight in self.tight.items()}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -177,7 +206,6 @@ class Known:
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         notes, columns = self.books.state(n)
         arrays |= columns
-        arrays |= {f"tight.{channel}": tight[:n] for channel, tight in self.tight.items()}
         if self.kin is not None:
             arrays["kin"] = self.kin.state()
         if self.shares is not None:
@@ -203,7 +231,6 @@ class Known:
         """Return what :meth:`state` described."""
         graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         known = cls(rule=rule, graph=graph, books=Books.restored(values, arrays))
-        known.tight = {c: arrays[f"tight.{c}"].astype(np.float32) for c in CHANNELS}
         if "kin" in arrays:
             known.kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):
