@@ -373,7 +373,8 @@ def kinds(n: int, rounds: int) -> str:
 
 {len(known):,} real vectors, past {len(real()):,} with noise; {N_QUERIES:,} held-out queries,
 k = {K}. FAISS looks into {probes} of its
-{int(LISTS_PER_ROOT * len(known) ** 0.5):,} lists. Candidates of all others are ranked by the float32 vectors, which are counted as memory, as a multiple of them.{note}
+{int(LISTS_PER_ROOT * len(known) ** 0.5):,} lists. Candidates of all others are ranked by the
+float32 vectors, which are counted as memory, as a multiple of them.{note}
 
 | index | build (s) | search 1 (ms) | {BATCH} (ms) | {N_QUERIES:,} (ms) | add {BATCH} (ms) | """
         f"remove {BATCH} (ms) | memory | recall@{K} |\n|---|---|---|---|---|---|---|---|---|\n"

@@ -17,7 +17,6 @@ from ragshield_core.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.lists import SHRUNK, InvertedLists
 from ragshield_core.neighbors.rows import (
-    CHUNK_ROWS,
     DAMAGE,
     Neighbors,
     check_k,
@@ -202,9 +201,11 @@ class NeighborIndex(EntryIndex):
         check_rows("embeddings", embeddings, self.dim, ids)
         slots = self.hand_out(ids)
         if self.capacity > len(self._rows):
-            # Large memory is moved by the system, and not copied; nobody has a view on it.
+            # A new array: a search that a time limit left behind may still read the old one.
             room = max(self.capacity, len(self._rows) * 9 // 8)
-            self._rows.resize((room, self.dim), refcheck=False)
+            grown = np.empty((room, self.dim), dtype=np.float32)
+            grown[: len(self._rows)] = self._rows
+            self._rows = grown
         self._rows[slots] = embeddings
         if self.lists is not None:
             self.lists.add(slots, embeddings)
@@ -241,10 +242,7 @@ class NeighborIndex(EntryIndex):
             these rows.
         """
         before = self.renumber()
-        for start in range(0, len(before), CHUNK_ROWS):  # rows only move forward
-            part = before[start : start + CHUNK_ROWS]
-            self._rows[start : start + len(part)] = self._rows[part]
-        self._rows.resize((len(before), self.dim), refcheck=False)
+        self._rows = self._rows[before]
         if self.lists is not None:
             self.lists = self.lists.renumbered(before)
         return before

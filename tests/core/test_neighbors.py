@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors import corpus, lists, threads
-from ragshield_core.neighbors import index as index_module
 from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors
 from ragshield_core.neighbors.index import NeighborIndex
@@ -89,7 +88,6 @@ def small_chunks(monkeypatch):
         (corpus, "QUERY_ROWS", 32),
         (lists, "CHUNK_ROWS", 32),
         (lists, "QUERIES", 8),
-        (index_module, "CHUNK_ROWS", 32),
     ]:
         monkeypatch.setattr(module, name, value)
 
