@@ -287,14 +287,15 @@ class NeighborIndex(EntryIndex):
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays without objects."""
         slots = self.present
-        values = {
+        values: dict[str, Any] = {
             "format": FORMAT,
             "dim": self.dim,
             "exact_up_to": self.exact_up_to,
             "seed": self.seed,
             "capacity": self.capacity,
         }
-        arrays = {"slots": slots, "vectors": self._rows[slots]} | packed(self.ids)
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self._rows[slots]}
+        arrays |= packed(self.ids)
         if self.lists is not None:
             values |= {"reach": self.lists.reach, "n_sorted": self._n_sorted}
             arrays["lists"] = self.lists.numbers_of(slots)
