@@ -29,7 +29,6 @@ from rich.progress import track
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.neighbors.corpus import pairs_above
 
 DIM = 384
 RESULTS = Path(__file__).parent / "results"
@@ -70,7 +69,6 @@ def audit_ratios(n: int, rounds: int) -> list[str]:
         "audit, texts compared": lambda: CliqueDetector().audit(corpus),
         "audit, vectors only": lambda: CliqueDetector().audit(bare),
         "reference rule, vectors only": lambda: CliqueDetector(rule="cleanbase").audit(bare),
-        "all pairs above a known threshold": lambda: pairs_above(bare.embeddings, 0.8),
     }
     times: dict[str, list[float]] = {name: [] for name in passes}
     for _ in track(range(rounds), description=f"audits of {n}"):

@@ -138,10 +138,6 @@ class EmbedderChangedError(CanaryError):
     """The embedder, or k, is not that of the baseline: a comparison would show drift everywhere."""
 
 
-class TooManyPairsError(RAGShieldError, ValueError):
-    """More pairs are alike than the caller allowed for; none is returned rather than some."""
-
-
 class SourceError(RAGShieldError, ValueError):
     """A knowledge base on disk that cannot be read; the message names the file and the row."""
 

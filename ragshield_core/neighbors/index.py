@@ -1,14 +1,13 @@
-"""Nearest entries by cosine: an index for a knowledge base that changes, and whole-corpus passes.
+"""Nearest entries by cosine, in a knowledge base that changes.
 
-:class:`NeighborIndex` answers for new entries, exactly up to a size and through inverted lists
-above it; :func:`all_neighbors` and :func:`pairs_above` compare a whole corpus with itself. All take
+:class:`NeighborIndex` answers exactly up to a size and through inverted lists above it. Vectors are
 float32 rows of unit length, so that an inner product is a cosine.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,20 +15,16 @@ from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.ids import packed, unpacked
-from ragshield_core.neighbors.listed import ListedRows
-from ragshield_core.neighbors.lists import EXACT_REACH, InvertedLists
+from ragshield_core.neighbors.lists import SHRUNK, InvertedLists
 from ragshield_core.neighbors.rows import (
     DAMAGE,
-    MERGED_CHUNKS,
     Neighbors,
     check_k,
     check_rows,
-    load_faiss,
-    merged,
-    none_found,
+    exact,
     raise_damaged,
 )
-from ragshield_core.neighbors.slots import Slots, repeated
+from ragshield_core.neighbors.slots import Slots
 
 # A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
@@ -38,12 +33,8 @@ EXACT_UP_TO = 25_000
 FORMAT = 1
 
 
-class EntryIndex(ABC):
+class EntryIndex(Slots, ABC):
     """Nearest entries by cosine, wherever their vectors are.
-
-    Every entry gets a slot: slots are counted up, so that they tell who came first, and callers may
-    keep arrays of their own by slot (``capacity`` long). Those of entries that were removed are not
-    handed out again; once there are many, :meth:`compact` renumbers the entries.
 
     Parameters
     ----------
@@ -52,29 +43,8 @@ class EntryIndex(ABC):
     """
 
     def __init__(self, dim: int) -> None:
+        super().__init__()
         self.dim = dim
-        self._slots = Slots()
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __contains__(self, entry_id: object) -> bool:
-        return entry_id in self._slots
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all entries, in the order in which they came."""
-        return self._slots.ids(self._slots.present)
-
-    @property
-    def capacity(self) -> int:
-        """Number of slots handed out so far: every slot is below it."""
-        return self._slots.capacity
-
-    @property
-    def sparse(self) -> bool:
-        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
-        return self._slots.sparse
 
     @property
     def store(self) -> str | None:
@@ -94,24 +64,6 @@ class EntryIndex(ABC):
     def let_go(self) -> int:
         """Drop the vectors that the store has by now; return how many."""
         return 0
-
-    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        return self._slots.of(ids)
-
-    def among(self, ids: Iterable[str]) -> list[str]:
-        """Return which of the ids are in the index, each once."""
-        return self._slots.among(ids)
-
-    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
-        """Return the id of each slot.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
-        """
-        return self._slots.ids(self._slots.known(slots))
 
     @abstractmethod
     def add(
@@ -186,8 +138,7 @@ class NeighborIndex(EntryIndex):
     -----
     Vectors are kept once, in float32. Lists decide only which entries a query is compared with:
     similarities are always those of the float32 vectors, and clones, which share a list, are all
-    compared. :class:`~ragshield_core.neighbors.lists.InvertedLists` says how many are missed.
-    Queries for which lists hold too few entries are answered exactly.
+    compared. Queries for which lists hold too few entries are answered exactly.
 
     Searches may run beside each other, but not beside :meth:`add` or :meth:`remove`.
 
@@ -210,25 +161,14 @@ class NeighborIndex(EntryIndex):
         super().__init__(dim)
         self.exact_up_to = exact_up_to
         self.seed = seed
-        self._rows = ListedRows(dim, seed)
+        self._rows = np.empty((0, dim), dtype=np.float32)  # by slot; NaN where removed
+        self.lists: InvertedLists | None = None
+        self._n_sorted = 0  # entries when lists were made
 
     @property
     def exact(self) -> bool:
         """Whether searches compare with every entry."""
-        return self._rows.lists is None
-
-    @property
-    def rows(self) -> ListedRows:
-        """The vectors by slot, as they are kept."""
-        return self._rows
-
-    @property
-    def bytes_per_entry(self) -> float:
-        """Memory per entry present, in bytes: vectors, lists and tables; 0.0 if there is none.
-
-        Python objects, for the ids, are estimated.
-        """
-        return (self._slots.nbytes + self._rows.nbytes) / len(self) if len(self) else 0.0
+        return self.lists is None
 
     def add(
         self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
@@ -259,14 +199,18 @@ class NeighborIndex(EntryIndex):
             msg = f"embeddings has {len(embeddings)} rows for {len(ids)} ids, expected one per id."
             raise InvalidBatchError(msg)
         check_rows("embeddings", embeddings, self.dim, ids)
-        self._slots.check_new(ids)
-        slots = self._slots.add(ids)
-        self._rows.append(embeddings)
-        if more:
-            return slots
-        outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
-        if outgrown:
-            self._rows.sort()
+        slots = self.hand_out(ids)
+        if self.capacity > len(self._rows):
+            # A new array: a search that a time limit left behind may still read the old one.
+            room = max(self.capacity, len(self._rows) * 9 // 8)
+            grown = np.empty((room, self.dim), dtype=np.float32)
+            grown[: len(self._rows)] = self._rows
+            self._rows = grown
+        self._rows[slots] = embeddings
+        if self.lists is not None:
+            self.lists.add(slots, embeddings)
+        if not more:
+            self._sort_if_needed()
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -283,14 +227,9 @@ class NeighborIndex(EntryIndex):
             A :class:`ValueError` that names the id that is unknown or repeated; nothing was
             removed then.
         """
-        slots = self._slots.remove(ids)
-        self._rows.remove(slots)
-        if not self.exact:
-            # Half, not all of it, so that a size that swings around the line does not sort again.
-            if 2 * len(self) <= self.exact_up_to or not len(self):
-                self._rows.unsort()
-            elif self._rows.outgrown:
-                self._rows.sort()
+        slots = self.take_back(ids)
+        self._rows[slots] = np.nan
+        self._sort_if_needed()
         return slots
 
     def compact(self) -> NDArray[np.int64]:
@@ -302,10 +241,10 @@ class NeighborIndex(EntryIndex):
             Shape (n,): the slots that they had, by the new ones. Of an array by slot, callers keep
             these rows.
         """
-        numbers = np.full(self.capacity, -1, dtype=np.int64)
-        before = self._slots.compact()
-        numbers[before] = np.arange(len(before))
-        self._rows.renumber(before, numbers)
+        before = self.renumber()
+        self._rows = self._rows[before]
+        if self.lists is not None:
+            self.lists = self.lists.renumbered(before)
         return before
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
@@ -316,7 +255,12 @@ class NeighborIndex(EntryIndex):
         InvalidBatchError
             A :class:`ValueError`, if a slot was never handed out or its entry was removed.
         """
-        return self._rows.take(self._slots.known(slots))
+        chosen = np.asarray(slots, dtype=np.int64)
+        there = (chosen >= 0) & (chosen < self.capacity)
+        rows = self._rows[np.where(there, chosen, 0)] if len(self._rows) else self._rows[:0]
+        if not there.all() or np.isnan(rows[:, :1]).any():
+            self.ids_of(chosen)  # names the slot
+        return rows
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest entries of each query.
@@ -335,12 +279,14 @@ class NeighborIndex(EntryIndex):
         """
         check_k(k)
         check_rows("embeddings", embeddings, self.dim)
-        queries = np.ascontiguousarray(embeddings)
-        return self._search_exactly(queries, k) if self.exact else self._rows.search(queries, k)
+        queries, rows = np.ascontiguousarray(embeddings), self._rows[: self.capacity]
+        if self.lists is None:
+            return exact(queries, rows, k)
+        return self.lists.search(queries, k, rows)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays without objects."""
-        arrays = self._rows.state()
+        slots = self.present
         values: dict[str, Any] = {
             "format": FORMAT,
             "dim": self.dim,
@@ -348,9 +294,13 @@ class NeighborIndex(EntryIndex):
             "seed": self.seed,
             "capacity": self.capacity,
         }
-        if self._rows.lists is not None:
-            values["lists"] = {"reach": self._rows.lists.reach}
-        return values, arrays | packed(self._slots.ids(arrays["slots"]))
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self._rows[slots]}
+        arrays |= packed(self.ids)
+        if self.lists is not None:
+            values |= {"reach": self.lists.reach, "n_sorted": self._n_sorted}
+            arrays["lists"] = self.lists.numbers_of(slots)
+            arrays["centroids"] = self.lists.centroids.copy()
+        return values, arrays
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -382,69 +332,70 @@ class NeighborIndex(EntryIndex):
             exact_up_to=_whole(values["exact_up_to"]),
             seed=_whole(values["seed"]),
         )
-        vectors = arrays["vectors"]
-        index._slots = saved_slots(values, arrays)
-        slots = arrays["slots"]
+        take_saved_slots(index, values, arrays)
+        vectors, slots = arrays["vectors"], arrays["slots"]
         if vectors.shape != (len(slots), index.dim):
             raise_damaged("ids, slots and vectors do not have the same length")
         check_rows("vectors", vectors, index.dim)
-        if "places" in arrays and _integers(arrays["places"]).shape != slots.shape:
-            raise_damaged("its places are not one whole number per entry")
-        lists = _saved_lists(values, arrays, vectors.shape)
-        index._rows = ListedRows.restored(index.seed, index.capacity, arrays, lists)
-        if lists is None and len(index) > index.exact_up_to:
-            index._rows.sort()
+        index._rows = np.full((index.capacity, index.dim), np.nan, dtype=np.float32)
+        index._rows[slots] = vectors
+        if "reach" in values:
+            index.lists = _saved_lists(values, arrays, index.dim)
+            index._n_sorted = _whole(values["n_sorted"])
+        else:
+            index._sort_if_needed()
         return index
 
-    def _search_exactly(self, queries: NDArray[np.float32], k: int) -> Neighbors:
-        faiss = load_faiss()
-
-        best = none_found(len(queries), k)
-        if not len(queries):
-            return best
-        parts = []  # of several chunks, so that they are sorted once
-        for slots, rows in self._rows.filled():
-            similarities, found = faiss.knn(
-                queries, rows, min(k, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
-            )
-            parts.append(Neighbors(slots[found], similarities))
-            if len(parts) == MERGED_CHUNKS:
-                best, parts = merged([best, *parts], k), []
-        return merged([best, *parts], k)
+    def _sort_if_needed(self) -> None:
+        """Make lists, or make them anew, or put all entries together, where their number asks."""
+        n = len(self)
+        if self.lists is None:
+            wanted = n > self.exact_up_to
+        elif 2 * n <= self.exact_up_to or not n:
+            # Half, not all of it, so that a size that swings around the line does not sort again.
+            self.lists, wanted = None, False
+        else:
+            wanted = self.lists.outgrown or n < SHRUNK * self._n_sorted
+        if wanted:
+            rows = self._rows[: self.capacity]
+            self.lists = InvertedLists.trained(rows, self.present, self.seed)
+            self._n_sorted = n
 
 
 def _saved_lists(
-    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], shape: tuple[int, ...]
-) -> InvertedLists | None:
-    """Return saved lists, once rows are known to stand in them; None if there are none."""
-    if "lists" not in values:
-        return None
-    reach, numbers, centroids = values["lists"]["reach"], arrays["lists"], arrays["centroids"]
-    if centroids.dtype != np.float32 or centroids.ndim != 2 or centroids.shape[1:] != shape[1:]:  # noqa: PLR2004
+    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int
+) -> InvertedLists:
+    """Return saved lists, once rows are known to stand in them."""
+    slots, numbers, centroids = arrays["slots"], arrays["lists"], arrays["centroids"]
+    if centroids.dtype != np.float32 or centroids.ndim != 2 or centroids.shape[1] != dim:  # noqa: PLR2004
         raise_damaged("its centroids are not rows of float32, as long as its vectors")
     if not np.isfinite(centroids).all():
         raise_damaged("its centroids hold NaN or infinite values")
-    if numbers.dtype != np.int32 or numbers.shape != shape[:1]:
+    if numbers.dtype != np.int32 or numbers.shape != slots.shape:
         raise_damaged("its lists are not one whole number per entry")
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(centroids)):
         raise_damaged("its lists are out of range")
-    if not isinstance(reach, float) or not 0.0 <= reach <= EXACT_REACH:
+    if not isinstance(reach := values["reach"], float) or not np.isfinite(reach):
         raise_damaged(f"the reach of its lists is {reach!r}, not a difference of cosines")
-    return InvertedLists(centroids, reach)
+    return InvertedLists(centroids.copy(), reach, slots, numbers.astype(np.int64))
 
 
-def saved_slots(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Slots:
-    """Return the slots of a saved index, once they are known to fit together."""
-    capacity, slots = _whole(values["capacity"]), _integers(arrays["slots"])
+def take_saved_slots(
+    index: EntryIndex, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Give an index the slots of a saved one, once they are known to fit together."""
+    capacity, slots = _whole(values["capacity"]), arrays["slots"]
     ids = unpacked(arrays)
+    if slots.dtype != np.int64 or slots.ndim != 1:
+        raise_damaged(f"it holds an array of {slots.dtype} where whole numbers belong")
     if slots.shape != (len(ids),):
         raise_damaged("ids, slots and vectors do not have the same length")
     in_range = not len(slots) or (slots.min() >= 0 and slots.max() < capacity)
     if not in_range or len(np.unique(slots)) != len(slots):
         raise_damaged("its slots are repeated or out of range")
     if len(set(ids)) != len(ids):
-        raise_damaged(f"id {repeated(ids)!r} stands in it more than once")
-    return Slots.of_saved(ids, slots, capacity)
+        raise_damaged("an id stands in it more than once")
+    index.take_over(ids, slots, capacity)
 
 
 def _whole(value: object) -> int:
@@ -452,9 +403,3 @@ def _whole(value: object) -> int:
         raise_damaged(f"it holds {value!r} where a whole number belongs")
         raise AssertionError  # pragma: no cover
     return value
-
-
-def _integers(array: NDArray[Any]) -> NDArray[np.int64]:
-    if array.dtype != np.int64 or array.ndim != 1:
-        raise_damaged(f"it holds an array of {array.dtype} where whole numbers belong")
-    return array

@@ -16,9 +16,6 @@ from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborInde
 from ragshield_core.neighbors.labels import Labels
 from ragshield_core.state import part_of
 
-# Neighbours that a search fetches at least: as many as any detector asks for by default, so that
-# the second one to ask finds them there.
-FETCHED = 16
 # The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; a few more
 # than wanted let the ranking by float64 products decide who is the last of the k.
 SPARE = 4
@@ -97,9 +94,6 @@ class Borrower(ABC):
 class KnownEntries:
     """A :class:`NeighborSource` with an index of its own.
 
-    It remembers the last search, so that a second detector that asks about the same entries, or
-    some of them, costs nothing.
-
     Parameters
     ----------
     exact_up_to
@@ -125,7 +119,6 @@ class KnownEntries:
         """Forget everything."""
         self._index: NeighborIndex | None = None
         self._overlooked: frozenset[str] = frozenset()
-        self._last: tuple[Batch, KnownNeighbors] | None = None
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new vector."""
@@ -135,7 +128,6 @@ class KnownEntries:
             self._index = NeighborIndex(entries.dim, exact_up_to=self.exact_up_to)
         self.forget(entries.ids)
         self._index.add(entries.ids, entries.embeddings)
-        self._last = None
 
     def forget(self, ids: Sequence[str]) -> None:
         """Take entries out; ids that are not known are ignored."""
@@ -143,15 +135,10 @@ class KnownEntries:
             self._index.remove(self._index.among(ids))
             if self._index.sparse:
                 self._index.compact()
-        self._last = None
 
     def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
         """Return the k nearest known entries of each entry of a batch; changes nothing."""
-        found = self._recalled(batch, k)
-        if found is None:
-            found = self._search(batch, max(k, FETCHED))
-            self._last = (batch, found)
-        return KnownNeighbors(found.ids[:, :k], found.similarities[:, :k])
+        return self._search(batch, k)
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
         """Return the k nearest other known entries of known ones."""
@@ -170,8 +157,7 @@ class KnownEntries:
 
     def overlook(self, ids: Collection[str]) -> None:
         """Name no neighbours among these entries from now on, until called with none."""
-        if self._overlooked != set(ids):
-            self._overlooked, self._last = frozenset(ids), None
+        self._overlooked = frozenset(ids)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
@@ -191,16 +177,6 @@ class KnownEntries:
             msg = "no entry is known yet; learn the knowledge base first."
             raise NotFittedError(msg)
         return self._index
-
-    def _recalled(self, batch: Batch, k: int) -> KnownNeighbors | None:
-        """Return what the last search found for these entries, if it was about them."""
-        if self._last is None or self._last[1].ids.shape[1] < k:
-            return None
-        last, found = self._last
-        if last is batch:
-            return found
-        rows = rows_within(batch, last)
-        return None if rows is None else KnownNeighbors(found.ids[rows], found.similarities[rows])
 
     def _search(self, batch: Batch, k: int) -> KnownNeighbors:
         if not len(batch):

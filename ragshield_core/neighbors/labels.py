@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.chunks import Column
-from ragshield_core.neighbors.slots import Slots, repeated
+from ragshield_core.neighbors.columns import Column
+from ragshield_core.neighbors.slots import Slots, check_distinct
 
 # The code of an entry without a label.
 NO_LABEL = -1
@@ -58,7 +58,7 @@ class Labels:
     @property
     def ids(self) -> list[str]:
         """The ids of all entries, by row."""
-        return self._rows.ids(self.present)
+        return self._rows.ids
 
     @property
     def codes(self) -> NDArray[np.int32]:
@@ -67,16 +67,16 @@ class Labels:
 
     def ids_at(self, places: NDArray[np.int64]) -> list[str]:
         """Return some of :attr:`ids`."""
-        return self._rows.ids(self.present[places])
+        return self._rows.ids_of(self.present[places])
 
     def reset(self) -> None:
         """Forget everything."""
         self.names: list[str] = []
         self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.beside = [Column(dtype) for dtype in self._types]
+        self.beside = [Column(np.empty(0, dtype)) for dtype in self._types]
         self._codes: dict[str, int] = {}
         self._rows = Slots()
-        self._code_of = Column(np.int32)  # by row
+        self._code_of = Column(np.empty(0, np.int32))  # by row
 
     def take(self, ids: Sequence[str], codes: NDArray[np.int32], names: Sequence[str]) -> None:
         """Be these entries and no others.
@@ -86,9 +86,7 @@ class Labels:
         ValueError
             If an id is repeated, or there is not one code of a label for each.
         """
-        if len(set(ids)) != len(ids):
-            msg = f"id {repeated(ids)!r} stands in it more than once"
-            raise ValueError(msg)
+        check_distinct(ids)
         if codes.shape != (len(ids),):
             msg = f"there are not as many labels as ids ({len(ids)})"
             raise ValueError(msg)
@@ -109,16 +107,16 @@ class Labels:
 
     def drop(self, ids: Sequence[str]) -> None:
         """Know entries no longer; those that are not there are ignored."""
-        rows = self._rows.remove(self._rows.among(ids))
+        rows = self._rows.take_back(self._rows.among(ids))
         self._count(self._code_of.values[rows], -1)
         if self._rows.sparse:
-            before = self._rows.compact()
-            self._code_of = Column.of(self._code_of.values[before])
-            self.beside = [Column.of(column.values[before]) for column in self.beside]
+            before = self._rows.renumber()
+            self._code_of = Column(self._code_of.values[before])
+            self.beside = [Column(column.values[before]) for column in self.beside]
 
     def rows(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the row of each entry, shape (n,); -1 where it is not there."""
-        return self._rows.of(ids)
+        return self._rows.slots_of(ids)
 
     def codes_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the label code of each entry, shape (n,); -1 where there is none."""
@@ -136,7 +134,7 @@ class Labels:
     def _put(self, ids: Sequence[str], codes: NDArray[np.int32]) -> NDArray[np.int64]:
         rows = self.rows(ids)
         new = np.flatnonzero(rows < 0)
-        rows[new] = self._rows.add([ids[place] for place in new.tolist()])
+        rows[new] = self._rows.hand_out([ids[place] for place in new.tolist()])
         self._code_of.append(np.full(len(new), NO_LABEL, dtype=np.int32))
         for column, dtype in zip(self.beside, self._types, strict=True):
             column.append(np.zeros(len(new), dtype=dtype))

@@ -14,17 +14,12 @@ from ragshield_core.errors import InvalidBatchError, StateError
 UNIT_TOLERANCE = 5e-3
 
 
-# 12 MB of 384 dimensions: growing never copies more than that, a matrix product over one chunk is
-# large enough to run at full speed, and one query touches few chunks.
+# Rows of the longest matrix product with one list: 12 MB of 384 dimensions.
 CHUNK_ROWS = 8_192
 
 
 # faiss splits queries into blocks of 4,096 itself, so that smaller calls would only lose speed.
 QUERY_ROWS = 4_096
-
-
-# Chunks whose best rows are sorted together.
-MERGED_CHUNKS = 16
 
 
 # What reading damaged values and arrays raises.
@@ -55,6 +50,19 @@ def load_faiss() -> Any:
     import faiss  # noqa: PLC0415 - see above
 
     return faiss  # its stubs do not know half of what it has
+
+
+def exact(queries: NDArray[np.float32], rows: NDArray[np.float32], k: int) -> Neighbors:
+    """Return the k nearest rows of each query; rows that hold NaN are never found."""
+    faiss = load_faiss()
+    similarities, slots = faiss.knn(queries, rows, k, metric=faiss.METRIC_INNER_PRODUCT)
+    similarities[slots < 0] = -np.inf
+    return Neighbors(slots, similarities)
+
+
+def joined(parts: Sequence[Neighbors], k: int) -> Neighbors:
+    """Return the neighbours of several groups of queries as one."""
+    return Neighbors(*map(np.concatenate, zip(none_found(0, k), *parts, strict=True)))
 
 
 def merged(parts: Sequence[Neighbors], k: int) -> Neighbors:

@@ -16,7 +16,7 @@ from ragshield_core.entries import UNIT_TOLERANCE, row_norms
 from ragshield_core.errors import InvalidBatchError, NeighborsError
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.ids import packed
-from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, saved_slots
+from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, take_saved_slots
 from ragshield_core.neighbors.rows import (
     DAMAGE,
     Neighbors,
@@ -118,8 +118,7 @@ class StoredIndex(EntryIndex):
         The vectors are still here: see :meth:`let_go`.
         """
         stored = cls(index.dim, table, exact_up_to=index.exact_up_to)
-        values, arrays = index.state()
-        stored._slots = saved_slots(values, arrays)
+        stored.take_over(index.ids, index.present, index.capacity)
         stored._local = index
         stored._waiting = dict.fromkeys(_of_store(index.ids))
         return stored
@@ -136,10 +135,10 @@ class StoredIndex(EntryIndex):
         NeighborsError
             If the store lacks one; names it.
         """
-        slots = self._slots.present
+        slots = self.present
         vectors = self._taken(slots, remember=False)
         if (lost := np.flatnonzero(~vectors.any(axis=1))).size:
-            name = self._slots.ids(slots[lost[:1]])[0]
+            name = self.ids_of(slots[lost[:1]])[0]
             msg = (
                 f"{len(lost)} known entries are not in {self._shown} any more "
                 f"({printable(name)!r}), so that they cannot be taken into memory; reconcile the "
@@ -154,7 +153,7 @@ class StoredIndex(EntryIndex):
             "capacity": self.capacity,
         }
         arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": vectors}
-        arrays |= packed(self._slots.ids(slots))
+        arrays |= packed(self.ids)
         return NeighborIndex.restored(values, arrays)
 
     def add(
@@ -164,16 +163,16 @@ class StoredIndex(EntryIndex):
 
         Their vectors are kept until the store has them: it is asked once many wait.
         """
-        self._slots.check_new(ids)
         if len(self._waiting) >= self._ask_at:
             self.let_go()
+        self.check_new(ids)
         self._local.add(ids, embeddings, more=more)
         self._waiting |= dict.fromkeys(_of_store(ids))
-        return self._slots.add(ids)
+        return self.hand_out(ids)
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Remove entries and return the slots that were theirs."""
-        slots = self._slots.remove(ids)
+        slots = self.take_back(ids)
         self._drop(self._local.among(ids))
         return slots
 
@@ -181,7 +180,7 @@ class StoredIndex(EntryIndex):
         """Renumber the entries, without gaps and in the order in which they came."""
         with self._lock:
             self._pages.clear()
-        return self._slots.compact()
+        return self.renumber()
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return the vectors of the given slots, shape (n, dim); zeros where the store has none.
@@ -193,7 +192,7 @@ class StoredIndex(EntryIndex):
         NeighborsError
             If the store is not at hand, or does not answer.
         """
-        return self._taken(self._slots.known(slots), remember=True)
+        return self._taken(np.asarray(slots, dtype=np.int64), remember=True)
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest entries of each query: one round trip, as a rule.
@@ -214,7 +213,7 @@ class StoredIndex(EntryIndex):
             near = self._local.search(embeddings, k)
             there = near.slots >= 0
             slots = np.full(near.slots.shape, -1, dtype=np.int64)
-            slots[there] = self._slots.of(self._local.ids_of(near.slots[there]))
+            slots[there] = self.slots_of(self._local.ids_of(near.slots[there]))
             found = Neighbors(slots, near.similarities)
         n_stored = len(self) - len(self._local)
         if n_stored:
@@ -246,7 +245,7 @@ class StoredIndex(EntryIndex):
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays: no vectors but those kept here."""
-        slots = self._slots.present
+        slots = self.present
         local, arrays = self._local.state()
         return (
             {
@@ -258,7 +257,7 @@ class StoredIndex(EntryIndex):
             },
             {f"local.{key}": array for key, array in arrays.items()}
             | {"slots": slots}
-            | packed(self._slots.ids(slots)),
+            | packed(self.ids),
         )
 
     @classmethod
@@ -280,10 +279,10 @@ class StoredIndex(EntryIndex):
             raise_damaged(f"it is of format {values['stored']}, this version reads {FORMAT}")
         try:
             index = cls(int(values["dim"]), table, expected=str(values["store"]))
-            index._slots = saved_slots(values, arrays)
+            take_saved_slots(index, values, arrays)
             index._local = NeighborIndex.restored(values["local"], part_of(arrays, "local."))
             own = index._local.ids
-            lost = bool((index._slots.of(own) < 0).any())
+            lost = bool((index.slots_of(own) < 0).any())
         except DAMAGE as error:
             raise_damaged(f"{type(error).__name__}: {error}")
             raise AssertionError from error  # pragma: no cover
@@ -335,7 +334,7 @@ class StoredIndex(EntryIndex):
 
     def _known(self, found: FoundEntries) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return slots and unit vectors of what was found; -1 for what does not count."""
-        slots = self._slots.of(found.ids)
+        slots = self.slots_of(found.ids)
         slots[self._local.slots_of(found.ids) >= 0] = -1
         vectors, whole = _unit(found.vectors, self.dim)
         slots[~whole] = -1
@@ -344,6 +343,7 @@ class StoredIndex(EntryIndex):
 
     def _taken(self, slots: NDArray[np.int64], *, remember: bool) -> NDArray[np.float32]:
         unique, inverse = np.unique(slots, return_inverse=True)
+        names = np.array([*self.ids_of(unique), None], dtype=np.object_)[:-1]
         rows = np.zeros((len(unique), self.dim), dtype=np.float32)
         left = np.ones(len(unique), dtype=np.bool_)
         with self._lock:
@@ -354,15 +354,13 @@ class StoredIndex(EntryIndex):
             rows[here] = vectors[place[here]]
             left &= ~here
         missing = np.flatnonzero(left)
-        names = self._slots.ids(unique[missing])
-        local = self._local.slots_of(names)
+        local = self._local.slots_of(names[missing])
         rows[missing[local >= 0]] = self._local.vectors(local[local >= 0])
         missing = missing[local < 0]
         n_lost = 0
         for part in _blocks(missing):
-            names = self._slots.ids(unique[part])
-            row_of = dict(zip(names, part.tolist(), strict=True))
-            known, vectors = self._fetched(names)
+            row_of = dict(zip(names[part], part.tolist(), strict=True))
+            known, vectors = self._fetched(list(row_of))
             where = np.array([row_of[name] for name in known], dtype=np.intp)
             rows[where] = vectors
             n_lost += len(part) - len(known)

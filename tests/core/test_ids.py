@@ -19,20 +19,20 @@ def test_slots_are_those_of_a_dict_whatever_comes_and_goes(steps):
     for step, ids in steps:
         if step == "a":
             new = [i for i in ids if i not in known]
-            known |= zip(new, slots.add(new).tolist(), strict=True)
+            known |= zip(new, slots.hand_out(new).tolist(), strict=True)
             by_slot += new
         elif step == "r":
             gone = [i for i in ids if i in known]
-            assert slots.remove(gone).tolist() == [known.pop(i) for i in gone]
+            assert slots.take_back(gone).tolist() == [known.pop(i) for i in gone]
         else:
             before = sorted(known.values())
-            assert slots.compact().tolist() == before
+            assert slots.renumber().tolist() == before
             known = {i: before.index(slot) for i, slot in known.items()}
             by_slot = sorted(known, key=known.__getitem__)
         assert (len(slots), slots.capacity) == (len(known), len(by_slot))
         wanted = [*by_slot, *ids, "never seen"]
-        assert slots.of(wanted).tolist() == [known.get(i, -1) for i in wanted]
-        assert slots.ids(slots.present) == sorted(known, key=known.__getitem__)
+        assert slots.slots_of(wanted).tolist() == [known.get(i, -1) for i in wanted]
+        assert slots.ids_of(slots.present) == slots.ids == sorted(known, key=known.__getitem__)
 
 
 @given(st.lists(NAMES))

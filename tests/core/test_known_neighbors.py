@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.known import FETCHED, KnownEntries, LabelledEntries
+from ragshield_core.neighbors.known import KnownEntries, LabelledEntries
 
 DIM = 6
 
@@ -66,48 +66,8 @@ def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to):
     together = source.known_neighbors(batch, 8)
     for row in range(30):
         alone = source.known_neighbors(batch.take([row]), 8)
-        source.learn(entries(0, 3))
         np.testing.assert_array_equal(alone.ids[0], together.ids[row])
         np.testing.assert_array_equal(alone.similarities[0], together.similarities[row])
-
-
-def searches(source, monkeypatch):
-    calls = []
-    search = source._index.search
-    monkeypatch.setattr(source._index, "search", lambda *a: calls.append(1) or search(*a))
-    return calls
-
-
-def test_who_asks_second_costs_nothing(monkeypatch):
-    source = KnownEntries()
-    source.learn(entries(60, 1))
-    batch = entries(20, 2, "new")
-    calls = searches(source, monkeypatch)
-    first = source.known_neighbors(batch, 5)
-    again = source.known_neighbors(batch, FETCHED)
-    np.testing.assert_array_equal(first.ids, again.ids[:, :5])
-    part = source.known_neighbors(batch.take([7, 3]), 5)
-    np.testing.assert_array_equal(part.ids, first.ids[[7, 3]])
-    assert len(calls) == 1
-    source.known_neighbors(batch, FETCHED + 1)
-    assert len(calls) == 2
-
-
-def test_what_was_remembered_is_not_taken_for_other_vectors_or_other_knowledge(monkeypatch):
-    source = KnownEntries()
-    source.learn(entries(60, 1))
-    calls = searches(source, monkeypatch)
-    batch = entries(20, 2, "new")
-    source.known_neighbors(batch, 5)
-    same_ids = entries(20, 3, "new")
-    other = source.known_neighbors(same_ids, 5)
-    assert other.ids.tolist() == brute_force(entries(60, 1), same_ids, 5)[0]
-    assert len(calls) == 2
-    nearest = other.ids[:, 0].tolist()
-    source.forget(nearest)
-    assert not set(source.known_neighbors(same_ids, 5).ids.ravel().tolist()) & set(nearest)
-    source.learn(same_ids)
-    assert same_ids.ids[1] not in source.known_neighbors(same_ids, 5).ids[1].tolist()
 
 
 def test_vectors_come_back_by_id_and_a_revision_replaces_the_old_one():

@@ -61,7 +61,7 @@ def test_labels_may_be_few_or_many(n_labels):
 @pytest.mark.parametrize(
     ("ids", "codes", "message"),
     [
-        (["a", "a"], [0, 0], "stands in it more than once"),
+        (["a", "a"], [0, 0], "'a' is duplicated"),
         (["a", "b"], [0], "not as many labels as ids"),
         (["a", "b"], [0, 1], "out of range"),
         (["a", "b"], [0, -2], "out of range"),

@@ -62,13 +62,11 @@ class WordShares:
         self.words, self.counts, self.n_entries = words, counts, n_entries
 
     @classmethod
-    def of(cls, entries: Sequence[NDArray[np.uint32]]) -> WordShares:
-        """Count the words of entries, from :func:`ragshield_core.text.copies.word_hashes`."""
-        return cls.of_all([entries])
+    def of(cls, parts: Iterable[Sequence[NDArray[np.uint32]]]) -> WordShares:
+        """Count the words of entries that come part by part: their words are not kept.
 
-    @classmethod
-    def of_all(cls, parts: Iterable[Sequence[NDArray[np.uint32]]]) -> WordShares:
-        """Count the words of entries that come part by part: their words are not kept."""
+        Words are hashes, from :func:`ragshield_core.text.copies.word_hashes`.
+        """
         words, counts, n = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64), 0
         for entries in parts:
             keys = _distinct(entries)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES
 from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.entries import Batch
 
@@ -38,6 +39,8 @@ class Books:
         it is not held.
     measured
         Entries by which the usual was measured last.
+    tight
+        How tight their groups are, by channel; shape (n, len(SIZES)) each.
     together
         Slots of fitted entries that are suspicious for having come together.
     shuffled
@@ -54,6 +57,7 @@ class Books:
         self.trusted = np.empty(0, dtype=np.bool_)
         self.held_at = np.empty(0, dtype=np.float32)
         self.measured = np.empty(0, dtype=np.bool_)
+        self.tight = {c: np.empty((0, len(SIZES)), dtype=np.float32) for c in CHANNELS}
         self.together = np.empty(0, dtype=np.int32)
         self.shuffled = False
         self.keys: dict[str, list[str]] = {}
@@ -124,18 +128,20 @@ class Books:
 
     def grow(self, size: int) -> None:
         """Make room for more entries."""
-        have = len(self)
-        scores, held_at = np.zeros(size, dtype=np.float32), np.full(size, np.nan, dtype=np.float32)
-        trusted, measured = np.zeros((2, size), dtype=np.bool_)
-        scores[:have], held_at[:have] = self.scores, self.held_at
-        trusted[:have], measured[:have] = self.trusted, self.measured
-        self.scores, self.held_at = scores, held_at
-        self.trusted, self.measured = trusted, measured
+        room = size - len(self)
+        nothing = np.full(room, np.nan, dtype=np.float32)
+        self.held_at = np.concatenate([self.held_at, nothing])
+        self.scores = np.concatenate([self.scores, np.zeros(room, dtype=np.float32)])
+        self.trusted = np.concatenate([self.trusted, np.zeros(room, dtype=np.bool_)])
+        self.measured = np.concatenate([self.measured, np.zeros(room, dtype=np.bool_)])
+        loose = np.zeros((room, len(SIZES)), dtype=np.float32)
+        self.tight = {c: np.concatenate([tight, loose]) for c, tight in self.tight.items()}
 
     def keep(self, before: NDArray[np.int64]) -> None:
         """Renumber entries, given the slot that each had before."""
         self.scores, self.trusted = self.scores[before], self.trusted[before]
         self.held_at, self.measured = self.held_at[before], self.measured[before]
+        self.tight = {channel: tight[before] for channel, tight in self.tight.items()}
         self.together = np.flatnonzero(np.isin(before, self.together)).astype(np.int32)
 
     def state(self, n: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -147,7 +153,7 @@ class Books:
             "held_at": self.held_at[:n],
             "measured": np.flatnonzero(self.measured),
             "together": self.together,
-        }
+        } | {f"tight.{channel}": tight[:n] for channel, tight in self.tight.items()}
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Books:
@@ -160,4 +166,5 @@ class Books:
         books.together = arrays["together"].astype(np.int32)
         books.measured = np.zeros(len(books), dtype=np.bool_)
         books.measured[arrays["measured"]] = True
+        books.tight = {c: arrays[f"tight.{c}"].astype(np.float32) for c in CHANNELS}
         return books

@@ -33,8 +33,6 @@ class Group(NamedTuple):
 
     members: NDArray[np.intp]  # (n, size), the passage itself first
     score: NDArray[np.float64]
-    tight: NDArray[np.float32]
-    rest: NDArray[np.float32]
 
 
 class ConsensusDetector(RetrievalDetector):
@@ -170,7 +168,7 @@ def _groups_of(
     for part, weight in (*weighted, (together, 1.0)):
         # Only as far as another member of the group has it too.
         score += weight * np.minimum(part, part[others].max(axis=1))
-    return Group(members, (score - USUAL) / SPREAD[size], tight, rest)
+    return Group(members, (score - USUAL) / SPREAD[size])
 
 
 def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:

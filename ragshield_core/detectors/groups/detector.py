@@ -8,13 +8,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups import cleanbase
-from ragshield_core.detectors.groups.arriving import lineages_by_turn
 from ragshield_core.detectors.groups.books import TURNS
-from ragshield_core.detectors.groups.changes import insert, remove
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.detectors.groups.judging import as_updates, judge, judge_apart
@@ -179,7 +178,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             known.sources.vouch(entries.sources)
             self._learn_trusted(entries)
         else:
-            insert(known, entries.ids, entries)
+            self._insert(entries.ids, entries)
         self._latest = None
 
     def learn_piece(self, piece: Batch) -> None:
@@ -230,8 +229,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if (known := self._ready) is None:
             return
         self.forget_held(entries.ids)
-        insert(known, known.books.hold(entries), entries, held=True)
-        self._latest = None
+        self._insert(known.books.hold(entries), entries, held=True)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
@@ -287,7 +285,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if len(there) >= self.min_entries:
             overlay = known.graph.part(slots[there])
             evidence = {channel: known.evidence(overlay, channel) for channel in CHANNELS}
-            tied = Tied.of(evidence, np.s_[:], lineages_by_turn(known, overlay, TURNS))
+            tied = Tied.of(evidence, np.s_[:], known.lineages_by_turn(overlay, TURNS))
             scores = tied.columns(Usual.of(tied, robust=True)).max(axis=1)
             found[there] |= scores > audit_threshold(EXTREME)
         return found
@@ -495,10 +493,35 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             measure(known, slots)
             known.books.trusted[slots] = True
 
+    def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
+        """Put entries into the graph under keys, and note what they change around them."""
+        known, graph = self._fitted(), self._fitted().graph
+        self._remove(graph.index.among(keys))  # a write that is repeated
+        overlay = graph.overlay(entries)
+        judgement = judge(known, overlay)
+        start = graph.n_slots
+        graph.learn(keys, overlay)
+        known.make_room()
+        known.sources.put(np.arange(start, graph.n_slots), entries.sources)
+        known.books.n_come += len(entries)
+        known.books.held_at[start : graph.n_slots] = known.books.n_come if held else np.nan
+        _note(known, overlay.numbers, judgement)
+        self._latest = None
+
     def _remove(self, keys: Sequence[str]) -> None:
-        if keys:
-            remove(self._fitted(), keys)
-            self._latest = None
+        """Take keys out of the graph, and judge again the entries that had them as neighbours."""
+        if not keys:
+            return
+        known, graph = self._fitted(), self._fitted().graph
+        gone = graph.index.slots_of(keys)
+        if known.ready:  # what was released, or deleted for good, no longer counts as held
+            known.books.held_at[gone] = np.nan
+        rows = graph.remove(keys)
+        if known.ready and rows.size:
+            _note(known, rows, judge(known, graph.part(rows)))
+        if graph.index.sparse:
+            known.compact()
+        self._latest = None
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
@@ -512,3 +535,10 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             judgement = judge_apart(known, overlay, rows, judge(known, overlay, rows))
             self._latest = (batch, overlay, as_updates(known, overlay, judgement))
         return self._latest[1], self._latest[2]
+
+
+def _note(known: Known, slots: NDArray[np.int64], judgement: Judgement) -> None:
+    """Keep the evidence and the scores of known entries."""
+    for channel, evidence in judgement.evidence.items():
+        known.books.tight[channel][slots] = evidence.raw.tight
+    known.books.scores[slots] = rounded_up(judgement.scores)

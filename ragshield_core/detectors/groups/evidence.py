@@ -20,7 +20,7 @@ corpus in which resemblance is normal raises its own threshold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -135,75 +135,6 @@ class Raw(NamedTuple):
         """Return some rows."""
         return Raw(*(part[rows] for part in self))
 
-    def keeps(self, name: str) -> bool:
-        """Return whether a part is here: all are."""
-        return name in self._fields
-
-    def of(self, name: str, index: Any) -> NDArray[np.float32]:
-        """Return values of one part."""
-        return np.asarray(getattr(self, name)[index])
-
-
-class Standing:
-    """Evidence of the entries of a graph by slot, as far as others are held against it.
-
-    A graph keeps how tight groups are; their contrast is told from that and its lists whenever it
-    is asked for. Where there are no lists, it is here too.
-
-    Parameters
-    ----------
-    n
-        For how many entries there is room.
-    rounded
-        Whether figures are rounded, as lists of the graph are; see
-        :mod:`ragshield_core.detectors.groups.rounded`.
-    parts
-        What is kept of their evidence.
-    """
-
-    def __init__(self, n: int, *, rounded: bool, parts: Sequence[str] = ("tight",)) -> None:
-        self.rounded = rounded
-        dtype = FIGURES.dtype if rounded else np.float32
-        self._parts: dict[str, NDArray[Any]] = {
-            name: np.zeros((n, len(SIZES)), dtype=dtype) for name in parts
-        }
-
-    def keeps(self, name: str) -> bool:
-        """Return whether a part is here."""
-        return name in self._parts
-
-    def of(self, name: str, index: Any) -> NDArray[np.float32]:
-        """Return values of one part."""
-        found = self._parts[name][index]
-        return FIGURES.values(found) if self.rounded else found
-
-    def put(self, name: str, rows: Any, values: NDArray[np.float32] | float) -> None:
-        """Replace one part of the evidence of some entries."""
-        self._parts[name][rows] = FIGURES.codes(values) if self.rounded else values
-
-    def part(self, rows: Any, room: int = 0) -> Standing:
-        """Return that of some entries, and room for more."""
-        found = Standing(0, rounded=self.rounded)
-        for name, values in self._parts.items():
-            some = values[rows]
-            found._parts[name] = np.zeros((len(some) + room, len(SIZES)), dtype=values.dtype)
-            found._parts[name][: len(some)] = some
-        return found
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays."""
-        return dict(self._parts)
-
-    @classmethod
-    def restored(cls, n: int, arrays: Mapping[str, NDArray[Any]], *, rounded: bool) -> Standing:
-        """Return that of n entries which :meth:`state` described, or of none."""
-        standing = cls(n, rounded=rounded)
-        for name, values in standing._parts.items():
-            # Else there is room in name only, which takes no memory.
-            if (saved := arrays[name]).any():
-                values[:] = saved
-        return standing
-
 
 def nearness(
     similarities: NDArray[np.float32], copied: NDArray[np.float32] | float = 0.0
@@ -238,12 +169,12 @@ class Held(NamedTuple):
     bonds: NDArray[np.float32]
 
     @classmethod
-    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Standing) -> Held:
-        """Return what is held, given its weight and its evidence by slot."""
+    def of(cls, overlay: Overlay, weights: NDArray[np.float32], tight: NDArray[np.float32]) -> Held:
+        """Return what is held, given its weight and how tight its groups are, by slot."""
         n = overlay.graph.n_slots + len(overlay.batch)
         held = np.flatnonzero(weights)
         bonds = np.zeros(n, dtype=np.float32)
-        bonds[held] = standing.of("tight", (held, 0))
+        bonds[held] = tight[held, 0]
         later = np.zeros(n - len(weights), dtype=np.float32)
         return cls(np.concatenate([weights, later]), bonds)
 
@@ -313,8 +244,9 @@ class GroupEvidence:
         ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
         both, those within one as ``kin`` has them.
     standing
-        Evidence of the graph's entries, by slot, for those that are not in the overlay; ``None``
-        where all are.
+        Evidence of the graph's entries by slot and group size, for those that are not in the
+        overlay; ``None`` where all are. A graph keeps how tight groups are; their contrast is told
+        from that and its lists whenever it is asked for, unless it is here as well.
     exempt
         Lineage codes whose inner edges are not looked at.
     families
@@ -339,7 +271,7 @@ class GroupEvidence:
         self,
         overlay: Overlay,
         channel: Channel,
-        standing: Standing | Raw | None,
+        standing: Mapping[str, NDArray[np.float32]] | None,
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
@@ -364,7 +296,7 @@ class GroupEvidence:
         self.raw = Raw.empty(n)
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
-        parts = overlay.parts(CHUNK)
+        parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
         in_threads(lambda rows: self._tightness(rows, before), parts, least=2)
         for rows in parts:
             self._contrast(rows)
@@ -392,7 +324,7 @@ class GroupEvidence:
 
     def _evidence_beyond(self, members: NDArray[np.integer[Any]]) -> GroupEvidence | None:
         """Return the evidence of members that are not in the overlay, if it is not kept."""
-        if self._standing is None or self._standing.keeps("near"):
+        if self._standing is None or "near" in self._standing:
             return None
         beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
         if not beyond.size:
@@ -405,7 +337,7 @@ class GroupEvidence:
             families=self._families,
             held=self._held,
             kin=self._kin,
-            tightness=self._standing.of("tight", beyond),
+            tightness=self._standing["tight"][beyond],
         )
 
     def agreed(self, row: int, size: int) -> Agreed | None:
@@ -443,7 +375,7 @@ class GroupEvidence:
             # Where no new entry is among the nearest, the tightness is what it was.
             start = overlay.graph.n_slots
             same = (own < start) & (group < start).all(axis=1)
-            tight[same] = self._standing.of("tight", own[same])
+            tight[same] = self._standing["tight"][own[same]]
         else:
             same = np.zeros(len(own), dtype=np.bool_)
         tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
@@ -525,8 +457,8 @@ class GroupEvidence:
         here = getattr(self.raw, part)[position, column]
         outside = (position < 0) & (numbers >= 0)
         if self._standing is not None and outside.any():
-            if self._standing.keeps(part):
-                here[outside] = self._standing.of(part, (numbers[outside], column))
+            if part in self._standing:
+                here[outside] = self._standing[part][numbers[outside], column]
             elif self._beyond is not None:
                 here[outside] = self._beyond.of(part, column, numbers[outside])
         here[numbers < 0] = 0.0
@@ -534,7 +466,7 @@ class GroupEvidence:
 
     def _kept(self, figures: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return figures as the graph has them."""
-        return FIGURES.rounded(figures) if self._overlay.graph.rounded else figures
+        return FIGURES(figures) if self._overlay.graph.rounded else figures
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:

@@ -9,18 +9,18 @@ would come; the graph itself is not touched. Learning the batch writes the overl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.rounded import COSINES, SHARES
-from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, FixedWords, Words
+from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, Words
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.corpus import all_neighbors, neighbors_in_turn
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
-from ragshield_core.neighbors.listed import ListedRows
+from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
 from ragshield_core.neighbors.table import VectorTable, Where
@@ -44,7 +44,7 @@ NO_LINEAGE = -1
 Rows = slice | NDArray[np.intp]
 
 
-class Lists:
+class Lists(NamedTuple):
     """Neighbour lists of some rows, nearest first.
 
     Attributes
@@ -58,13 +58,9 @@ class Lists:
         Shape (n, k), float32, [0, 1]: how much of the shorter text is in the other.
     """
 
-    def __init__(
-        self,
-        slots: NDArray[Any],
-        similarities: NDArray[np.float32],
-        copied: NDArray[np.float32],
-    ) -> None:
-        self.slots, self.similarities, self.copied = slots, similarities, copied
+    slots: NDArray[Any]
+    similarities: NDArray[np.float32]
+    copied: NDArray[np.float32]
 
     @classmethod
     def empty(cls, n: int, k: int, dtype: type[np.int64 | np.int32] = np.int64) -> Lists:
@@ -77,24 +73,17 @@ class Lists:
 
     def take(self, rows: Any) -> Lists:
         """Return the lists of some rows."""
-        return Lists(self.slots[rows], self.similarities[rows], self.copied[rows])
-
-    part = take
+        return Lists(*(column[rows] for column in self))
 
     def sorted(self) -> Lists:
         """Return the lists with the nearest first again."""
         order = np.argsort(-self.similarities, axis=1, kind="stable")
-        return Lists(
-            np.take_along_axis(self.slots, order, 1),
-            np.take_along_axis(self.similarities, order, 1),
-            np.take_along_axis(self.copied, order, 1),
-        )
+        return Lists(*(np.take_along_axis(column, order, 1) for column in self))
 
     def put(self, rows: Any, other: Lists) -> None:
         """Replace the lists of some rows."""
-        self.slots[rows] = other.slots
-        self.similarities[rows] = other.similarities
-        self.copied[rows] = other.copied
+        for mine, theirs in zip(self, other, strict=True):
+            mine[rows] = theirs
 
     def grown(self, n: int) -> Lists:
         """Return the same lists, with room for n in all."""
@@ -103,65 +92,9 @@ class Lists:
         return lists
 
     def rounded(self) -> Lists:
-        """Return the lists as :class:`RoundedLists` keep them, in the order that they have."""
-        there = self.slots >= 0
-        near = np.where(there, COSINES.rounded(self.similarities), np.float32(-np.inf))
-        return Lists(self.slots, near, SHARES.rounded(self.copied))
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays."""
-        return {"slots": self.slots, "similarities": self.similarities, "copied": self.copied}
-
-
-class RoundedLists:
-    """The lists of many rows in seven bytes a neighbour, instead of twelve.
-
-    Parameters
-    ----------
-    slots
-        As of :class:`Lists`, int32.
-    cosines, shares
-        Its similarities and copied shares, as numbers of steps; see
-        :mod:`ragshield_core.detectors.groups.rounded`.
-    """
-
-    def __init__(
-        self, slots: NDArray[np.int32], cosines: NDArray[np.uint16], shares: NDArray[np.uint8]
-    ) -> None:
-        self.slots, self.cosines, self.shares = slots, cosines, shares
-
-    @classmethod
-    def empty(cls, n: int, k: int) -> RoundedLists:
-        """Return lists without an entry."""
-        slots = np.full((n, k), -1, dtype=np.int32)
-        return cls(slots, np.zeros((n, k), COSINES.dtype), np.zeros((n, k), SHARES.dtype))
-
-    def take(self, rows: Any) -> Lists:
-        """Return the lists of some rows."""
-        slots = self.slots[rows]
-        near = np.where(slots >= 0, COSINES.values(self.cosines[rows]), np.float32(-np.inf))
-        return Lists(slots, near, SHARES.values(self.shares[rows]))
-
-    def part(self, rows: Any) -> RoundedLists:
-        """Return the lists of some rows, as they are kept."""
-        return RoundedLists(self.slots[rows], self.cosines[rows], self.shares[rows])
-
-    def put(self, rows: Any, other: Lists) -> None:
-        """Replace the lists of some rows."""
-        self.slots[rows] = other.slots
-        self.cosines[rows] = COSINES.codes(other.similarities)
-        self.shares[rows] = SHARES.codes(other.copied)
-
-    def grown(self, n: int) -> RoundedLists:
-        """Return the same lists, with room for n in all."""
-        lists, have = RoundedLists.empty(n, self.slots.shape[1]), len(self.slots)
-        lists.slots[:have] = self.slots
-        lists.cosines[:have], lists.shares[:have] = self.cosines, self.shares
-        return lists
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays."""
-        return {"slots": self.slots, "cosines": self.cosines, "shares": self.shares}
+        """Return the lists as a graph of rounded ones has them, in the order that they have."""
+        near = np.where(self.slots >= 0, COSINES(self.similarities), np.float32(-np.inf))
+        return Lists(self.slots, near, SHARES(self.copied))
 
 
 class SimilarityGraph:
@@ -178,8 +111,8 @@ class SimilarityGraph:
     table
         Of the store in which neighbours are found; ``None`` for an index in memory.
     rounded
-        Whether similarities and shares are rounded to what a worker keeps in three bytes, the same
-        in all lists of the graph: good for groups, not for a rule that goes by the last digits.
+        Whether similarities and shares are rounded, the same in all lists of the graph: good for
+        groups, not for a rule that goes by the last digits.
     """
 
     def __init__(
@@ -201,12 +134,9 @@ class SimilarityGraph:
         self.unrelated: float | None = None  # see unrelated_distance; None before it is measured
         self.words = EntryWords()  # by slot
         self._lineages: dict[str, int] = {}
-        self._lists: Lists | RoundedLists = (
-            RoundedLists.empty(0, k) if rounded else Lists.empty(0, k, np.int32)
-        )
+        self._lists = Lists.empty(0, k, np.int32)
         self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
-        self._turn: NDArray[np.int32] | None = None  # of each entry in the search, if it is fixed
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
@@ -241,8 +171,6 @@ class SimilarityGraph:
         """
         graph = cls(batch.dim, k, rounded=rounded)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
-        graph.words = cast("EntryWords", FixedWords(map(word_hashes, batch.texts)))
-        graph.unrelated = unrelated_distance(batch.embeddings)
         graph._connect(batch)
         return graph
 
@@ -273,10 +201,10 @@ class SimilarityGraph:
         """
         graph = cls(index.dim, lists.slots.shape[1], rounded=True)
         graph.index = cast("NeighborIndex", index)
-        graph.words = cast("EntryWords", FixedWords(words))
+        graph.words.append(words)
         graph.unrelated = unrelated
         graph._grow(len(words))
-        graph._lists.put(np.s_[: len(lists.slots)], lists)
+        graph._lists.put(np.s_[: len(lists.slots)], lists.rounded())
         graph._lineage[: len(words)] = lineage
         return graph
 
@@ -291,12 +219,19 @@ class SimilarityGraph:
             self.index = StoredIndex.of(before, table)
         self._last = None
 
-    def copied(self, slots: NDArray[np.int64], lists: Lists) -> NDArray[np.float32]:
-        """Return how much of the shorter text is in the other, along the edges of lists of slots.
+    def copied(
+        self, numbers: NDArray[np.int64], lists: Lists, new: Sequence[NDArray[np.uint32]] = ()
+    ) -> NDArray[np.float32]:
+        """Return how much of the shorter text is in the other, along the edges of lists of entries.
 
-        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
+        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0. ``new`` has the words
+        of entries whose numbers come behind the slots.
         """
-        return self.share(self._copied(slots, lists, Words(self.words)))
+        copied = np.zeros(lists.slots.shape, dtype=np.float32)
+        near = self.relative(lists.similarities) > COMPARE_ABOVE
+        words = Words(self.words, new)
+        copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
+        return self.share(copied)
 
     def relative(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return cosines as if unrelated entries had one of 0, as ``cosines``; -1 at least.
@@ -311,18 +246,9 @@ class SimilarityGraph:
         """Return the cosine of a relative one."""
         return 1.0 - (1.0 - relative) * (self.unrelated or 1.0)
 
-    def _copied(
-        self, numbers: NDArray[np.int64], lists: Lists, words: Words
-    ) -> NDArray[np.float32]:
-        """Compare the texts along the edges of lists."""
-        copied = np.zeros(lists.slots.shape, dtype=np.float32)
-        near = self.relative(lists.similarities) > COMPARE_ABOVE
-        copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
-        return copied
-
     def share(self, copied: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return shares of copied text as the graph has them."""
-        return SHARES.rounded(copied) if self.rounded else copied
+        return SHARES(copied) if self.rounded else copied
 
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a whole knowledge base at once.
@@ -335,12 +261,8 @@ class SimilarityGraph:
             The entries.
         """
         self._changed()
-        self.unrelated = unrelated_distance(batch.embeddings)
         self.index.add(keys, batch.embeddings)
-        for start in range(0, len(batch), ENTRIES_AT_ONCE):
-            texts = batch.texts[start : start + ENTRIES_AT_ONCE]
-            self.words.append([word_hashes(text) for text in texts])
-        self._connect(batch, self.index.rows if isinstance(self.index, NeighborIndex) else None)
+        self._connect(batch, self.index.lists if isinstance(self.index, NeighborIndex) else None)
 
     def extend(self, keys: Sequence[str], batch: Batch) -> NDArray[np.int64]:
         """Take over a part of a knowledge base, and return its slots.
@@ -370,30 +292,30 @@ class SimilarityGraph:
         self.index.add([], np.empty((0, self.index.dim), dtype=np.float32))  # these were all
         self.words = EntryWords()
         self.words.append(words)
-        self._lists.put(np.s_[: len(words)], lists)
+        self._lists.put(np.s_[: len(words)], lists.rounded() if self.rounded else lists)
 
-    def _connect(self, batch: Batch, listed: ListedRows | None = None) -> None:
-        """Find the neighbours of a whole knowledge base, whose words are here, by its own slots.
+    def _connect(self, batch: Batch, lists: InvertedLists | None = None) -> None:
+        """Find the neighbours of a whole knowledge base, by its own slots, and take its words.
 
         Part by part, so that what is needed beside does not grow with it.
         """
+        self.unrelated = unrelated_distance(batch.embeddings)
+        for start in range(0, len(batch), ENTRIES_AT_ONCE):
+            texts = batch.texts[start : start + ENTRIES_AT_ONCE]
+            self.words.append([word_hashes(text) for text in texts])
         n, done = len(batch), 0
         self._grow(n)
-        turn = np.empty(n, dtype=np.int32)
-        for own, found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), listed):
-            turn[own] = np.arange(done, done + len(own))
+        for found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), lists):
+            own = np.arange(done, done + len(found.slots))
             done += len(own)
-            lists = Lists.empty(len(own), self.k)
+            new = Lists.empty(len(own), self.k)
             width = found.slots.shape[1]
-            lists.slots[:, :width] = found.slots
-            lists.similarities[:, :width] = found.similarities
+            new.slots[:, :width], new.similarities[:, :width] = found
             if self.rounded:
-                lists = lists.rounded()
-            lists.copied[:] = self.copied(own, lists)
-            self._lists.put(own, lists)
+                new = new.rounded()
+            new.copied[:] = self.copied(own, new)
+            self._lists.put(own, new)
         self._lineage[:n], self._lineages = self._codes(batch)
-        if isinstance(self.index, FixedVectors):
-            self._turn = turn
 
     def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
         """Return what the graph would be with the batch in it; changes nothing.
@@ -415,18 +337,14 @@ class SimilarityGraph:
         if self.rounded:
             new = new.rounded()
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self.share(self._copied(own, new, Words(self.words, words)))
+        new.copied[:] = self.copied(own, new, words)
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
             graph=self,
             batch=batch,
             numbers=np.concatenate([own, touched]),
-            lists=Lists(
-                np.concatenate([new.slots, lists.slots]),
-                np.concatenate([new.similarities, lists.similarities]),
-                np.concatenate([new.copied, lists.copied]),
-            ),
+            lists=Lists(*map(np.concatenate, zip(new, lists, strict=True))),
             words=words,
             lineage=lineage,
             lineages=lineages,
@@ -538,8 +456,8 @@ class SimilarityGraph:
         before = self.index.compact()
         numbers = np.full(n + 1, -1, dtype=np.int32)  # the last one stands for none
         numbers[before] = np.arange(len(before))
-        self._lists = self._lists.part(before)
-        self._lists.slots = numbers[self._lists.slots]
+        kept = self._lists.take(before)
+        self._lists = kept._replace(slots=numbers[kept.slots])
         self.words.keep(before)
         self._gone = np.zeros(len(before), dtype=np.bool_)
         names, codes = list(self._lineages), self._lineage[before]
@@ -548,22 +466,6 @@ class SimilarityGraph:
         self._lineage = renumbered.astype(np.int32)
         self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
         return before
-
-    def near_together(self, numbers: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return an order of entries in which those that lie near each other come together.
-
-        As far as that is known of many; a number from :attr:`n_slots` on is of a new entry.
-        """
-        if not self.n_slots:
-            return np.arange(len(numbers))
-        standing = np.minimum(numbers, self.n_slots - 1)
-        if self._turn is not None:
-            place: NDArray[Any] = self._turn[standing]
-        elif isinstance(self.index, NeighborIndex) and not self.index.exact:
-            place = self.index.rows.list_of(standing)
-        else:
-            return np.arange(len(numbers))
-        return np.argsort(np.where(numbers < self.n_slots, place, -1), kind="stable")
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
@@ -578,11 +480,12 @@ class SimilarityGraph:
                 "index": values,
                 "k": self.k,
                 "unrelated": self.unrelated,
+                "rounded": self.rounded,
                 "lineages": list(self._lineages),
                 "gone": np.flatnonzero(self.gone).tolist(),
             },
             {f"index.{key}": array for key, array in arrays.items()}
-            | self._lists.part(np.s_[:n]).state()
+            | self.lists._asdict()
             | {"lineage": self._lineage[:n]}
             | {f"words.{key}": array for key, array in self.words.state().items()},
         )
@@ -594,18 +497,11 @@ class SimilarityGraph:
         """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         kind = StoredIndex if "stored" in values["index"] else NeighborIndex
         index = kind.restored(values["index"], part_of(arrays, "index."))
-        rounded = "cosines" in arrays
-        graph = cls(index.dim, int(values["k"]), rounded=rounded)
+        graph = cls(index.dim, int(values["k"]), rounded=bool(values["rounded"]))
         graph.index = index
         graph.unrelated = values["unrelated"]
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
-        if rounded:
-            graph._lists = RoundedLists(
-                *(arrays[name].copy() for name in ("slots", "cosines", "shares"))
-            )
-        else:  # of the reference rule
-            columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
-            graph._lists = Lists(*columns)
+        graph._lists = Lists(*(arrays[name].copy() for name in Lists._fields))
         graph._lineage = arrays["lineage"].astype(np.int32)
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
@@ -722,17 +618,6 @@ class Overlay:
     def new(self) -> slice:
         """Rows of :attr:`numbers` that are the batch."""
         return np.s_[: len(self.batch)]
-
-    def parts(self, size: int) -> list[Rows]:
-        """Return all rows in parts of at most so many, near ones together where there are more.
-
-        What is looked up of neighbours is then the same for many of a part.
-        """
-        n = len(self.numbers)
-        if n <= size:
-            return [np.s_[:n]] if n else []
-        order = self.graph.near_together(self.numbers)
-        return [np.sort(order[start : start + size]) for start in range(0, n, size)]
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros where a number is -1."""

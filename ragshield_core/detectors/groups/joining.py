@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.agreement import Newcomers
-from ragshield_core.detectors.groups.arriving import lineages_by_turn
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
@@ -92,11 +90,10 @@ def _of_source(
     if standing.size:
         if len(standing) > MOST_OF_SOURCE:
             standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
-        part, turns = graph.part(standing), None
-        if known.shares is not None:
-            turns = Newcomers(part, known.shares, known.books.turns(known.graph, TURNS))
+        part = graph.part(standing)
+        turns = known.newcomers_by_turn(part)
         evidence = {channel: known.evidence(part, channel, turns) for channel in CHANNELS}
-        parts.append(Tied.of(evidence, np.s_[:], lineages_by_turn(known, part, TURNS)))
+        parts.append(Tied.of(evidence, np.s_[:], known.lineages_by_turn(part, TURNS)))
         numbers.append(np.full(len(standing), -1, dtype=np.int64))
     return Tied.joined(parts), np.concatenate(numbers)
 

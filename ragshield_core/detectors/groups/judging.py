@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups import cleanbase
-from ragshield_core.detectors.groups.arriving import lineages_of, newcomers_of
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     Channel,
@@ -21,6 +20,7 @@ from ragshield_core.detectors.groups.usual import (
     NO_EDGES,
     Judgement,
     Tied,
+    lineages_of,
 )
 from ragshield_core.text.copies import borrowed
 
@@ -41,12 +41,12 @@ def judge(
     # were suspected.
     if suspected is None:
         recent = known.books.recent(known.graph, len(overlay.batch))
-        newcomers, lineages = newcomers_of(known, overlay, recent), lineages_of(overlay, recent)
+        newcomers, lineages = known.newcomers(overlay, recent), lineages_of(overlay, recent)
     else:
         newcomers = suspected[1].evidence["cross"].newcomers
         lineages = suspected[1].lineages
     for channel in CHANNELS:
-        held, before = Held.of(overlay, weights, known.standing[channel]), None
+        held, before = Held.of(overlay, weights, known.books.tight[channel]), None
         if suspected is not None:
             before = suspected[1].evidence[channel]
             held = held.suspecting(suspected[0], before)

@@ -9,21 +9,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.agreement import Newcomers, WordShares
-from ragshield_core.detectors.groups.books import Books
+from ragshield_core.detectors.groups.agreement import (
+    NEW_TO_ALL,
+    STANDS,
+    Newcomers,
+    WordShares,
+)
+from ragshield_core.detectors.groups.books import ARRIVING, TURNS, Books
 from ragshield_core.detectors.groups.evidence import (
-    CHANNELS,
     CROWD_DISCOUNT,
     DISCOUNTS,
     Channel,
     GroupEvidence,
     Held,
     Kin,
-    Standing,
 )
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.detectors.groups.sources import SourceTable, Vocabulary
-from ragshield_core.detectors.groups.usual import Usual
+from ragshield_core.detectors.groups.usual import COPIES, Usual, lineages_of
 from ragshield_core.state import part_of
 
 # As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
@@ -66,8 +69,6 @@ class Known:
         Entries and their neighbours.
     books
         Notes on each entry.
-    standing
-        How tight the groups of known entries are, by channel.
     sources, vocabulary
         Where entries come from, and the words of sources that somebody vouches for.
     ready
@@ -91,7 +92,6 @@ class Known:
     rule: Rule
     graph: SimilarityGraph
     books: Books = field(default_factory=Books)
-    standing: dict[Channel, Standing] = field(init=False)
     sources: SourceTable = field(default_factory=SourceTable)
     vocabulary: Vocabulary = field(
         default_factory=lambda: Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
@@ -106,9 +106,6 @@ class Known:
         default_factory=lambda: np.empty(0, dtype=np.float32)
     )
     compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
-
-    def __post_init__(self) -> None:
-        self.standing = {c: Standing(0, rounded=self.graph.rounded) for c in CHANNELS}
 
     @property
     def by_groups(self) -> bool:
@@ -133,11 +130,11 @@ class Known:
         """Return the evidence that a channel holds about the entries of an overlay."""
         if held is None:
             weights = self.books.held_weights(self.graph)
-            held = Held.of(overlay, weights, self.standing[channel])
+            held = Held.of(overlay, weights, self.books.tight[channel])
         return GroupEvidence(
             overlay,
             channel,
-            self.standing[channel],
+            {"tight": self.books.tight[channel]},
             overlay.lineage_codes(self.rule.trusted_lineages),
             families=self.families,
             held=held,
@@ -146,6 +143,40 @@ class Known:
             before=before,
             tightness=tightness,
         )
+
+    def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
+        """Return who came together; ``None`` where words were not counted.
+
+        No more at once than was taken as new when the usual was measured: else a large batch would
+        be suspicious for being one.
+        """
+        if self.shares is None:  # there were too few entries
+            return None
+        graph, n_new = self.graph, len(overlay.batch)
+        if not n_new:
+            return self.newcomers_by_turn(overlay)
+        there = np.concatenate([~graph.gone, np.ones(n_new, dtype=np.bool_)])
+        later = np.cumsum(there[::-1])[::-1] - 1
+        together = later // max(1, round(ARRIVING * len(graph)))
+        arrived = np.where(recent, together, STANDS)
+        arrived[: graph.n_slots][self.books.is_held(np.s_[: graph.n_slots])] = NEW_TO_ALL
+        return Newcomers(overlay, self.shares, arrived)
+
+    def newcomers_by_turn(self, overlay: Overlay) -> Newcomers | None:
+        """Return the same as it was measured: as if each part of the graph had come together."""
+        if self.shares is None:
+            return None
+        return Newcomers(overlay, self.shares, self.books.turns(self.graph, TURNS))
+
+    def lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
+        """Return :func:`.usual.lineages_of` entries, each part of the graph come last in turn."""
+        turn = self.books.turns(self.graph, turns)
+        lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
+        for number in range(turns):
+            mine = turn[overlay.numbers] == number
+            for kind, found_in in lineages_of(overlay, turn == number).items():
+                lineages[kind][mine] = found_in[mine]
+        return lineages
 
     def watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
         """Return the rows of an overlay that are known entries which can be recalled."""
@@ -160,8 +191,6 @@ class Known:
         size = max(need, have + have // 2)
         self.books.grow(size)
         self.sources.grow(size)
-        for channel, raw in self.standing.items():
-            self.standing[channel] = raw.part(np.s_[:have], room=size - have)
 
     def compact(self) -> None:
         """Renumber the entries of the graph, now that many have left."""
@@ -169,7 +198,6 @@ class Known:
         before = self.graph.compact()
         self.books.keep(before)
         self.sources.keep(before)
-        self.standing = {channel: raw.part(before) for channel, raw in self.standing.items()}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -178,9 +206,6 @@ class Known:
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         notes, columns = self.books.state(n)
         arrays |= columns
-        for channel in CHANNELS:
-            for name, part in self.standing[channel].part(np.s_[:n]).state().items():
-                arrays[f"raw.{channel}.{name}"] = part
         if self.kin is not None:
             arrays["kin"] = self.kin.state()
         if self.shares is not None:
@@ -206,11 +231,6 @@ class Known:
         """Return what :meth:`state` described."""
         graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         known = cls(rule=rule, graph=graph, books=Books.restored(values, arrays))
-        for channel in CHANNELS:
-            saved = part_of(arrays, f"raw.{channel}.")
-            known.standing[channel] = Standing.restored(
-                len(known.books), saved, rounded=graph.rounded
-            )
         if "kin" in arrays:
             known.kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):

@@ -12,8 +12,7 @@ from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.groups import cleanbase
-from ragshield_core.detectors.groups.agreement import Newcomers, WordShares
-from ragshield_core.detectors.groups.arriving import lineages_by_turn
+from ragshield_core.detectors.groups.agreement import WordShares
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
@@ -107,8 +106,8 @@ def _gathered(
     if len(graph) >= MIN_WORDED and not audit:
         there = graph.present
         parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
-        known.shares = WordShares.of_all(map(graph.words.take, parts))
-        newcomers = Newcomers(overlay, known.shares, known.books.turns(graph, TURNS))
+        known.shares = WordShares.of(map(graph.words.take, parts))
+        newcomers = known.newcomers_by_turn(overlay)
     found: dict[Channel, GroupEvidence] = {}
     for channel in CHANNELS:
         if channel == "any" and known.families:
@@ -120,7 +119,7 @@ def _gathered(
         found[channel] = evidence = known.evidence(
             overlay, channel, newcomers, tightness=known_tight
         )
-        known.standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
+        known.books.tight[channel][overlay.numbers] = evidence.raw.tight
     if newcomers is not None and len(graph) >= FEWEST and not again:
         return _without_order(known, overlay, found)
     return found
@@ -146,7 +145,7 @@ def _by_groups(
     """Take the distributions of evidence, and score entries by them."""
     n = len(overlay.numbers)
     # An audit cannot tell new from old: there, copies are held against all copies.
-    lineages = lineages_by_turn(known, overlay, 1 if audit else TURNS)
+    lineages = known.lineages_by_turn(overlay, 1 if audit else TURNS)
     tied = Tied.of(evidence, np.s_[:], lineages)
     known.usual = Usual.of(tied, robust=audit)
     scored = tied.columns(known.usual)
@@ -175,10 +174,10 @@ def _without_order(
     if n > CROSS_FITTED:
         rows = np.sort(np.random.default_rng(0).choice(n, CROSS_FITTED, replace=False))
     some = known.graph.part(overlay.numbers[rows])
-    ordered = Tied.of(found, rows, lineages_by_turn(known, overlay, TURNS))
+    ordered = Tied.of(found, rows, known.lineages_by_turn(overlay, TURNS))
     known.books.shuffled = True  # for now
     evidence = _again(known, some, tightness={c: found[c].raw.tight[rows] for c in CHANNELS})
-    shuffled = Tied.of(evidence, np.s_[:], lineages_by_turn(known, some, TURNS))
+    shuffled = Tied.of(evidence, np.s_[:], known.lineages_by_turn(some, TURNS))
     usual = Usual.of(shuffled, robust=False)
     together = came_together(
         ordered.columns(usual).max(axis=1),
@@ -199,7 +198,7 @@ def _without_order(
     # What lies beside these groups no longer leans on them.
     evidence = _again(known, overlay, before=found)
     for channel in CHANNELS:
-        known.standing[channel].put("tight", overlay.numbers, evidence[channel].raw.tight)
+        known.books.tight[channel][overlay.numbers] = evidence[channel].raw.tight
     return evidence
 
 
@@ -214,7 +213,7 @@ def _with_groups(
     while suspected.any():
         joined = suspected.copy()
         for channel, found in evidence.items():
-            held = Held.of(overlay, weights, known.standing[channel])
+            held = Held.of(overlay, weights, known.books.tight[channel])
             held = held.suspecting(np.flatnonzero(suspected), found)
             theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
             theirs &= found.nearness >= held.bonds[found.members]
@@ -233,8 +232,7 @@ def _again(
     before: Mapping[Channel, GroupEvidence] | None = None,
 ) -> dict[Channel, GroupEvidence]:
     """Gather evidence again by turns of now, of groups that are as tight as they were."""
-    assert known.shares is not None  # noqa: S101 - without, there is no order to look at
-    newcomers = Newcomers(overlay, known.shares, known.books.turns(known.graph, TURNS))
+    newcomers = known.newcomers_by_turn(overlay)
     return {
         channel: known.evidence(
             overlay,
@@ -250,7 +248,7 @@ def _again(
 def _measure_edges(known: Known, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
     """Gather the evidence of entries of the graph anew."""
     for channel in channels:
-        known.standing[channel].put("tight", overlay.numbers, 0.0)
+        known.books.tight[channel][overlay.numbers] = 0.0
     for channel in channels:
         tight = known.evidence(overlay, channel).raw.tight
-        known.standing[channel].put("tight", overlay.numbers, tight)
+        known.books.tight[channel][overlay.numbers] = tight

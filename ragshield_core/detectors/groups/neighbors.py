@@ -35,15 +35,7 @@ class GraphNeighbors(KnownEntries):
         self, graph: Callable[[], SimilarityGraph], held: Callable[[], Sequence[str]]
     ) -> None:
         self._graph, self._held = graph, held
-        self._seen: tuple[SimilarityGraph, int] | None = None
         super().__init__()
-
-    def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the k nearest known entries of each entry of a batch; changes nothing."""
-        graph = self._graph()
-        if self._seen != (graph, graph.version):
-            self._seen, self._last = (graph, graph.version), None
-        return super().known_neighbors(batch, k)
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
         """Return the k nearest other known entries of known ones, as the graph has listed them."""

@@ -208,3 +208,8 @@ def new_copies(
     lineages = np.bincount(pairs[:, 0], minlength=n)
     lineages[row[stranger & ~recent[other]]] = 0
     return lineages
+
+
+def lineages_of(overlay: Overlay, recent: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+    """Return, by kind, how many other lineages there are among recent copies of each entry."""
+    return {kind: new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}

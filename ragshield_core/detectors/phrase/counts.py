@@ -159,17 +159,8 @@ def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
 
 def _lowest(hashes: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
     """Return the n distinct hashes that are lowest when mixed, whatever their order."""
-    mixed = hashes * np.uint32(0x85EBCA6B)
-    share = 2 * n / max(1, len(mixed))
-    # Of those below some limit there are enough, or the limit was too low.
-    while share < 1.0:
-        few = _distinct(mixed[mixed < np.uint32(share * (1 << 32))])
-        if len(few) >= n:
-            break
-        share *= 4
-    else:
-        few = _distinct(mixed)
-    return few[:n] * np.uint32(pow(0x85EBCA6B, -1, 1 << 32))
+    mixed = _distinct(hashes * np.uint32(0x85EBCA6B))[:n]
+    return mixed * np.uint32(pow(0x85EBCA6B, -1, 1 << 32))
 
 
 def n_cells_for(n_characters: int) -> int:
@@ -191,11 +182,6 @@ class Background:
         self.n_entries = 0
         self.tail = np.ones((N_ORDERS, TAIL))
         self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
-
-    @classmethod
-    def sized_for(cls, texts: Sequence[str]) -> Background:
-        """Return an empty one with a cell or more for each word of the texts."""
-        return cls(n_cells_for(sum(map(len, texts))))
 
     def folded(self, n_cells: int) -> Background:
         """Return what would have been counted in so many cells, at most as many as there are.
@@ -237,7 +223,7 @@ class Background:
         originals = self
         for grams in copies:
             if originals is self:
-                originals = self.copy()
+                originals = Background.restored(self.state())
             originals.add(grams, -1)
         self.tail = originals._tail()  # noqa: SLF001 - of the same class
         self.originals = self.tail / self._tail()
@@ -250,14 +236,6 @@ class Background:
         counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
         sizes = np.stack([np.bincount(each, minlength=TAIL) for each in counts])
         return np.maximum(np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1], 1).astype(np.float64)
-
-    def copy(self) -> Background:
-        """Return one that changes independently."""
-        again = Background.__new__(Background)
-        again.counts, again.n_grams = self.counts.copy(), self.n_grams.copy()
-        again.n_entries, again.tail = self.n_entries, self.tail.copy()
-        again.originals = self.originals.copy()
-        return again
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays."""

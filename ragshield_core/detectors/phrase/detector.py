@@ -74,10 +74,6 @@ class TriggerPhraseDetector(GroupDetector):
         Entries that are recent, at most; default 4,096.
     min_entries
         Below this size of the knowledge base entries are not judged; default 100.
-    lineages_once
-        Whether entries of one lineage count once, as chunks of a document share its headings, as
-        far as they are no more than lineages of the knowledge base usually have. ``False`` counts
-        each.
 
     Notes
     -----
@@ -133,7 +129,6 @@ class TriggerPhraseDetector(GroupDetector):
         *,
         max_recent: int = MAX_RECENT,
         min_entries: int = MIN_ENTRIES,
-        lineages_once: bool = True,
     ) -> None:
         for name, value in (("max_recent", max_recent), ("min_entries", min_entries)):
             if value < 1:
@@ -141,7 +136,6 @@ class TriggerPhraseDetector(GroupDetector):
                 raise ValueError(msg)
         self.max_recent = max_recent
         self.min_entries = min_entries
-        self.lineages_once = lineages_once
         self.reset()
 
     def reset(self) -> None:
@@ -171,7 +165,7 @@ class TriggerPhraseDetector(GroupDetector):
             self._arrive(entries, held=False)
             return
         if self._memory.background is None:
-            self._memory.background = Background.sized_for(entries.texts)
+            self._memory.background = Background(n_cells_for(sum(map(len, entries.texts))))
         sketches = self._memory.count(entries, 1)
         if self._memory.background.n_entries >= self.min_entries:
             copies = copies_among(sketches)
@@ -357,7 +351,8 @@ class TriggerPhraseDetector(GroupDetector):
             > MIN_LIFT * phrase.expected
             for number, phrase in enumerate(judgement.phrases)
         ]
-        why = dict(zip(self._recent_ids(), judgement.why[len(batch) :].tolist(), strict=True))
+        later = zip(arrivals, judgement.why[len(batch) :].tolist(), strict=True)
+        why = {arrival.id: number for arrival, number in later if not arrival.held}
         accused = [why[i] >= 0 and planted[why[i]] for i in ids]
         return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
 
@@ -459,16 +454,9 @@ class TriggerPhraseDetector(GroupDetector):
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
-        recent = self._judged(batch).recent
-        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if self._watched(row)]
-        return [self._memory.recent.arrivals[row].id for row in rows], recent[rows]
-
-    def _recent_ids(self) -> list[str]:
-        """Return a name for each recent entry; those of held ones are nobody's ids."""
-        return [f"\0{a.id}" if a.held else a.id for a in self._memory.recent.arrivals]
-
-    def _watched(self, row: int) -> bool:
-        return not self._memory.recent.arrivals[row].held
+        recent, arrivals = self._judged(batch).recent, self._memory.recent.arrivals
+        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if not arrivals[row].held]
+        return [arrivals[row].id for row in rows], recent[rows]
 
     def _judged(self, batch: Batch) -> Judgement:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
@@ -480,7 +468,7 @@ class TriggerPhraseDetector(GroupDetector):
             raise InvalidBatchError(msg)
         if self._latest is None or self._latest[0] is not batch:
             grams = Grams.of(batch.texts)
-            asked = Asked(self._overlooked, self.lineages_once, self.name)
+            asked = Asked(self._overlooked, self.name)
             self._latest = (batch, grams, judge(self._memory, asked, batch, grams))
         return self._latest[2]
 

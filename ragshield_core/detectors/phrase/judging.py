@@ -50,7 +50,6 @@ class Asked(NamedTuple):
     """How a batch is to be judged."""
 
     overlooked: frozenset[str]  # entries that it replaces
-    lineages_once: bool
     detector: str  # for the log
 
 
@@ -180,7 +179,7 @@ def _told_apart(
         likeness=likeness,
         large=memory.large_lineage,
     )
-    holding = Holding.of(rows, which, _copies_of(memory, grams), _lineages_of(memory, asked, batch))
+    holding = Holding.of(rows, which, _copies_of(memory, grams), _lineages_of(memory, batch))
     loud = carriers.scores(holding)[0] > FAINT
     if not loud.any():
         return []
@@ -265,13 +264,13 @@ def _copies_of(memory: Memory, grams: Grams) -> NDArray[np.int64]:
     return joined(len(sketches), *same_texts(sketches))
 
 
-def _lineages_of(memory: Memory, asked: Asked, batch: Batch) -> NDArray[np.int64]:
+def _lineages_of(memory: Memory, batch: Batch) -> NDArray[np.int64]:
     """Return a number for each entry, the same for entries of one lineage."""
     lineages = [*batch.lineages, *(a.lineage for a in memory.recent.arrivals)]
     numbers: dict[str, int] = {}
     return np.array(
         [
-            row if name is None or not asked.lineages_once else numbers.setdefault(name, row)
+            row if name is None else numbers.setdefault(name, row)
             for row, name in enumerate(lineages)
         ],
         dtype=np.int64,

@@ -8,7 +8,7 @@ the whole knowledge base are taken from one column of all partitions at a time (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from ragshield_core.detectors.groups.evidence import (
     GroupEvidence,
     Kin,
     Raw,
-    Standing,
 )
 from ragshield_core.detectors.groups.graph import Lists, Overlay
 from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL, Reference, Surprisal, weighted
@@ -79,8 +78,7 @@ def contrast(plan: Plan, partition: int) -> None:
     window = _window(partitions, own)
     arrays: dict[str, NDArray[Any]] = {}
     for channel in CHANNELS:
-        around = Standing(window.graph.n_slots, rounded=True)
-        around.put("tight", np.s_[len(own) :], _tight(partitions, window.others, channel))
+        around = {"tight": _behind(len(own), _tight(partitions, window.others, channel))}
         raw = _measured(plan, partitions, own, window, channel, around).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
     plan.files.write(f"contrast/{partition}", arrays)
@@ -181,6 +179,11 @@ def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str)
     plan.files.write(f"{kind}/{partition}", arrays)
 
 
+def _behind(n: int, evidence: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return evidence of entries that come after n others, whose own is not asked for."""
+    return np.concatenate([np.zeros((n, len(SIZES)), dtype=np.float32), evidence])
+
+
 def _tight(
     partitions: Partitions, numbers: NDArray[np.int64], channel: Channel
 ) -> NDArray[np.float32]:
@@ -202,7 +205,7 @@ def _evidence(
     plan: Plan,
     overlay: Overlay,
     channel: Channel,
-    standing: Standing | None,
+    standing: Mapping[str, NDArray[np.float32]] | None,
     *,
     kin: Kin | None,
     tightness: NDArray[np.float32] | None = None,
@@ -226,7 +229,7 @@ def _measured(
     own: NDArray[np.int64],
     window: Window,
     channel: Channel,
-    around: Standing,
+    around: Mapping[str, NDArray[np.float32]],
 ) -> GroupEvidence:
     """Return evidence whose tightness was measured already."""
     return _evidence(
@@ -246,12 +249,10 @@ def _all_evidence(
     window = _window(partitions, own, vectors=ids, ids=ids)
     evidence = {}
     for channel in CHANNELS:
-        around = Standing(window.graph.n_slots, rounded=True, parts=MEASURED)
-        here = np.s_[len(own) :]
-        around.put("tight", here, _tight(partitions, window.others, channel))
+        around = {"tight": _behind(len(own), _tight(partitions, window.others, channel))}
         for name in ("near", "far"):
-            column = f"{channel}.{name}"
-            around.put(name, here, partitions.gather(window.others, column, "contrast"))
+            column = partitions.gather(window.others, f"{channel}.{name}", "contrast")
+            around[name] = _behind(len(own), column)
         evidence[channel] = _measured(plan, partitions, own, window, channel, around)
     return window, evidence
 

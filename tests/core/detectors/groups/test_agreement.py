@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.agreement import (
     agreement,
 )
 from ragshield_core.detectors.groups.graph import SimilarityGraph
-from ragshield_core.detectors.groups.words import FixedWords, Words
+from ragshield_core.detectors.groups.words import EntryWords, Words
 from ragshield_core.text.copies import spelling, word_hashes
 
 N, K, DIM = 30, 8, 24
@@ -95,8 +95,8 @@ def test_agreement_is_what_the_definition_says(seed):
     for row in range(N):
         columns = np.flatnonzero(new[row])[:4]
         mates[row, : len(columns)] = columns
-    shared = Shared.of(np.arange(N), slots, Words(FixedWords(words)).take, new)
-    found = agreement(shared, WordShares.of(words), mates, standing, similarities)
+    shared = Shared.of(np.arange(N), slots, Words(EntryWords(), words).take, new)
+    found = agreement(shared, WordShares.of([words]), mates, standing, similarities)
     naive = Naive(words, slots, similarities, mates, standing)
     expected = [[naive.agreement(row, n + 1) for n in range(4)] for row in range(N)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -109,7 +109,7 @@ def test_shared_words_are_those_of_the_texts():
     slots = np.array([[1, 3, -1], [0, 2, 3], [0, 1, 3], [0, -1, 1]])
     new = np.zeros(slots.shape, dtype=bool)
     new[:, 1] = True
-    shared = Shared.of(np.arange(4), slots, Words(FixedWords(words)).take, new)
+    shared = Shared.of(np.arange(4), slots, Words(EntryWords(), words).take, new)
     for row, text in enumerate(texts):
         mine = shared.row == row
         having_new = set(texts[slots[row, 1]].split()) if slots[row, 1] >= 0 else set()
@@ -120,13 +120,13 @@ def test_shared_words_are_those_of_the_texts():
 
 
 def test_shares_count_entries_and_not_words():
-    shares = WordShares.of([word_hashes(text) for text in ("x x y", "x", "z")])
+    shares = WordShares.of([[word_hashes(text) for text in ("x x y", "x", "z")]])
     again = WordShares.restored(shares.state())
     for one in (shares, again):
         np.testing.assert_allclose(
             one(word_hashes("x y never")), [2.5 / 4, 1.5 / 4, 0.5 / 4], rtol=1e-12
         )
-    assert WordShares.of([])(word_hashes("x")).tolist() == [0.5]
+    assert WordShares.of([[]])(word_hashes("x")).tolist() == [0.5]
 
 
 def test_words_are_spelled_as_they_are_compared():
@@ -146,7 +146,7 @@ def test_only_those_count_as_new_who_came_together():
     near = np.ones(overlay.lists.slots.shape, dtype=np.float32)
     arrived = np.full(17, STANDS)
     arrived[11:14], arrived[14:16], arrived[16] = 0, 1, NEW_TO_ALL
-    newcomers = Newcomers(overlay, WordShares.of(list(graph.words)), arrived)
+    newcomers = Newcomers(overlay, WordShares.of([graph.words.take(graph.present)]), arrived)
 
     def found(row, n_mates):
         agreed = newcomers.agreed(row, near[:1], n_mates)
@@ -264,9 +264,9 @@ def test_few_entries_say_too_little_about_words():
 
 def test_words_that_are_counted_part_by_part_are_those_counted_at_once():
     texts = [word_hashes(text) for text in ("x x y", "x", "", "z y", "w")]
-    whole = WordShares.of(texts)
-    parts = WordShares.of_all([texts[:2], [], texts[2:3], texts[3:]])
+    whole = WordShares.of([texts])
+    parts = WordShares.of([texts[:2], [], texts[2:3], texts[3:]])
     for name, array in whole.state().items():
         np.testing.assert_array_equal(parts.state()[name], array)
         assert parts.state()[name].dtype == array.dtype
-    assert WordShares.of_all([]).n_entries == 0
+    assert WordShares.of([]).n_entries == 0

@@ -17,7 +17,7 @@ from ragshield_core.detectors.groups.detector import MIN_ENTRIES
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.growth import arrivals
-from ragshield_core.neighbors import corpus, slots
+from ragshield_core.neighbors import slots
 from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
 
@@ -679,11 +679,10 @@ def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, 
 def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
     trained, made = InvertedLists.trained, []
 
-    def training(*given):
-        made.append(given[0])
-        return trained(*given)
+    def training(rows, *given):
+        made.append(len(rows))
+        return trained(rows, *given)
 
     monkeypatch.setattr(InvertedLists, "trained", training)
-    monkeypatch.setattr(corpus, "WORTH", 0.0)
     CliqueDetector(exact_up_to=100).fit(KNOWN)
     assert made == [len(KNOWN)]

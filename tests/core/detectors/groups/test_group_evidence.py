@@ -132,7 +132,7 @@ def graph_of(batch):
 
 def evidence_of(graph, channel, exempt=()):
     overlay = graph.part(graph.present)
-    return GroupEvidence(overlay, channel, Raw.empty(0), overlay.lineage_codes(exempt), kin=KIN)
+    return GroupEvidence(overlay, channel, {}, overlay.lineage_codes(exempt), kin=KIN)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
     for row in range(6):
         known = batch.take(np.delete(np.arange(len(batch)), row))
         graph = graph_of(known)
-        standing = evidence_of(graph, channel).raw
+        standing = evidence_of(graph, channel).raw._asdict()
         overlay = graph.overlay(batch.take([row]))
         new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()), kin=KIN)
         expected = Naive(batch, channel, of=known)

@@ -1,4 +1,4 @@
-"""What is kept of cosines, shares and figures, and that nobody sees anything else."""
+"""What is left of cosines, shares and figures, and that nobody sees anything else."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     SHARED_PARTS,
+    SIZES,
     GroupEvidence,
     K,
     Kin,
-    Standing,
 )
 from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.detectors.groups.rounded import COSINES, FIGURES, SHARES
@@ -23,28 +23,27 @@ NEW = join(passages(12, 2, "new"), group(4, 3), clones_of(KNOWN[0], 3))
 
 
 @pytest.mark.parametrize("scale", [COSINES, SHARES, FIGURES])
-def test_what_is_kept_stands_for_itself(scale):
-    limits = np.iinfo(scale.dtype)
-    codes = np.arange(limits.min, limits.max + 1).astype(scale.dtype)
-    np.testing.assert_array_equal(scale.codes(scale.values(codes)), codes)
+def test_what_is_left_stands_for_itself(scale):
+    values = np.arange(scale.least, scale.most + 1, dtype=np.float32) / np.float32(scale.steps)
+    np.testing.assert_array_equal(scale(values), values)
 
 
 @given(st.floats(0, 1), st.floats(-5.4, 5.4))
 def test_little_is_lost(share, figure):
-    assert abs(COSINES.rounded(share) - share) <= 8e-6
-    assert 0.0 <= share - SHARES.rounded(share) + 1e-5 <= 1 / 240 + 2e-5
-    assert abs(FIGURES.rounded(figure) - figure) <= 9e-5
+    assert abs(COSINES(share) - share) <= 8e-6
+    assert 0.0 <= share - SHARES(share) + 1e-5 <= 1 / 240 + 2e-5
+    assert abs(FIGURES(figure) - figure) <= 9e-5
 
 
 def test_what_is_out_of_reach_is_as_far_as_can_be():
-    assert COSINES.rounded([-np.inf, -0.5, 1.000001]).tolist() == [0.0, 0.0, 1.0]
+    assert COSINES([-np.inf, -0.5, 1.000001]).tolist() == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("threshold", [0.35, 0.5, 0.9])
 def test_shares_stay_on_their_side_of_a_threshold(threshold):
     shares = [a / b for b in range(1, 400) for a in range(b + 1)]
     shares = np.array(shares, dtype=np.float32)
-    np.testing.assert_array_equal(SHARES.rounded(shares) >= threshold, shares >= threshold)
+    np.testing.assert_array_equal(SHARES(shares) >= threshold, shares >= threshold)
 
 
 def grown(*, rounded, k=6):
@@ -73,30 +72,12 @@ def test_rounded_lists_are_those_of_an_exact_graph_but_for_the_last_digits():
     assert (exact.copied > 0.5).any(), "nothing is a copy"
 
 
-def test_a_rounded_list_takes_seven_bytes_a_neighbour():
-    arrays = grown(rounded=True).state()[1]
-    taken = sum(arrays[name].nbytes for name in ("slots", "cosines", "shares"))
-    assert taken == 7 * arrays["slots"].size
-
-
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_evidence_of_a_rounded_graph_is_what_is_kept_of_it(channel):
-    graph = grown(rounded=True, k=K)
-    overlay = graph.part(graph.present)
-    kin = Kin(*np.tile(np.array([0.0, 10.0], np.float32), (2, 1)))
-    raw = GroupEvidence(overlay, channel, None, overlay.lineage_codes(()), kin=kin).raw
-    standing = Standing(graph.n_slots, rounded=True, parts=SHARED_PARTS)
-    for name in SHARED_PARTS:
-        standing.put(name, overlay.numbers, getattr(raw, name))
-        np.testing.assert_array_equal(standing.of(name, overlay.numbers), getattr(raw, name))
-    assert raw.tight.any()
-
-
 def test_the_reference_rule_goes_by_all_digits():
-    for rule, kept in (("groups", "cosines"), ("cleanbase", "similarities")):
+    for rule, rounded in (("groups", True), ("cleanbase", False)):
         detector = CliqueDetector(rule=rule)
         detector.fit(KNOWN)
-        assert f"graph.{kept}" in detector.state()[1]
+        near = detector.state()[1]["graph.similarities"]
+        assert (COSINES(near) == near).all() == rounded
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -106,11 +87,12 @@ def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(chan
     exempt = np.empty(0, dtype=np.int64)
     whole = graph.part(graph.present)
     raw = GroupEvidence(whole, channel, None, exempt, kin=kin).raw
-    kept = Standing(graph.n_slots, rounded=True)
-    kept.put("tight", whole.numbers, raw.tight)
-    everything = Standing(graph.n_slots, rounded=True, parts=SHARED_PARTS)
+    everything = {}
     for name in SHARED_PARTS:
-        everything.put(name, whole.numbers, getattr(raw, name))
+        everything[name] = np.zeros((graph.n_slots, len(SIZES)), dtype=np.float32)
+        everything[name][whole.numbers] = getattr(raw, name)
+        np.testing.assert_array_equal(FIGURES(everything[name]), everything[name])
+    kept = {"tight": everything["tight"]}
     some = graph.present[::7]
     told, looked_up = (
         GroupEvidence(graph.part(some), channel, one, exempt, kin=kin).tied(np.s_[:])

@@ -245,7 +245,7 @@ def test_what_a_person_trusts_explains_what_comes(detector):
     assert len(found(detector, planted(more, range(20), "a new heron of ours"))) == 20
 
 
-def test_copies_and_entries_of_one_lineage_count_once(known, detector):
+def test_copies_and_entries_of_one_lineage_count_once(detector):
     rng = np.random.default_rng(3)
     copies = entries([*([prose(rng) + " blue heron"] * 20), *(prose(rng) for _ in range(80))])
     assert found(detector, copies) == set()
@@ -253,8 +253,6 @@ def test_copies_and_entries_of_one_lineage_count_once(known, detector):
     one = entries(texts, "one", ["book"] * 20)
     assert found(detector, one) == set()
     assert len(found(detector, replace(one, lineages=tuple(one.ids)))) == 20
-    strict = TriggerPhraseDetector(lineages_once=False).fit(known)
-    assert len(found(strict, one)) == 20
 
 
 @pytest.mark.parametrize("n_claimed", [1, 2])
