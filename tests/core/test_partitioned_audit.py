@@ -28,8 +28,7 @@ from ragshield_core.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, scan
 from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.files import Files, as_bytes, as_text, divided, joined
-from ragshield_core.tools.audit.partitioned.plan import PIECE_ROWS, partitions_of
-from ragshield_core.tools.audit.partitioned.rows import Partitions, shards_of
+from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,7 +160,7 @@ def test_a_group_on_a_border_is_found(tmp_path):
     assert {d.entry_id for d in report.found} >= set(batch.ids[:6])
 
 
-def test_copies_that_no_centre_divides_are_compared_in_blocks(tmp_path):
+def test_copies_that_no_centre_divides_are_in_one_partition(tmp_path):
     batch = made().take(range(600))
     flood = np.repeat(batch.embeddings[300:301], 900, axis=0)
     batch = Batch.of(
@@ -170,9 +169,7 @@ def test_copies_that_no_centre_divides_are_compared_in_blocks(tmp_path):
         embeddings=np.concatenate([batch.embeddings, flood]),
         lineages=[*batch.lineages, *(f"site {i}" for i in range(900))],
     )
-    watching = Watching()
-    report = audited(written(batch, tmp_path / "in"), rows=80, engine=watching)
-    assert watching.counts["search"] > report.n_partitions
+    report = audited(written(batch, tmp_path / "in"), rows=80)
     crowd = {d.entry_id for d in report.found if d.entry_id.startswith("flood")}
     assert {d.entry_id for d in scan(batch, detectors(), fpr=0.02).found} >= crowd
     assert report.neighbors_found[2] > 0.95
@@ -333,39 +330,6 @@ def test_engines_that_are_none_are_refused(batch):
 # Going on
 
 
-def test_no_step_opens_a_file_for_every_two_partitions(folder, monkeypatch):
-    opened, steps, read = [], {}, Files.read
-    monkeypatch.setattr(Files, "read", lambda *what: opened.append(what[1]) or read(*what))
-
-    class Counting(Watching):
-        def run(self, function, tasks):
-            for task in tasks:
-                before = len(opened)
-                yield from super().run(function, [task])
-                steps.setdefault(function.func.__name__, []).append(opened[before:])
-
-    report = audited(folder, rows=40, engine=Counting())
-    n = report.n_partitions
-    # Everybody looks into eight of them, and no entry's neighbours are all in one.
-    assert n >= 50
-    merging = [[one for one in names if one.startswith("found/")] for names in steps["merge"]]
-    blocks = len(steps["search"])
-    assert len(merging) <= np.sqrt(n) + 1
-    assert max(map(len, merging)) <= n + blocks
-    assert max(map(len, steps["search"])) <= len(merging) + 5
-    assert len(steps["gather"]) == len(merging)
-
-
-def test_partitions_whose_entries_are_in_one_file():
-    sizes = np.full(100, 10)
-    assert shards_of(sizes).tolist() == list(range(0, 100, 11))
-    sizes[5] = PIECE_ROWS  # copies of one text, say
-    assert shards_of(sizes).tolist()[:4] == [0, 5, 6, 17]
-    assert shards_of(np.array([0, 0, 7, 0])).tolist() == [0]
-    assert shards_of(np.array([3, 0, 0, 7, 0])).tolist() == [0, 3]
-    assert shards_of(np.array([0])).tolist() == [0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [("place", 1), ("gather", 2), ("search", 3), ("tie", 1)])
 def test_an_interrupted_audit_goes_on(folder, partitioned, tmp_path, stop):
@@ -394,7 +358,7 @@ def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeyp
     # Files of another version may hold other things under the same names.
     with monkeypatch.context() as patched:
         patched.setattr(
-            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 2"
+            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 9"
         )
         with pytest.raises(SourceError, match="another version"):
             audited(folder, work_dir=tmp_path / "work")
@@ -457,10 +421,6 @@ def test_what_is_no_parquet_is_refused(tmp_path):
     pq.write_table(pa.table({"id": pa.array([], pa.string())}), tmp_path / "none.parquet")
     with pytest.raises(SourceError, match="no entries"):
         audited(tmp_path)
-
-
-def test_partitions_are_as_large_as_asked_for():
-    assert [partitions_of(n, 100) for n in (1, 100, 101, 1_000)] == [1, 1, 2, 10]
 
 
 # Command line

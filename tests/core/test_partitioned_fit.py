@@ -348,9 +348,9 @@ def test_a_folder_of_other_work_is_refused(folder, tmp_path):
 def test_a_damaged_file_is_named(folder, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fitted(folder, engine=Watching(stop=("search", 3)), work_dir=tmp_path)
-    broken = next((tmp_path / "partitions" / "found").iterdir())
+    broken = next((tmp_path / "partitions" / "lists").iterdir())
     broken.write_bytes(broken.read_bytes()[:-9])
-    with pytest.raises(SourceError, match=r"found.* cannot be read"):
+    with pytest.raises(SourceError, match=r"lists.* cannot be read"):
         fitted(folder, work_dir=tmp_path)
 
 

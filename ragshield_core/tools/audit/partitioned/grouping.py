@@ -37,11 +37,10 @@ from ragshield_core.detectors.groups.usual import (
     Usual,
 )
 from ragshield_core.screening import explained
-from ragshield_core.tools.audit.partitioned.explaining import write_explained
+from ragshield_core.tools.audit.partitioned.files import write_evidence
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import Plan
-from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions
-from ragshield_core.tools.audit.partitioned.window import Window
+from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Window
 
 # Evidence that is measured; agreement needs to know old from new, which an audit cannot.
 MEASURED = SHARED_PARTS
@@ -166,7 +165,7 @@ def explain(plan: Plan, partition: int, rows: Sequence[int], name: str) -> None:
     detector.take_audit(window.overlay, judgement, _usual(plan))
     nothing = window.overlay.batch
     told = explained(detector.name, detector.explain_audit, nothing, list(range(len(own))))
-    write_explained(plan, name, told)
+    write_evidence(plan.files, name, told)
 
 
 def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str) -> None:
