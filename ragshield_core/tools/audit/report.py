@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
-from ragshield_core.tools.audit.partitioned.searching import missed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,6 +51,8 @@ class ScanReport(Report):
     neighbors_found
         Of such an audit, the share of the nearest neighbours that were found so, by how many of
         them are meant, measured on entries drawn at random.
+    missed
+        The same in a sentence; empty where each entry was compared with all.
     """
 
     fpr: float = 0.01
@@ -66,6 +67,7 @@ class ScanReport(Report):
     high: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     n_partitions: int = 0
     neighbors_found: Mapping[int, float] = field(default_factory=dict)
+    missed: str = ""
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
@@ -128,7 +130,7 @@ class ScanReport(Report):
                 "estimated from the knowledge base itself, and the false-positive rate of "
                 f"{self.fpr:g} is an estimate.{rules} Name trusted entries to have it kept."
             )
-        return f"{note} {missed(self.n_partitions, self.neighbors_found)}".rstrip()
+        return f"{note} {self.missed}".rstrip()
 
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry."""

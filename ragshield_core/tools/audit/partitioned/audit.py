@@ -92,6 +92,7 @@ def audit(
         found = found_by(judges, policy, trusted, partitions.ids)
         numbers = np.array(sorted(found.findings), dtype=np.int64)
         ids = partitions.ids(numbers)
+        shares = {} if groups is None else searching.share_found(plan)
         return ScanReport(
             batch=Batch.of(ids=ids, texts=[""] * len(ids), embeddings=None),
             remarkable={
@@ -112,7 +113,8 @@ def audit(
             judged=found.judged,
             high=found.high,
             n_partitions=partitions.n,
-            neighbors_found={} if groups is None else searching.share_found(plan),
+            neighbors_found=shares,
+            missed=searching.missed(partitions.n, shares),
         )
 
 
@@ -121,8 +123,7 @@ def _find_groups(steps: Steps) -> None:
     steps.measure_tightness()
     steps.each_partition("contrasting", grouping.contrast, "contrast")
     steps.each_partition("tying", grouping.tie, "tied")
-    steps.each("what is usual: parts", grouping.usual, grouping.usual_tasks(), "usual/{}.{}")
-    steps.each("what is usual: sizes", grouping.sizes, grouping.size_tasks(), "sizes/{}.{}")
+    steps.once("what is usual", grouping.usual, "usual")
     steps.each_partition("scoring", grouping.score, "scored")
 
 

@@ -46,9 +46,7 @@ def sample(plan: Plan, number: int) -> None:
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
     found, start = [], 0
-    only = Columns(
-        id=plan.columns.id, text="", label="", lineage="", embedding=plan.columns.embedding
-    )
+    only = Columns(plan.columns.id, "", "", "", plan.columns.embedding)
     with suppress(SourceError):  # what is wrong with an entry is said when it is placed
         for chunk in _chunks(piece, only):
             inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
@@ -61,7 +59,7 @@ def sample(plan: Plan, number: int) -> None:
 
 
 def train(plan: Plan) -> None:
-    """Find the centres of the partitions from what was sampled; on the driver."""
+    """Find the centres of the partitions from what was sampled; one task."""
     parts = [plan.files.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
     if not any(map(len, parts)):
         wanted = " or ".join(map(repr, plan.columns.names("embedding")))
@@ -93,7 +91,8 @@ def place(plan: Plan, number: int) -> None:
     """Read a piece, and sort its entries by the partitions that they belong to."""
     centres = np.array(plan.files.read("centres")["centres"])
     failed: dict[int, str] = {}
-    counts, start = [], 0
+    counts: list[NDArray[np.int64]] = []
+    start = 0
     total = np.zeros(centres.shape[1], dtype=np.float64)
     for batch in _slices(plan, number):
         nearest = _nearest_centres(batch.embeddings, centres, min(LOOKED_INTO, len(centres)))
@@ -125,7 +124,7 @@ def place(plan: Plan, number: int) -> None:
 
 
 def lay_out(plan: Plan) -> None:
-    """Give the entries their numbers, now that all partitions are counted; on the driver."""
+    """Give the entries their numbers, now that all partitions are counted; one task."""
     placed = [plan.files.read(f"placed/{number}") for number in range(len(plan.pieces))]
     counts = np.concatenate([arrays["counts"] for arrays in placed])
     slices = [(i, part) for i, arrays in enumerate(placed) for part in range(len(arrays["counts"]))]
@@ -177,7 +176,7 @@ def gather(plan: Plan, partition: int) -> None:
 
 
 def compare_ids(plan: Plan) -> None:
-    """Make sure that no id repeats, by their hashes; on the driver, 24 bytes an entry.
+    """Make sure that no id repeats, by their hashes; one task, 24 bytes an entry.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def _with_copies(
 
 
 def probes(plan: Plan) -> None:
-    """Draw the entries whose neighbours are looked for everywhere; on the driver."""
+    """Draw the entries whose neighbours are looked for everywhere; one task."""
     rng = np.random.default_rng(plan.seed)
     numbers = np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
     vectors = Partitions(plan).vectors(numbers)

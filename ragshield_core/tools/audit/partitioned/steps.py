@@ -40,11 +40,6 @@ class Steps:
         self.plan, self._engine, self.tell = plan, engine, progress
         self.timings: dict[str, float] = {}
 
-    def once(self, name: str, function: Callable[[Plan], None]) -> None:
-        """Do on the driver what is quick, unless it was done."""
-        if name not in self.plan.files:
-            function(self.plan)
-
     def each(
         self,
         what: str,
@@ -79,6 +74,10 @@ class Steps:
         """Run a step once for each partition that has entries."""
         self.each(what, function, [(p,) for p in self.partitions.filled], f"{folder}/{{}}")
 
+    def once(self, what: str, function: Callable[[Plan], None], name: str) -> None:
+        """Run a step that is one task."""
+        self.each(what, function, [()], name)
+
     @cached_property
     def partitions(self) -> Partitions:
         """All of them, once entries were placed."""
@@ -89,23 +88,23 @@ class Steps:
         pieces = [(i,) for i in range(len(self.plan.pieces))]
         if "layout" not in self.plan.files:
             self.each("sampling", placing.sample, pieces, "sample/{}")
-            self.once("centres", placing.train)
+            self.once("dividing", placing.train, "centres")
             self.each("placing", placing.place, pieces, "placed/{}")
-            self.once("layout", placing.lay_out)
+            self.once("numbering", placing.lay_out, "layout")
         self.each_partition("gathering", placing.gather, "rows")
         self.plan.files.remove("placed")
-        self.once("ids", placing.compare_ids)
+        self.once("comparing ids", placing.compare_ids, "ids")
 
     def find_neighbors(self) -> None:
         """Find the nearest of each entry, and on a sample how many of them are missed."""
         self.each_partition("searching", searching.search, "lists")
-        self.once("probes", searching.probes)
+        self.once("drawing", searching.probes, "probes")
         self.each_partition("probing", searching.probe, "probed")
 
     def measure_tightness(self) -> None:
         """Measure how tight groups are, which takes the vectors of their members."""
-        self.once("families", grouping.families)
+        self.once("families", grouping.families, "families")
         self.each_partition("measuring", grouping.tighten, "tight")
         if self.plan.files.read("families")["usual"]:
-            self.once("kin", grouping.kin)
+            self.once("kin", grouping.kin, "kin")
         self.each_partition("measuring again", grouping.tighten_any, "tight_any")
