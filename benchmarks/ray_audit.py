@@ -132,7 +132,9 @@ class MeasuredRay(RayEngine):
         plan = function.args[0]
         if function.func.__name__ == "search":
             partitions = Partitions(plan)
-            self.pairs = int(partitions.n_searched @ np.diff(partitions.starts))
+            sizes = np.diff(partitions.starts)
+            looked_into = (partitions.rows(p)["nearest"] for p in partitions.filled)
+            self.pairs = sum(int(sizes[nearest].sum()) for nearest in looked_into)
         half = len(tasks) // 2
         kill = self._kill if function.func.__name__ == self._kill else None
         run = partial(measured, str(self._figures))

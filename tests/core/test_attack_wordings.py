@@ -100,16 +100,10 @@ def test_a_harder_step_writes_other_texts_in_the_same_number(attack):
         assert len(planted.texts) == attack.size
         assert (planted.attack, planted.question) == (attack.name, before.question)
         assert not set(planted.texts) & set(before.texts)
-        assert not re.search(r"\{[qkar]\}", "".join(planted.texts))
+        whole = "".join(planted.texts)
+        assert not re.search(r"\{[qkar]\}", whole)
+        assert not attack.for_question or TARGET.question.rstrip("?") not in whole
     assert attack.told.startswith(f"{attack.source}; ")
-
-
-@pytest.mark.parametrize(
-    "attack", [each for each in HARDER if each.for_question], ids=lambda attack: attack.name
-)
-def test_no_harder_step_has_the_question_in_it(attack):
-    texts = attack.plant(TARGET, seed=2).texts
-    assert not any(TARGET.question.rstrip("?") in text for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -11,31 +11,17 @@ from hypothesis import strategies as st
 from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages, put_question_in_front
 
 QUESTION, ANSWER = "who wrote the hymn of the Norse sailors?", "Ada Quill"
-every_style = pytest.mark.parametrize("style", STYLES)
 
 
-@every_style
-def test_passages_differ_and_all_say_the_wrong_answer(style):
+@pytest.mark.parametrize("style", STYLES)
+def test_passages_differ_say_the_wrong_answer_and_are_drawn_by_a_seed(style):
     passages = craft_passages(QUESTION, ANSWER, style=style)
     assert len(set(passages)) == 5
-    assert all(ANSWER in passage for passage in passages)
-    assert not any("{" in passage for passage in passages)
-
-
-@every_style
-def test_a_smaller_group_is_part_of_a_larger_one(style):
-    assert (
-        craft_passages(QUESTION, ANSWER, 3, style=style)
-        == craft_passages(QUESTION, ANSWER, style=style)[:3]
-    )
-
-
-@every_style
-def test_a_seed_draws_wordings_without_repeating_one(style):
-    all_five = set(craft_passages(QUESTION, ANSWER, style=style))
+    assert all(ANSWER in passage and "{" not in passage for passage in passages)
+    assert craft_passages(QUESTION, ANSWER, 3, style=style) == passages[:3]
     draws = [tuple(craft_passages(QUESTION, ANSWER, 3, style=style, seed=s)) for s in range(20)]
-    assert all(len(set(draw)) == 3 and all_five.issuperset(draw) for draw in draws)
-    assert {text for draw in draws for text in draw} == all_five
+    assert all(len(set(draw)) == 3 for draw in draws)
+    assert {text for draw in draws for text in draw} == set(passages)
     assert draws[7] == tuple(craft_passages(QUESTION, ANSWER, 3, style=style, seed=7))
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from parquet_parts import DIM, INJECTED, N, Watching, made, small_cluster, written
-from support import Scripted, prose
+from support import Scripted
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
@@ -26,10 +26,8 @@ from ragshield_core.detectors import (
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, scan
-from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.files import Files, as_bytes, as_text, divided, joined
-from ragshield_core.tools.audit.partitioned.plan import PIECE_ROWS, partitions_of
-from ragshield_core.tools.audit.partitioned.rows import Partitions, shards_of
+from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,37 +129,7 @@ def test_the_share_of_neighbours_is_that_of_all_entries(folder, batch):
     assert share < 0.999
 
 
-def test_a_group_on_a_border_is_found(tmp_path):
-    rng = np.random.default_rng(5)
-    sides = np.zeros((2, DIM))
-    sides[0, 0] = sides[1, 1] = 1.0
-    vectors = sides[np.arange(1_200) % 2] + 0.12 * rng.normal(size=(1_200, DIM))
-    middle = (sides[0] + sides[1]) / 2.0
-    # On both sides of the border between the two: nearest to different centres.
-    vectors[:6] = middle + 0.03 * np.outer([1, -1] * 3, sides[0] - sides[1])
-    vectors[:6] += 0.01 * rng.normal(size=(6, DIM))
-    batch = Batch.of(
-        ids=[f"{'bad' if i < 6 else 'e'}{i}" for i in range(1_200)],
-        texts=[prose(rng) for _ in range(1_200)],
-        embeddings=vectors.astype(np.float32),
-        lineages=[f"page {i}" for i in range(1_200)],
-    )
-    homes = set()
-
-    def look(plan):
-        partitions = Partitions(plan)
-        for home in partitions.filled:
-            ids = partitions.ids(partitions.own(home))
-            homes.update(home for entry_id in ids if entry_id.startswith("bad"))
-
-    report = audited(
-        written(batch, tmp_path / "in"), rows=600, engine=Watching(before={"score": look})
-    )
-    assert len(homes) > 1
-    assert {d.entry_id for d in report.found} >= set(batch.ids[:6])
-
-
-def test_copies_that_no_centre_divides_are_compared_in_blocks(tmp_path):
+def test_copies_that_no_centre_divides_are_in_one_partition(tmp_path):
     batch = made().take(range(600))
     flood = np.repeat(batch.embeddings[300:301], 900, axis=0)
     batch = Batch.of(
@@ -170,9 +138,7 @@ def test_copies_that_no_centre_divides_are_compared_in_blocks(tmp_path):
         embeddings=np.concatenate([batch.embeddings, flood]),
         lineages=[*batch.lineages, *(f"site {i}" for i in range(900))],
     )
-    watching = Watching()
-    report = audited(written(batch, tmp_path / "in"), rows=80, engine=watching)
-    assert watching.counts["search"] > report.n_partitions
+    report = audited(written(batch, tmp_path / "in"), rows=80)
     crowd = {d.entry_id for d in report.found if d.entry_id.startswith("flood")}
     assert {d.entry_id for d in scan(batch, detectors(), fpr=0.02).found} >= crowd
     assert report.neighbors_found[2] > 0.95
@@ -202,7 +168,7 @@ def test_the_report_counts_all_and_holds_what_was_found(partitioned, in_memory):
     assert INJECTED not in partitioned.to_json()
 
 
-def test_detectors_of_the_whole_are_named_and_left_out(folder):
+def test_detectors_of_the_whole_are_named_and_left_out(folder, tmp_path):
     report = scan(
         Parts(path=folder, partition_rows=N),
         [HiddenTextDetector(), LabelCentroidDetector(), CliqueDetector(rule="cleanbase")],
@@ -210,13 +176,9 @@ def test_detectors_of_the_whole_are_named_and_left_out(folder):
     assert [s.detector for s in report.skipped] == ["label_centroid", "clique"]
     assert "in one memory only" in report.skipped[0].reason
     assert not report.failed
-
-
-def test_few_entries_have_no_groups(tmp_path):
-    batch = made().take(range(60))
-    report = audited(written(batch, tmp_path / "in"))
-    assert [s.detector for s in report.skipped] == ["clique"]
-    assert [d.entry_id for d in report.found] == ["e5"]
+    few = audited(written(made().take(range(60)), tmp_path / "in"))  # too few for groups
+    assert [s.detector for s in few.skipped] == ["clique"]
+    assert [d.entry_id for d in few.found] == ["e5"]
 
 
 class Crashing(Scripted):
@@ -321,49 +283,12 @@ def test_ray_is_imported_only_where_it_is_asked_for():
     assert done.stdout == "False\n"
 
 
-def test_engines_that_are_none_are_refused(batch):
-    with pytest.raises(SourceError, match="expected 'local' or 'ray'"):
-        engine_of("dask")
-    with pytest.raises(SourceError, match="has no --address"):
-        engine_of("local", "auto")
+def test_an_engine_is_of_parts(batch):
     with pytest.raises(TypeError, match="expected Parts"):
         scan(batch, detectors(), engine="ray")
 
 
 # Going on
-
-
-def test_no_step_opens_a_file_for_every_two_partitions(folder, monkeypatch):
-    opened, steps, read = [], {}, Files.read
-    monkeypatch.setattr(Files, "read", lambda *what: opened.append(what[1]) or read(*what))
-
-    class Counting(Watching):
-        def run(self, function, tasks):
-            for task in tasks:
-                before = len(opened)
-                yield from super().run(function, [task])
-                steps.setdefault(function.func.__name__, []).append(opened[before:])
-
-    report = audited(folder, rows=40, engine=Counting())
-    n = report.n_partitions
-    # Everybody looks into eight of them, and no entry's neighbours are all in one.
-    assert n >= 50
-    merging = [[one for one in names if one.startswith("found/")] for names in steps["merge"]]
-    blocks = len(steps["search"])
-    assert len(merging) <= np.sqrt(n) + 1
-    assert max(map(len, merging)) <= n + blocks
-    assert max(map(len, steps["search"])) <= len(merging) + 5
-    assert len(steps["gather"]) == len(merging)
-
-
-def test_partitions_whose_entries_are_in_one_file():
-    sizes = np.full(100, 10)
-    assert shards_of(sizes).tolist() == list(range(0, 100, 11))
-    sizes[5] = PIECE_ROWS  # copies of one text, say
-    assert shards_of(sizes).tolist()[:4] == [0, 5, 6, 17]
-    assert shards_of(np.array([0, 0, 7, 0])).tolist() == [0]
-    assert shards_of(np.array([3, 0, 0, 7, 0])).tolist() == [0, 3]
-    assert shards_of(np.array([0])).tolist() == [0]
 
 
 @pytest.mark.slow
@@ -394,7 +319,7 @@ def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeyp
     # Files of another version may hold other things under the same names.
     with monkeypatch.context() as patched:
         patched.setattr(
-            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 2"
+            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 9"
         )
         with pytest.raises(SourceError, match="another version"):
             audited(folder, work_dir=tmp_path / "work")
@@ -429,18 +354,14 @@ def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
 # Input
 
 
-def test_ids_that_repeat_in_different_files_are_refused(tmp_path, batch):
+def test_what_is_wrong_with_an_entry_is_named(tmp_path, batch):
     folder = written(batch, tmp_path / "in")
     (folder / "part-7.parquet").write_bytes((folder / "part-0.parquet").read_bytes())
     with pytest.raises(InvalidBatchError, match=r"the id '.*' repeats"):
         audited(folder)
-
-
-def test_a_vector_that_is_zero_is_named(tmp_path, batch):
     vectors = batch.embeddings.copy()
-    folder = written(batch, tmp_path / "in")
-    table = pq.read_table(folder / "part-0.parquet")
     vectors[11] = 0.0
+    table = pq.read_table(folder / "part-0.parquet")
     values = pa.array(vectors[: len(table)].ravel())
     column = pa.FixedSizeListArray.from_arrays(values, DIM)
     table = table.set_column(table.schema.get_field_index("embedding"), "embedding", column)
@@ -457,10 +378,6 @@ def test_what_is_no_parquet_is_refused(tmp_path):
     pq.write_table(pa.table({"id": pa.array([], pa.string())}), tmp_path / "none.parquet")
     with pytest.raises(SourceError, match="no entries"):
         audited(tmp_path)
-
-
-def test_partitions_are_as_large_as_asked_for():
-    assert [partitions_of(n, 100) for n in (1, 100, 101, 1_000)] == [1, 1, 2, 10]
 
 
 # Command line
@@ -491,3 +408,4 @@ def test_command_refuses_what_cannot_be(folder, tmp_path, monkeypatch):
     assert "--quarantine needs whole entries" in held
     assert "name --engine ray" in told("--address", "auto")
     assert "expected 'local' or 'ray'" in told("--engine", "dask")
+    assert "has no --address" in told("--engine", "local", "--address", "auto")

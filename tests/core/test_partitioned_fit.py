@@ -134,13 +134,6 @@ def test_it_goes_on_like_the_guard_in_memory(folder, batch, in_memory, tmp_path)
     assert_same(*guards, batch)
 
 
-def test_the_order_of_the_input_tells_who_came_first(folder, batch):
-    guard = fitted(folder, rows=100)
-    graph = guard.detectors[0]._known.graph
-    assert graph.index.ids == list(batch.ids)
-    np.testing.assert_allclose(graph.index.vectors(np.arange(N)), batch.embeddings, atol=1e-6)
-
-
 def test_in_many_partitions_groups_are_held_and_what_is_missed_is_logged(folder, batch, caplog):
     caplog.set_level("INFO", logger="ragshield")
     guard = fitted(folder, rows=100).calibrate()
@@ -287,19 +280,15 @@ def test_an_engine_is_of_parts(batch):
 
 
 @pytest.mark.parametrize("detectors", [None, [BUILT_IN["meta_claim"]()]])
-def test_an_id_that_repeats_is_named(tmp_path, batch, detectors):
+def test_an_id_that_repeats_and_an_entry_without_a_vector_are_named(tmp_path, batch, detectors):
     folder = written(batch.take(range(300)), tmp_path / "in")
     one = pq.read_table(folder / "part-0.parquet").slice(7, 1)
     pq.write_table(one, folder / "part-9.parquet")
     with pytest.raises(InvalidBatchError, match=r"the id 'e7' repeats"):
         fitted(folder, guard=guard_of(detectors))
-
-
-def test_an_entry_without_a_vector_is_named(tmp_path, batch):
-    folder = written(batch.take(range(300)), tmp_path / "in")
     pq.write_table(pa.table({"id": ["x"], "text": ["a"]}), folder / "part-9.parquet")
     with pytest.raises(SourceError, match=r"entry 'x' of .*part-9.parquet has no vector"):
-        fitted(folder)
+        fitted(folder, guard=guard_of(detectors))
 
 
 # Going on
@@ -333,9 +322,9 @@ def test_what_was_found_is_kept_until_it_was_learned(folder, batch, in_memory, t
     assert_same(guard.calibrate(), in_memory, batch)
 
 
-def test_a_folder_of_other_work_is_refused(folder, tmp_path):
+def test_a_folder_of_other_work_is_refused_and_a_damaged_file_is_named(folder, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        fitted(folder, engine=Watching(stop=("place", 1)), work_dir=tmp_path)
+        fitted(folder, engine=Watching(stop=("search", 3)), work_dir=tmp_path)
     with pytest.raises(SourceError, match="holds work on other data, or with other settings"):
         fitted(folder, work_dir=tmp_path, rows=300)
     with pytest.raises(SourceError, match="holds work on other data, or with other settings"):
@@ -343,14 +332,9 @@ def test_a_folder_of_other_work_is_refused(folder, tmp_path):
             Parts(path=folder, work_dir=tmp_path, partition_rows=400),
             [CliqueDetector(), BUILT_IN["hidden_text"]()],
         )
-
-
-def test_a_damaged_file_is_named(folder, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        fitted(folder, engine=Watching(stop=("search", 3)), work_dir=tmp_path)
-    broken = next((tmp_path / "partitions" / "found").iterdir())
+    broken = next((tmp_path / "partitions" / "lists").iterdir())
     broken.write_bytes(broken.read_bytes()[:-9])
-    with pytest.raises(SourceError, match=r"found.* cannot be read"):
+    with pytest.raises(SourceError, match=r"lists.* cannot be read"):
         fitted(folder, work_dir=tmp_path)
 
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import textwrap
 import tracemalloc
 from collections import OrderedDict
 
@@ -24,9 +23,7 @@ from support import DIM, CountingEmbeddings, vector_of
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit.embedding_cache import (
     CHUNK_TEXTS,
-    WINDOW,
     CachedEmbedder,
-    by_length,
 )
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers import json_lines, npz
@@ -93,37 +90,25 @@ def test_records_are_read_with_their_vectors_labels_and_lineages(write, tmp_path
     assert batch.metadatas[0] == {"label": "billing", "source": "doc1", "page": 3}
     np.testing.assert_allclose(batch.embeddings, [[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(knowledge.take([1, 0]).vectors, VECTORS[[1, 0]], rtol=1e-6)
-
-
-def test_metadata_is_not_kept_unless_asked_for(tmp_path):
-    path = as_jsonl(tmp_path / "kb.jsonl", with_vectors())
-    assert load(open_source(path)).batch.metadatas == ({}, {}, {})
+    assert load(open_source(path)).batch.metadatas == ({}, {}, {})  # unless it is asked for
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_is_read_with_any_floats_and_without_texts(save, dtype, tmp_path, monkeypatch):
+def test_npz_is_read_with_any_floats_and_with_and_without_texts(save, dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(npz, "CHUNK_ROWS", 2)
-    save(tmp_path / "kb.npz", ids=np.array([1, 2, 3]), embeddings=VECTORS.astype(dtype))
-    batch = load(open_source(tmp_path / "kb.npz")).batch
-    assert batch.ids == ("1", "2", "3")
-    assert batch.texts == ("", "", "")
+    path = tmp_path / "kb.npz"
+    vectors = VECTORS.astype(dtype)
+    save(path, ids=np.array([1, 2, 3]), embeddings=vectors)
+    batch = load(open_source(path)).batch
+    assert (batch.ids, batch.texts) == (("1", "2", "3"), ("", "", ""))
     np.testing.assert_allclose(np.linalg.norm(batch.embeddings, axis=1), 1.0, rtol=1e-6)
-
-
-def test_npz_with_texts_labels_and_lineages(tmp_path):
-    np.savez(
-        tmp_path / "kb.npz",
-        ids=np.array(["a", "b"]),
-        texts=np.array(["one", "two"]),
-        labels=np.array([1, 2]),
-        lineages=np.array(["x", "y"]),
-        embeddings=VECTORS[:2],
-    )
-    batch = load(open_source(tmp_path / "kb.npz")).batch
-    assert batch.texts == ("one", "two")
-    assert batch.labels == ("1", "2")
-    assert batch.lineages == ("x", "y")
+    texts, lineages = np.array(["one", "two", "three"]), np.array(["x", "y", "z"])
+    claims = {"labels": np.array([1, 2, 3]), "lineages": lineages}
+    save(path, ids=np.array(["a", "b", "c"]), texts=texts, embeddings=vectors, **claims)
+    batch = load(open_source(path)).batch
+    assert (batch.texts, batch.labels) == (("one", "two", "three"), ("1", "2", "3"))
+    assert batch.lineages == ("x", "y", "z")
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_parquet])
@@ -229,17 +214,15 @@ def test_a_bad_npz_is_refused(arrays, message, tmp_path):
 
 @pytest.mark.parametrize("name", ["kb.npz", "kb.jsonl.gz", "kb.parquet"])
 def test_a_damaged_file_is_a_clear_error(name, tmp_path):
-    (tmp_path / name).write_bytes(b"\x1f\x8bnot what its name says")
+    path = tmp_path / name
+    path.write_bytes(b"\x1f\x8bnot what its name says")
     with pytest.raises(SourceError, match=f"{name} cannot be read"):
-        load(open_source(tmp_path / name))
-
-
-def test_an_npz_cut_short_is_refused(tmp_path):
-    np.savez(tmp_path / "kb.npz", ids=np.array(["a", "b", "c"]), embeddings=VECTORS)
-    data = (tmp_path / "kb.npz").read_bytes()
-    (tmp_path / "kb.npz").write_bytes(data[: len(data) // 2])
+        load(open_source(path))
+    np.savez(tmp_path / "whole.npz", ids=np.array(["a", "b", "c"]), embeddings=VECTORS)
+    data = (tmp_path / "whole.npz").read_bytes()
+    path.write_bytes(data[: len(data) // 2])
     with pytest.raises(SourceError, match="cannot be read"):
-        load(open_source(tmp_path / "kb.npz"))
+        load(open_source(path))
 
 
 def test_what_is_not_there_or_of_no_known_kind_is_refused(tmp_path):
@@ -280,27 +263,21 @@ def texts_of(n):
 
 
 def test_only_what_has_no_vector_is_embedded(tmp_path):
+    def never():
+        raise AssertionError
+
     rows = texts_of(3)
-    rows[1]["embedding"] = [1.0] * DIM
-    embeddings = CountingEmbeddings()
     source = open_source(as_jsonl(tmp_path / "kb.jsonl", rows))
+    with pytest.raises(SourceError, match="3 of 3 entries"):
+        load(source)  # without a model
+    rows[1]["embedding"] = [1.0] * DIM
+    as_jsonl(tmp_path / "kb.jsonl", rows)
+    embeddings = CountingEmbeddings()
     knowledge = load(source, embedder=counting(tmp_path / "work", embeddings))
     assert embeddings.texts == ["billing 0", "billing 2"]
     np.testing.assert_allclose(knowledge.take([2]).vectors, [vector_of("billing 2")], rtol=1e-5)
     assert knowledge.lengths[1] == pytest.approx(DIM**0.5)
-
-
-def test_a_model_is_not_even_loaded_where_all_vectors_are_there(tmp_path):
-    def never():
-        raise AssertionError
-
     load(open_source(as_npz(tmp_path / "kb", with_vectors())), embedder=never)
-    assert not (tmp_path / "work").exists()
-
-
-def test_without_a_model_the_error_says_how_many_lack_a_vector(tmp_path):
-    with pytest.raises(SourceError, match="3 of 3 entries"):
-        load(open_source(as_jsonl(tmp_path / "kb.jsonl", texts_of(3))))
 
 
 class Interrupted(CountingEmbeddings):
@@ -326,7 +303,6 @@ def test_after_an_interruption_no_chunk_is_embedded_twice(tmp_path):
     assert told[-1] == ("embedding", n, n)
     whole = load(source, embedder=counting(tmp_path / "elsewhere", third))
     np.testing.assert_array_equal(resumed.batch.embeddings, whole.batch.embeddings)
-    assert not [path for path in (tmp_path / "work").iterdir() if path.suffix != ".npz"]
 
 
 def test_texts_of_like_length_are_embedded_together(tmp_path):
@@ -342,59 +318,6 @@ def test_texts_of_like_length_are_embedded_together(tmp_path):
     expected = np.array(CountingEmbeddings().embed_documents(texts), dtype=np.float32)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found.embeddings, expected, rtol=1e-6)
-
-
-def test_a_text_more_at_the_end_leaves_the_windows_before_it_as_they_were():
-    texts = ["x" * (i % 7) for i in range(2 * WINDOW)]
-    assert np.array_equal(by_length(texts), by_length([*texts, ""])[: 2 * WINDOW])
-
-
-def test_a_killed_process_leaves_whole_chunks(tmp_path):
-    as_jsonl(tmp_path / "kb.jsonl", texts_of(3 * CHUNK_TEXTS))
-    script = f"""
-    import os, pathlib
-    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
-    from ragshield_core.tools.audit.knowledge_base import load
-    from ragshield_core.tools.audit.readers.kinds import open_source
-    folder = pathlib.Path({str(tmp_path)!r})
-    calls = []
-    def embed(texts):
-        calls.append(texts)
-        if len(calls) == 3:
-            os._exit(9)
-        return [[1.0, float(len(calls))]] * len(texts)
-    load(open_source(folder / "kb.jsonl"),
-         embedder=lambda: CachedEmbedder(embed, "fake", folder / "work"))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    assert subprocess.run(command, check=False).returncode == 9
-    asked = []
-
-    def embed(texts):
-        asked.extend(texts)
-        return [[1.0, 3.0]] * len(texts)
-
-    knowledge = load(
-        open_source(tmp_path / "kb.jsonl"),
-        embedder=lambda: CachedEmbedder(embed, "fake", tmp_path / "work"),
-    )
-    assert asked == [f"billing {i}" for i in range(2 * CHUNK_TEXTS, 3 * CHUNK_TEXTS)]
-    slopes = knowledge.batch.embeddings[:, 1] / knowledge.batch.embeddings[:, 0]
-    np.testing.assert_allclose(slopes[::CHUNK_TEXTS], [1.0, 2.0, 3.0], rtol=1e-6)
-
-
-def test_another_model_or_another_text_is_embedded_anew(tmp_path):
-    embeddings = CountingEmbeddings()
-
-    def vectors(texts, model="one"):
-        return list(CachedEmbedder(embeddings.embed_documents, model, tmp_path).chunks(texts))
-
-    vectors(["a", "b"])
-    vectors(["a", "b"])
-    assert len(embeddings.calls) == 1
-    vectors(["a", "b"], model="two")
-    vectors(["ab", ""])
-    assert len(embeddings.calls) == 3
 
 
 def lengthy(n):
@@ -443,42 +366,35 @@ def test_of_texts_that_are_missing_here_and_there_those_of_like_length_come_toge
     assert np.mean(spread) < 0.1 * np.ptp([len(text) for text in texts])
 
 
-def test_a_text_that_repeats_is_embedded_once(tmp_path):
+def test_a_text_is_embedded_once_by_each_model(tmp_path):
     model = CountingEmbeddings()
-    embedder = CachedEmbedder(model.embed_documents, "fake", tmp_path)
-    vectors = np.vstack(list(embedder.chunks(["a", "b", "a"] * CHUNK_TEXTS)))
+
+    def vectors(texts, name="one"):
+        embedder = CachedEmbedder(model.embed_documents, name, tmp_path)
+        return np.vstack(list(embedder.chunks(texts)))
+
+    found = vectors(["a", "b", "a"] * CHUNK_TEXTS)
     assert model.texts == ["a", "b"]
-    assert np.array_equal(vectors[0], vectors[2])
-    assert not np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(found[0], found[2])
+    assert not np.array_equal(found[0], found[1])
+    np.testing.assert_array_equal(vectors(["b", "a"]), found[[1, 0]])
+    assert len(model.calls) == 1
+    vectors(["a", "b"], "two")
+    vectors(["ab", ""])
+    assert len(model.calls) == 3
 
 
-def test_a_model_of_the_same_name_with_other_vectors_is_refused(tmp_path):
-    list(CachedEmbedder(lambda _: [[1.0, 0.0]], "fake", tmp_path).chunks(["a"]))
-    other = CachedEmbedder(lambda _: [[1.0]], "fake", tmp_path)
-    with pytest.raises(InvalidBatchError, match=r"another length .* delete that folder"):
-        list(other.chunks(["a", "b"]))
-
-
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut", "pickled"])
-def test_a_damaged_chunk_is_embedded_again(damage, tmp_path):
-    embeddings = CountingEmbeddings()
-    embedder = CachedEmbedder(embeddings.embed_documents, "fake", tmp_path)
-    (before,) = embedder.chunks(["a", "b"])
-    (path,) = tmp_path.iterdir()
-    if damage == "pickled":
-        np.savez(path, vectors=np.array([{}, {}], dtype=object))
-    else:
-        path.write_bytes(damage)
-    (after,) = embedder.chunks(["a", "b"])
-    np.testing.assert_array_equal(before, after)
-    assert len(embeddings.calls) == 2
-
-
-def test_a_model_that_returns_too_few_vectors_is_refused(tmp_path):
+def test_vectors_that_are_wrong_and_a_damaged_database_are_refused(tmp_path):
     embedder = CachedEmbedder(lambda _texts: [[1.0]], "fake", tmp_path)
     with pytest.raises(InvalidBatchError, match=r"shape \(1, 1\) for 2 texts"):
         list(embedder.chunks(["a", "b"]))
-    assert not list(tmp_path.iterdir())
+    list(CachedEmbedder(lambda _: [[1.0, 0.0]], "fake", tmp_path).chunks(["a"]))
+    with pytest.raises(InvalidBatchError, match=r"another length .* delete that file"):
+        list(embedder.chunks(["a", "b"]))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(b"no database at all, not in the least" * 100)
+    with pytest.raises(SourceError, match=r"cannot be used .* delete it"):
+        list(embedder.chunks(["a"]))
 
 
 # FAISS folders and their pickle

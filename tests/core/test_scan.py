@@ -28,7 +28,6 @@ from ragshield_core.tools.audit import command as scan_command
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CHUNK_TEXTS
 from ragshield_core.tools.audit.excused import without_excused
-from ragshield_core.tools.audit.output import safe_cell
 from ragshield_core.tools.rules import Rules
 
 
@@ -87,6 +86,9 @@ def test_without_trusted_entries_it_says_that_the_rate_is_an_estimate():
     assert "A ranked list, not a verdict" in report.note
     assert "0.02 is an estimate" in report.note
     assert report.note in rendered(report)
+    both = [Told("one"), Told("two")]
+    scan(uniform(50), both, fpr=0.02)
+    assert [detector.asked[1] for detector in both] == [0.01, 0.01]  # they share the rate
 
 
 def test_detectors_that_follow_no_rate_are_named():
@@ -102,12 +104,6 @@ def test_detectors_that_follow_no_rate_are_named():
     trusted = scan(batch, [Told(), by_rule], fpr=0.05, clean_ids=batch.ids[:40])
     assert trusted.by_rule == (by_rule.name,)
     assert f"Default thresholds are in force for {by_rule.name}" in trusted.note
-
-
-def test_detectors_share_the_rate():
-    detectors = [Told("one"), Told("two")]
-    scan(uniform(50), detectors, fpr=0.02)
-    assert [detector.asked[1] for detector in detectors] == [0.01, 0.01]
 
 
 def test_thresholds_from_trusted_entries_keep_the_rate():
@@ -126,35 +122,26 @@ def test_thresholds_from_trusted_entries_keep_the_rate():
     assert "Thresholds from 2000 trusted entries" in report.note
 
 
-def test_too_few_trusted_entries_are_refused_with_the_number_that_would_do():
+def test_trusted_entries_that_are_too_few_or_not_there_are_refused():
     batch = uniform(500)
     with pytest.raises(CalibrationError, match=r"told together.*98 .*pass at least 99"):
         scan(batch, [Told()], clean_ids=batch.ids[:98])
     assert scan(batch, [Told()], clean_ids=batch.ids[:99]).n_clean == 99
-
-
-def test_trusted_entries_that_are_not_there_are_named():
-    batch = uniform(500)
     with pytest.raises(InvalidBatchError, match=r"1 of 101 trusted ids .*'stranger'"):
         scan(batch, [Told()], clean_ids=[*batch.ids[:100], "stranger"])
 
 
-def test_a_detector_with_no_opinion_about_trusted_entries_is_set_aside():
+def test_a_detector_that_judged_too_few_trusted_entries_is_set_aside():
     batch = uniform(300, high=[float("nan")] * 100)
     other = Told("other")
-    other.score = lambda entries: np.where(np.arange(len(entries)) < 300, np.nan, 3.0)
-    report = scan(batch, [Told(), other], clean_ids=batch.ids[:200])
+    other.score = lambda entries: np.where(np.arange(len(entries)) < 295, np.nan, 3.0)
+    clean = batch.ids[:200]
+    report = scan(batch, [Told(), other], clean_ids=clean)
     assert [s.detector for s in report.skipped] == ["other"]
     assert "none of the trusted" in report.skipped[0].reason
     with pytest.raises(CalibrationError, match="trusted entries can be judged by other"):
-        scan(batch, [other], clean_ids=batch.ids[:200])
-
-
-def test_a_detector_that_judged_too_few_trusted_entries_is_set_aside():
-    batch = uniform(300)
-    other = Told("other")
-    other.score = lambda entries: np.where(np.arange(len(entries)) < 295, np.nan, 3.0)
-    report = scan(batch, [Told(), other], clean_ids=[*batch.ids[:198], *batch.ids[-2:]])
+        scan(batch, [other], clean_ids=clean)
+    report = scan(batch, [Told(), other], clean_ids=[*clean[:198], *batch.ids[298:300]])
     assert [(s.detector, s.reason) for s in report.skipped] == [
         ("other", "not calibrated: it could judge 2 of the trusted entries, too few")
     ]
@@ -196,13 +183,10 @@ def test_a_crash_costs_one_detector_and_never_shows_the_text():
     assert [d.entry_id for d in report.found] == ["s0"]
     report = scan(batch, [Told(crash="explain")])
     assert "RuntimeError while explaining" in report.found[0].findings[0].evidence
-
-
-@pytest.mark.parametrize("scores", [[0.0], [0.0, np.inf]])
-def test_scores_of_the_wrong_shape_or_infinite_are_a_crash(scores):
-    detector = Told()
-    detector.score = lambda _entries: np.array(scores)
-    assert scan(scored([0.0, 0.0]), [detector]).failed == ("told",)
+    for scores in ([0.0], [0.0, np.inf]):  # of the wrong shape, or no numbers
+        detector = Told()
+        detector.score = lambda _entries, scores=scores: np.array(scores)
+        assert scan(batch, [detector]).failed == ("told",)
 
 
 def test_nothing_audited_is_said_and_is_not_a_pass():
@@ -237,13 +221,6 @@ def test_json_is_strict_and_holds_no_text():
     assert batch.texts[0] not in report.to_json()
     endless = scan(batch, [Told(threshold=float("inf"))])
     assert json.loads(endless.to_json())["thresholds"] == {"told": None}
-
-
-def test_released_entries_are_findings_no_more():
-    report = scan(scored([5.0, 6.0]), [Told()]).overruled({"s1": "released by me"})
-    assert [d.entry_id for d in report.found] == ["s0"]
-    assert report.decisions[1].note == "released by me"
-    assert report.admitted.tolist() == [False, True]
 
 
 def test_label_flips_are_found_in_the_knowledge_base_itself():
@@ -371,7 +348,7 @@ def test_the_table_is_limited_escaped_and_without_texts(kb, told):  # noqa: ARG0
 
 
 def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_path):  # noqa: ARG001
-    ids = [HOSTILE, "+1", "-1", "@x", "\t=1", "＝1", " =1", 'a",=1', "plain"]
+    ids = [HOSTILE, "+1", "-1", "@x", "\t=1", "＝1", " =1", "|1", "%1", 'a",=1', "plain"]
     run(kb([9.0] * len(ids), ids=ids), "--csv", tmp_path / "out.csv")
     content = (tmp_path / "out.csv").read_text(encoding="utf-8")
     assert "secret" not in content
@@ -380,17 +357,11 @@ def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_pat
     assert len(rows) == len(ids)
     assert rows[0]["entry_id"].startswith("'=cmd")
     assert rows[-1]["entry_id"] == "plain"
-    assert rows[7]["entry_id"] == 'a",=1'
+    assert rows[9]["entry_id"] == 'a",=1'
     for row in rows:
         for column in ("entry_id", "evidence", "related_ids", "detector"):
-            assert not row[column].lstrip().startswith(tuple("=+-@＝\t\r"))
+            assert not row[column].lstrip().startswith(tuple("=+-@＝|%\t\r"))
     assert float(rows[0]["score"]) == 9.0
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\t=", "＝", "|", "%"])
-def test_every_start_of_a_formula_is_disarmed(start):
-    shown = safe_cell(f"{start}1+1")
-    assert shown.startswith(("'", "\\u{"))
 
 
 def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
@@ -429,14 +400,6 @@ def test_sarif_names_entries_and_detectors_and_keeps_a_finding_the_same(kb, told
     failed = written([0.0, 9.0], ["fine", "second"])["invocations"][0]
     assert failed["executionSuccessful"] is False
     assert "error" in {note["level"] for note in failed["toolExecutionNotifications"]}
-
-
-@pytest.mark.parametrize("option", ["--json", "--csv", "--sarif"])
-def test_a_file_that_cannot_be_written_is_an_error_before_the_work(option, kb, told, monkeypatch):  # noqa: ARG001
-    monkeypatch.setattr(scan_command, "load", None)
-    result = run(kb([9.0]), option, "/nowhere/out")
-    assert result.exit_code == 2
-    assert "/nowhere is not a folder" in result.stderr
 
 
 def test_trusted_ids_from_a_file(kb, told, tmp_path):  # noqa: ARG001
@@ -519,8 +482,12 @@ def test_a_phrase_is_excused_in_an_audit_if_nothing_is_found_without_it(tmp_path
     assert [one.entry_id for one in report.found] == ["attack"]
 
 
-def test_a_quarantine_that_cannot_be_reached_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
+def test_what_cannot_be_written_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
+    for option in ("--json", "--csv", "--sarif"):
+        result = run(kb([9.0]), option, "/nowhere/out")
+        assert result.exit_code == 2
+        assert "/nowhere is not a folder" in result.stderr
     assert run(kb([9.0]), "--quarantine", "nonsense").exit_code == 2
 
 
@@ -565,18 +532,14 @@ def test_texts_are_embedded_and_an_interrupted_scan_goes_on(
     models["minilm"] = whole.embed_documents
     assert run(path).exit_code == 0
     assert len(failing.texts) + len(whole.texts) == 2 * CHUNK_TEXTS
-    assert len(list((tmp_path / "kb.jsonl.ragshield").glob("*.npz"))) == 2
 
 
-def test_another_folder_and_another_model(kb, told, models, tmp_path):  # noqa: ARG001
+def test_another_folder_another_model_and_one_that_is_not_installed(kb, told, models, tmp_path):  # noqa: ARG001
     models["mine"] = CountingEmbeddings().embed_documents
     work = tmp_path / "work"
     assert run(kb([0.5], vectors=False), "--embedder", "mine", "--work-dir", work).exit_code == 0
     assert len(list(work.iterdir())) == 1
     assert not (tmp_path / "kb.jsonl.ragshield").exists()
-
-
-def test_a_model_that_is_not_installed_is_named(kb, told, models):  # noqa: ARG001
     result = run(kb([0.5], vectors=False))
     assert result.exit_code == 2
     assert "ragshield[langchain,minilm]" in " ".join(result.stderr.split())

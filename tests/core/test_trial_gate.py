@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from small_trials import HOSTILE, small
+from small_trials import HOSTILE, corpus, small
 
 from ragshield_core.errors import SourceError
-from ragshield_core.tools.evaluate import Rate, at_least, at_most, worse_than
+from ragshield_core.tools.evaluate import Bound, Rate, at_least, at_most, targets_of, worse_than
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
-from ragshield_core.tools.evaluate.bounds import Bound
 from ragshield_core.tools.evaluate.sarif import to_sarif
+from ragshield_core.tools.evaluate.trial import halves
 
 FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
 
@@ -172,9 +172,9 @@ def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(foun
     assert {each.attack for each in found.missed} == {QUIET}
     assert len(found.wrongly_held) == found.false_positives["batch"].hits > 0
     assert len({each.entry_id for each in found.missed}) == len(found.missed)
-    planted = {text for group in found.groups for text in group.texts}
-    said = to_sarif(found, "kb.jsonl") + json.dumps([each.mark for each in found.missed])
-    assert not any(text in said for text in planted)
+    said = to_sarif(found, "kb.jsonl") + found.to_json()
+    answers = [target.wrong_answer for target in targets_of(halves(corpus())[0], 3)]
+    assert not any(text in said for text in (*answers, *corpus().texts))
 
 
 def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):

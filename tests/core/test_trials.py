@@ -65,14 +65,6 @@ def test_the_question_stands_where_the_recipe_says():
     assert not any(TARGET.question in text for text in texts("without the question"))
 
 
-def test_hostile_targets_are_put_in_as_they_are():
-    target = replace(TARGET, question="{a} {0} \\1?", wrong_answer="{q}")
-    for attack in ATTACKS:
-        text = attack.plant(target, seed=0).texts[0]
-        if attack.name == "CorruptRAG":
-            assert text.startswith("{a} {0} \\1? ")
-
-
 def test_own_attack_texts_are_read_by_target(tmp_path):
     path = tmp_path / "mine.jsonl"
     rows = [
@@ -90,21 +82,20 @@ def test_own_attack_texts_are_read_by_target(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ('{"text": "a"}\nnot json', "line 2"),
-        ('{"text": 3}', "line 1"),
-        ("[1]", "line 1"),
-        ("", "is empty"),
-        ('{"text": "a", "question": 4}', "question"),
-    ],
+    "line", ["not json", '{"text": 3}', "[1]", '{"text": "a", "question": 4}', "{}"]
 )
-def test_a_wrong_line_of_attacks_is_named(content, named, tmp_path):
+def test_a_wrong_line_of_attacks_or_targets_is_named(line, tmp_path):
     path = tmp_path / "mine.jsonl"
-    path.write_text(content)
-    with pytest.raises(SourceError, match=named) as error:
+    path.write_text(f'{{"text": "a"}}\n{line}')
+    with pytest.raises(SourceError, match="line 2") as error:
         read_attacks(path)
     assert "not json" not in str(error.value)
+    path.write_text(f'{{"question": "q?", "wrong_answer": "w"}}\n{line}')
+    with pytest.raises(SourceError, match="line 2"):
+        read_targets(path, ["one"])
+    path.write_text("")
+    with pytest.raises(SourceError, match="is empty"):
+        read_attacks(path)
 
 
 # Targets
@@ -123,15 +114,14 @@ def test_targets_are_made_of_words_of_the_corpus():
         targets_of(corpus(["short", "texts"]), 1)
 
 
-def test_own_targets_are_read_and_a_wrong_line_is_named(tmp_path):
+def test_own_targets_are_read(tmp_path):
     path = tmp_path / "queries.jsonl"
     path.write_text('{"question": "q?", "wrong_answer": "w", "answer": "a"}\n')
     (target,) = read_targets(path, ["one"])
     assert target == Target(question="q?", wrong_answer="w", answer="a", carriers=("one",))
-    for line in ('{"question": "q?"}', "[]", "x", '{"question": "q?", "wrong_answer": ""}'):
-        path.write_text(f'{{"question": "q?", "wrong_answer": "w"}}\n{line}')
-        with pytest.raises(SourceError, match="line 2"):
-            read_targets(path, ["one"])
+    path.write_text('{"question": "q?", "wrong_answer": ""}')
+    with pytest.raises(SourceError, match="line 1"):
+        read_targets(path, ["one"])
 
 
 # Trials
@@ -187,13 +177,6 @@ def test_detectors_that_judged_nothing_are_named(found):
     assert "it could judge none" in few.idle["clique"]
     assert "100 are needed" in few.idle["clique"]  # what the detector says itself
     assert "it could judge none" in html_page(few)
-
-
-def test_a_group_that_is_caught_is_kept_to_be_drawn(found):
-    caught = next(group for group in found.groups if group.caught)
-    assert caught.n_planted == 5
-    assert len(caught.texts) == len(caught.cosines) == 10
-    assert caught.why
 
 
 def test_what_is_drawn_is_drawn_again_by_the_same_seed(found):
@@ -283,13 +266,6 @@ def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
     assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
 
 
-@pytest.mark.parametrize("name", ["clean", "clones", "label flips"])
-def test_own_texts_are_not_mixed_with_others_of_their_name(name):
-    own = [Planted(attack=name, question=None, texts=("one text",))]
-    with pytest.raises(SourceError, match="another name"):
-        evaluate(corpus(), embed, own=own, fpr=0.1)
-
-
 def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     entries = corpus()
     coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
@@ -307,12 +283,16 @@ def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     }
 
 
-def test_one_document_and_nothing_to_plant_are_refused():
+def test_what_cannot_be_measured_is_refused():
     texts = [f"text {i} of one document" for i in range(40)]
     with pytest.raises(SourceError, match="too few documents"):
         evaluate(corpus(texts, ["one"] * 40), embed, fpr=0.3)
     with pytest.raises(ValueError, match="nothing to plant"):
         evaluate(corpus(), embed, fpr=0.1, attacks=[])
+    for name in ("clean", "clones", "label flips"):  # figures would be mixed
+        own = [Planted(attack=name, question=None, texts=("one text",))]
+        with pytest.raises(SourceError, match="another name"):
+            evaluate(corpus(), embed, own=own, fpr=0.1)
 
 
 # Reports
@@ -326,7 +306,8 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
     front = values["recalls"][0]["held"]
     assert (front["hits"], front["n"], front["share"]) == (3, 3, 1.0)
     assert front["low"] == pytest.approx(0.2924, abs=1e-3)  # 0.025 ** (1 / 3)
-    for damage in ("{}", "not json", '{"format": 2}', '{"format": 1}'):
+    other = found.to_json().replace('"format": 2', '"format": 1')
+    for damage in ("{}", "not json", '{"format": 2}', other):
         path.write_text(damage)
         with pytest.raises(SourceError, match="no report"):
             Evaluation.read(path)
@@ -357,63 +338,38 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
     assert "default-src 'none'" in page
     assert "&lt;worse&gt;" in page
-    values = json.loads(found.to_json())
-    for each in values["recalls"]:
-        at = next(
-            place
-            for place in range(len(read.cells))
-            if read.cells[place : place + 3] == [each["attack"], str(each["size"]), each["regime"]]
-        )
-        held = each["held"]
-        assert read.cells[at + 3 : at + 7] == [
-            *(str(held["hits"]), str(held["n"]), f"{held['share']:.3f}"),
-            f"{held['low']:.3f} to {held['high']:.3f}",
-        ]
     assert page.count("<svg") >= 3
-
-
-def test_the_other_figures_of_the_page_are_those_of_the_json_too(found):
-    page = html_page(found)
-    values = json.loads(found.to_json())
-    cells = "\n".join(Page(page).cells)
+    cells, values = "\n".join(read.cells), json.loads(found.to_json())
 
     def shown(rate):
         told = f"{rate['share']:.3f}", f"{rate['low']:.3f} to {rate['high']:.3f}"
         return "\n".join([str(rate["hits"]), str(rate["n"]), *told])
 
-    for regime, rate in values["false_positives"].items():
-        assert f"{regime}\n{shown(rate)}" in cells
-    assert values["reached"]
-    for each in values["reached"]:
-        line = f"{each['attack']}\n{shown(each['before'])}\n{shown(each['after'])}"
-        assert line in cells
+    lines = [
+        *(
+            f"{r['attack']}\n{r['size']}\n{r['regime']}\n{shown(r['held'])}"
+            for r in values["recalls"]
+        ),
+        *(f"{regime}\n{shown(rate)}" for regime, rate in values["false_positives"].items()),
+        *(
+            f"{each['attack']}\n{shown(each['before'])}\n{shown(each['after'])}"
+            for each in values["reached"]
+        ),
+    ]
+    for name, rates in found.groups_alone.items():
+        assert {size: rate.n for size, rate in rates.items()} == {1: 3, 2: 6, 3: 9, 5: 15}
+        told = [f"{r.share:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in rates.values()]
+        lines.append("\n".join([name, *told]))
+    assert len(lines) > 15
+    assert [line for line in lines if line not in cells] == []
     sentences = (
         f"Of {values['lost']['n']} questions about clean entries, {values['lost']['hits']} miss",
         f"Fitting took {values['fit_seconds']:.1f} s, screening {values['milliseconds']:.2f} ms",
         f"{values['n_known']:,} entries known, {values['n_clean']:,} clean ones came",
         *(f"{name} {n}" for name, n in values["false_by"].items()),
+        *(html.escape(f"{name}: {what}") for name, what in values["recipes"].items()),
     )
     assert all(sentence in page for sentence in sentences)
-
-
-def test_the_page_has_what_is_held_of_groups_by_size_and_what_was_planted(found):
-    cells = Page(html_page(found)).cells
-    assert {name: set(by) for name, by in found.groups_alone.items()} == {
-        "PoisonedRAG, question in front": {1, 2, 3, 5},
-        "clones": {1, 2, 3, 5},
-    }
-    values = json.loads(found.to_json())
-    for name in found.groups_alone:
-        rates = [
-            each["held"]
-            for each in values["recalls"]
-            if (each["attack"], each["regime"]) == (name, "alone")
-        ]
-        assert [rate["n"] for rate in rates] == [3, 6, 9, 15]
-        shown = [f"{r['share']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in rates]
-        assert "\n".join([name, *shown]) in "\n".join(cells)
-    for name, what in values["recipes"].items():
-        assert html.escape(f"{name}: {what}") in html_page(found)
 
 
 def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_others(found):
@@ -428,7 +384,7 @@ def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_
         },
         "idle": {CLEAN: (0.0,), "never found": (0.0,)},
     }
-    page = html_page(replace(found, scores=scores, groups=(), recipes={}))
+    page = html_page(replace(found, scores=scores, recipes={}))
     plots = page.partition("Recall against false positives")[2].split("<figure>")[1:]
     (plot,) = plots  # none of a detector that finds nothing
     order = [f"always found {n}" for n in range(3)] + ["found by half"]
@@ -439,42 +395,16 @@ def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_
 
 
 def test_hostile_texts_are_escaped_on_the_page(found):
-    group = replace(found.groups[0], texts=(HOSTILE,) * 10, question=HOSTILE, why=HOSTILE)
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
-    page = html_page(replace(found, groups=(group,), recalls=recalls))
+    recipes, idle = {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE}
+    scores = {"clique": {CLEAN: (0.0, 1.0), HOSTILE: (2.0,)}}
+    page = html_page(
+        replace(found, recalls=recalls, recipes=recipes, idle=idle, scores=scores), [HOSTILE]
+    )
     assert "<script" not in page
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert {tag for tag, _ in Page(page).tags}.isdisjoint({"script"})
-
-
-def in_browser(page, tmp_path):
-    """Return what Chromium makes of a page, as HTML, and what it says."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no chromium; .ci/run installs it")
-        pytest.skip("no chromium; apt-get install chromium")
-    path = tmp_path / "page.html"
-    path.write_text(page, encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
-    command += [f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True, encoding="utf-8"
-    )
-    return done.stdout, done.stderr
-
-
-def test_a_browser_shows_the_figures_and_reports_no_error(found, tmp_path):
-    page = html_page(replace(found, groups=(replace(found.groups[0], texts=(HOSTILE,) * 10),)))
-    content, said = in_browser(page, tmp_path)
-    assert "CONSOLE" not in said
-    shown = Page(content)
-    assert "script" not in {tag for tag, _ in shown.tags}
-    assert [cell for cell in shown.cells if cell.strip()] == [
-        cell for cell in Page(page).cells if cell.strip()
-    ]
-    assert f"{found.recalls[0].held.share:.3f}" in shown.cells
 
 
 # Whether the page in a frame as wide as a telephone can be moved sideways, and what its tables do.
@@ -499,14 +429,24 @@ for (const scheme of ["light", "dark"]) {
 </script></body>"""
 
 
-def test_the_page_is_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
-    long = "nowhere2break" * 30
-    idle = {"clique": long}
-    groups = tuple(replace(group, question=long, why=long) for group in found.groups)
-    page = html_page(replace(found, idle=idle, groups=groups), [long])
+def test_a_browser_shows_it_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
+    browser = shutil.which("chromium")
+    if browser is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no chromium; .ci/run installs it")
+        pytest.skip("no chromium; apt-get install chromium")
+    long = f"nowhere2break{HOSTILE}" * 30
+    page = html_page(replace(found, idle={"clique": long}, recipes={long: long}), [long])
+    path = tmp_path / "page.html"
     script = json.dumps(page).replace("<", "\\u003c")
-    content, _ = in_browser(MEASURED.replace("PAGE", script), tmp_path)
-    (body,) = (attrs for tag, attrs in Page(content).tags if tag == "body" and attrs)
+    path.write_text(MEASURED.replace("PAGE", script), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command += [f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, encoding="utf-8"
+    )
+    assert "CONSOLE" not in done.stderr
+    (body,) = (attrs for tag, attrs in Page(done.stdout).tags if tag == "body" and attrs)
     light, dark = (json.loads(body[f"data-{scheme}"]) for scheme in ("light", "dark"))
     for measured in (light, dark):
         assert measured["page"] <= measured["frame"] <= 390

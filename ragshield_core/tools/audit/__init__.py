@@ -2,14 +2,13 @@
 
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.audit.partitioned.engines import Engine, LocalEngine, RayEngine
+from ragshield_core.tools.audit.partitioned.engines import Engine, RayEngine
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.report import ScanReport
 
 __all__ = [
     "Engine",
-    "LocalEngine",
     "Parts",
     "RayEngine",
     "ScanReport",

@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Detector, Need, skip_reason
+from ragshield_core.detectors.base import Detector, Evidence, Need, skip_reason
 from ragshield_core.detectors.base.abilities import audited as audited_by
 from ragshield_core.detectors.base.abilities import explained_audit
+from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.entries import Batch
-from ragshield_core.findings import (
-    Finding,
-    Skipped,
-)
+from ragshield_core.findings import Skipped
 from ragshield_core.policy import Policy
-from ragshield_core.screening import checked, crash, explained, findings_of
-from ragshield_core.tools.audit.partitioned.audit import PartitionedAudit
-from ragshield_core.tools.audit.partitioned.engines import Engine, LocalEngine, engine_of
+from ragshield_core.screening import checked, crash, explained
+from ragshield_core.tools.audit.judging import Judge, found_by, unknown_ids
+from ragshield_core.tools.audit.partitioned.audit import audit
+from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.report import ScanReport
-from ragshield_core.tools.audit.thresholds import (
-    Audited,
-    by_rule,
-    calibration_of,
-    judged_too_few,
-    thresholds_of,
-    unknown_ids,
-    with_clean_scores,
-)
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
-
-# Told what is being done, how many are done, and of how many.
-Progress = Callable[[str, int, int], object]
 
 
 def scan(
@@ -112,73 +97,78 @@ def scan(
     ['e7']
     """
     check_detectors(detectors)
+    policy, tell = Policy().accepting(fpr), progress or (lambda *_: None)
     if isinstance(batch, Parts):
-        return PartitionedAudit(
-            batch,
-            detectors,
-            engine=engine_of(engine or LocalEngine.name),
-            fpr=fpr,
-            clean_ids=clean_ids,
-            seed=seed,
-            progress=progress or _silent,
-        ).run()
+        return audit(batch, detectors, policy, clean_ids, engine=engine, seed=seed, progress=tell)
     if engine is not None:
         msg = (
             f"the engine {engine!r} reads parquet files itself, expected Parts(path=...) in place "
             "of a batch; entries that are in memory are audited without an engine."
         )
         raise TypeError(msg)
-    policy = Policy().accepting(fpr)
     trusted = _rows_of(batch, clean_ids)
-    tell = progress or _silent
-    audited, skipped, failed = _audits(batch, detectors, seed, tell)
-    if trusted is not None:
-        audited, unjudged = with_clean_scores(audited, trusted)
-        skipped += unjudged
-    calibration = None if trusted is None else calibration_of(audited, trusted)
-    thresholds = thresholds_of(audited, policy, calibration)
-    skipped += [judged_too_few(item, trusted) for item in audited if item.name not in thresholds]
-    audited = [item for item in audited if item.name in thresholds]
-    timings = {}
-    findings: dict[int, list[Finding]] = {}
-    for item in audited:
-        start = time.perf_counter()
-        name = item.name
-        suspicious = item.scores > thresholds[name]  # never where NaN
-        if trusted is not None:
-            suspicious[trusted] = False
-        rows = np.flatnonzero(suspicious).tolist()
-        clean = None if calibration is None else calibration.calibrations.get(name)
-        for row, finding in _findings(item, batch, rows, thresholds[name], clean):
-            findings.setdefault(row, []).append(finding)
-        timings[name] = item.seconds + time.perf_counter() - start
+    judges, skipped, failed = _judges(batch, detectors, seed, tell)
+    found = found_by(judges, policy, trusted, lambda rows: [batch.ids[row] for row in rows])
     tell("auditing", len(detectors), len(detectors))
+    acting = [judge for judge in judges if judge.name in found.thresholds]
+    unjudged = np.ones(len(batch), dtype=np.bool_)
+    for judge in acting:
+        unjudged &= np.isnan(judge.all)
     return ScanReport(
         batch=batch,
-        remarkable={row: policy.decide(batch.ids[row], findings[row]) for row in sorted(findings)},
-        scores={item.name: item.scores for item in audited},
-        skipped=tuple(skipped),
-        timings=timings,
+        remarkable={
+            row: policy.decide(batch.ids[row], found.findings[row])
+            for row in sorted(found.findings)
+        },
+        scores={judge.name: judge.all for judge in acting},
+        skipped=(*skipped, *found.skipped),
+        timings={judge.name: judge.seconds for judge in acting},
         fpr=fpr,
-        thresholds=thresholds,
+        thresholds=found.thresholds,
         n_clean=0 if trusted is None else len(trusted),
         failed=tuple(failed),
-        by_rule=by_rule(audited, calibration),
+        by_rule=found.by_rule,
+        n_audited=len(batch),
+        n_unjudged=int(np.count_nonzero(unjudged)),
+        has_texts=any(batch.texts),
+        judged=found.judged,
+        high=found.high,
     )
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass
+class _InMemory(Judge):
+    """A detector, what it says of each row of a batch, and the seconds that it took."""
+
+    def __init__(
+        self, detector: Detector, batch: Batch, scores: NDArray[np.float64], seconds: float
+    ) -> None:
+        self.detector, self._batch, self.all, self.seconds = detector, batch, scores, seconds
+        self.judged = int(np.count_nonzero(~np.isnan(scores)))
+
+    def scores(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.all[numbers]
+
+    def above(self, threshold: float) -> NDArray[np.int64]:
+        return np.flatnonzero(self.all > threshold)  # never where NaN
+
+    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
+        start = time.perf_counter()
+        rows = numbers.tolist()
+        told = explained(
+            self.name, lambda *what: explained_audit(self.detector, *what), self._batch, rows
+        )
+        self.seconds += time.perf_counter() - start
+        return told
 
 
-def _audits(
+def _judges(
     batch: Batch, detectors: Sequence[Detector], seed: int, tell: Progress
-) -> tuple[list[Audited], list[Skipped], list[str]]:
+) -> tuple[list[_InMemory], list[Skipped], list[str]]:
     """Let each detector audit; return those with opinions, those without, and those that crashed.
 
     A crash costs the findings of that detector, not those of the others.
     """
-    audited, skipped, failed = [], [], []
+    judges, skipped, failed = [], [], []
     for number, detector in enumerate(detectors):
         tell(f"auditing: {detector.name}", number, len(detectors))
         start = time.perf_counter()
@@ -190,7 +180,7 @@ def _audits(
                 )
                 if not np.isnan(scores).all():
                     seconds = time.perf_counter() - start
-                    audited.append(Audited(detector, scores, seconds))
+                    judges.append(_InMemory(detector, batch, scores, seconds))
                     continue
                 why_not = next(iter(detector.unjudged(batch).values()), "no reason given")
                 reason = f"it could judge none of the entries: {why_not}"
@@ -201,7 +191,7 @@ def _audits(
                 logger.error("%s, auditing: %s", detector.name, reason)  # noqa: TRY400
                 failed.append(detector.name)
         skipped.append(Skipped(detector=detector.name, reason=reason))
-    return audited, skipped, failed
+    return judges, skipped, failed
 
 
 def _skip_reason(detector: Detector, batch: Batch) -> str | None:
@@ -222,16 +212,3 @@ def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None
     if unknown:
         raise unknown_ids(unknown, len(wanted))
     return np.array(sorted(row_of.values()), dtype=np.intp)
-
-
-def _findings(
-    item: Audited,
-    batch: Batch,
-    rows: list[int],
-    threshold: float,
-    calibration: Calibration | None,
-) -> list[tuple[int, Finding]]:
-    why = explained(item.name, partial(explained_audit, item.detector), batch, rows)
-    ids = [batch.ids[row] for row in rows]
-    found = findings_of(item.detector, ids, item.scores[rows], threshold, why, calibration)
-    return list(zip(rows, found, strict=True))

@@ -34,7 +34,7 @@ from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
 from ragshield_core.tools.audit.output import findings_table, write_csv
-from ragshield_core.tools.audit.partitioned.engines import engine_of
+from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
@@ -52,7 +52,33 @@ NOTHING_FOUND, FOUND, ERROR, INTERRUPTED = 0, 1, 2, 130
 console = Console()
 errors = Console(stderr=True)
 
+# Options that several commands have.
+Embedder = Annotated[str, typer.Option(help="Model for entries that have no vector.")]
+WorkDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keeps vectors, and with --engine all else, so that work can go on; all machines must "
+        "see it. Default: NAME.ragshield here."
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Of random choices.")]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        help="ray, or local: work on a parquet file, or a folder of them, by partitions, never all "
+        "in one memory. Default: all in memory."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.')
+]
+PartitionRows = Annotated[
+    int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
+]
 Column = Annotated[str | None, typer.Option(help="Its name, if not a usual one.")]
+LineageColumn = Annotated[
+    str | None, typer.Option(help='Names the document a chunk was cut from; "" for none.')
+]
 
 
 def scan_command(  # noqa: PLR0913 - options of a command line
@@ -91,38 +117,16 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         typer.Option(help="SQLAlchemy URL: put findings into this quarantine. Never by default."),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Of the tenant, in the quarantine.")] = "default",
-    embedder: Annotated[
-        str, typer.Option(help="Model for entries that have no vector.")
-    ] = "minilm",
-    work_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keeps vectors, and with --engine all else, so that a scan can go on; all "
-            "machines must see it. Default: NAME.ragshield here."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="ray, or local: audit a parquet file, or a folder of them, by partitions, never "
-            "all in one memory. Default: all in memory."
-        ),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
-    ] = None,
-    partition_rows: Annotated[
-        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
-    ] = PARTITION_ROWS,
+    embedder: Embedder = "minilm",
+    work_dir: WorkDir = None,
+    seed: Seed = 0,
+    engine: EngineName = None,
+    address: Address = None,
+    partition_rows: PartitionRows = PARTITION_ROWS,
     id_column: Column = None,
     text_column: Column = None,
     label_column: Column = None,
-    lineage_column: Annotated[
-        str | None,
-        typer.Option(help='Names the document a chunk was cut from; "" for none.'),
-    ] = None,
+    lineage_column: LineageColumn = None,
     embedding_column: Column = None,
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
@@ -132,10 +136,14 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         for path in (json_file, csv_file, sarif_file):
             check_parent(path)
-        if not 0.0 < fpr < 1.0:
-            msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
+        check_fpr(fpr)
+        if engine is not None and quarantine is not None:
+            msg = (
+                "--quarantine needs whole entries, which --engine never has in one place; write "
+                "--json, and hold those entries."
+            )
             raise SourceError(msg)
-        _check_engine(engine, address, quarantine)
+        runner = named_engine(engine, address)
         detectors, missing = built_in_detectors()
         if detector:
             detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
@@ -143,18 +151,11 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         store = None if quarantine is None else Quarantine(quarantine, namespace=namespace)
         if store is not None:
             store.count()  # an hour later would be too late to find it unreachable
-        columns = Columns(
-            id=id_column,
-            text=text_column,
-            label=label_column,
-            lineage=lineage_column,
-            embedding=embedding_column,
-        )
-        # Here, not beside the data, which may not be ours to write to.
-        folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
+        columns = Columns(id_column, text_column, label_column, lineage_column, embedding_column)
+        folder = work_dir or work_folder_of(data)
         knowledge = None
         with Bar() as bar:
-            if engine is None:
+            if runner is None:
                 source = open_source(data, columns, metadata=store is not None)
                 knowledge = load(
                     source, embedder=lambda: cached_embedder(embedder, folder), progress=bar.tell
@@ -169,7 +170,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 clean_ids=clean_ids,
                 seed=seed,
                 progress=bar.tell,
-                engine=None if engine is None else engine_of(engine, address),
+                engine=runner,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
         if store is not None and knowledge is not None:
@@ -255,15 +256,23 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
 
 
-def _check_engine(engine: str | None, address: str | None, quarantine: str | None) -> None:
-    if engine is not None and quarantine is not None:
-        msg = (
-            "--quarantine needs whole entries, which --engine never has in one place; write "
-            "--json, and hold those entries."
-        )
-        raise SourceError(msg)
+def named_engine(engine: str | None, address: str | None) -> Engine | None:
+    """Return what is asked for with ``--engine`` and ``--address``."""
     if engine is None and address is not None:
         msg = "--address is that of a Ray cluster; name --engine ray."
+        raise SourceError(msg)
+    return None if engine is None else engine_of(engine, address)
+
+
+def work_folder_of(data: Path) -> Path:
+    """Return the usual work folder: here, not beside the data, which may not be ours to write."""
+    return Path(f"{data.name}.ragshield")
+
+
+def check_fpr(fpr: float) -> None:
+    """Refuse a rate that is none."""
+    if not 0.0 < fpr < 1.0:
+        msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
         raise SourceError(msg)
 
 

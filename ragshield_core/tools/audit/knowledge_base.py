@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.entries import Batch
 from ragshield_core.errors import SourceError
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder, by_length
 from ragshield_core.tools.audit.readers.source import Rows, Source
-
-# Told what is being done, how many are done, and of how many.
-Progress = Callable[[str, int, int], object]
 
 # Rows of float64 are handled at a time: 25 MB of 384 dimensions.
 BLOCK_ROWS = 8_192
@@ -72,7 +70,7 @@ def load(
     InvalidBatchError
         If ids repeat, or vectors are zero or not finite; names the entry.
     """
-    tell = progress or _silent
+    tell = progress or (lambda *_: None)
     n = len(source)
     if not n:
         msg = f"{source.path} has no entries, expected at least one."
@@ -97,26 +95,21 @@ def load(
 
 
 class _Columns:
+    """What was read so far."""
+
     def __init__(self, source: Source, n: int) -> None:
-        self._path = source.path
-        self._n = n
-        self.ids: list[str] = []
-        self.texts: list[str] = []
-        self.labels: list[str | None] = []
-        self.lineages: list[str | None] = []
-        self.contexts: list[str | None] = []
-        self.metadatas: list[Mapping[str, Any]] = []
+        self._path, self._n = source.path, n
+        self._columns: dict[str, list[Any]] = {
+            name: [] for name in ("ids", "texts", "labels", "lineages", "contexts", "metadatas")
+        }
+        self.ids, self.texts = self._columns["ids"], self._columns["texts"]
         self.has_vector = np.zeros(n, dtype=np.bool_)
         self._matrix: NDArray[np.float32] | None = None
 
     def add(self, rows: Rows) -> None:
         start = len(self.ids)
-        self.ids += rows.ids
-        self.texts += rows.texts
-        self.labels += rows.labels
-        self.lineages += rows.lineages
-        self.contexts += rows.contexts or [None] * len(rows)
-        self.metadatas += rows.metadatas
+        for name, column in self._columns.items():
+            column.extend(getattr(rows, name))
         if rows.vectors is not None and len(self.ids) <= self._n:
             self._put(start + rows.vectors.rows, rows.vectors.matrix)
 
@@ -133,16 +126,9 @@ class _Columns:
         matrix = self._matrix
         assert matrix is not None  # noqa: S101 - every row has been read or embedded
         lengths = to_unit_length(matrix)
-        batch = Batch.of(
-            ids=self.ids,
-            texts=self.texts,
-            embeddings=matrix,
-            labels=self.labels,
-            lineages=self.lineages,
-            metadatas=self.metadatas or None,
-            contexts=self.contexts,
-        )
-        return KnowledgeBase(batch=batch, lengths=lengths)
+        # Sources that know no contexts or metadata leave these columns empty.
+        columns: dict[str, Any] = {name: c or None for name, c in self._columns.items()}
+        return KnowledgeBase(batch=Batch.of(embeddings=matrix, **columns), lengths=lengths)
 
     def _put(self, rows: NDArray[np.intp], vectors: NDArray[np.float32]) -> None:
         if self._matrix is None:
@@ -174,7 +160,3 @@ def to_unit_length(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
             block[off] = block[off] / norms[:, None]
             lengths[start + off] = norms
     return lengths
-
-
-def _silent(_what: str, _done: int, _total: int) -> None:
-    pass

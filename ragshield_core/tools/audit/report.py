@@ -34,6 +34,25 @@ class ScanReport(Report):
         Names of detectors that crashed: what they would have found is missing.
     by_rule
         Names of detectors that acted by their default thresholds, which follow no rate.
+    n_audited, n_unjudged
+        Number of entries of the knowledge base, and of those about which no detector had an
+        opinion.
+    has_texts
+        Whether any entry has a text.
+    judged
+        Per detector, the number of entries about which it had an opinion.
+    high
+        Per detector, all scores above its threshold, ascending, those of trusted entries included.
+    n_partitions
+        Of an audit by partitions, how many there are; each entry was compared with those of the
+        :data:`~ragshield_core.tools.audit.partitioned.plan.LOOKED_INTO` that it is nearest to.
+        ``batch`` holds the ids of the entries that were found, without texts and vectors, and
+        ``scores`` theirs.
+    neighbors_found
+        Of such an audit, the share of the nearest neighbours that were found so, by how many of
+        them are meant, measured on entries drawn at random.
+    missed
+        The same in a sentence; empty where each entry was compared with all.
     """
 
     fpr: float = 0.01
@@ -41,6 +60,14 @@ class ScanReport(Report):
     n_clean: int = 0
     failed: tuple[str, ...] = ()
     by_rule: tuple[str, ...] = ()
+    n_audited: int = 0
+    n_unjudged: int = 0
+    has_texts: bool = True
+    judged: Mapping[str, int] = field(default_factory=dict)
+    high: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    n_partitions: int = 0
+    neighbors_found: Mapping[int, float] = field(default_factory=dict)
+    missed: str = ""
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
@@ -82,16 +109,6 @@ class ScanReport(Report):
         return bool(self.scores) or not self.n_audited
 
     @property
-    def n_audited(self) -> int:
-        """Number of entries of the knowledge base."""
-        return len(self.batch)
-
-    @property
-    def has_texts(self) -> bool:
-        """Whether any entry has a text."""
-        return any(self.batch.texts)
-
-    @property
     def note(self) -> str:
         """What the findings are worth."""
         if not self.audited:
@@ -103,15 +120,17 @@ class ScanReport(Report):
             else ""
         )
         if self.n_clean:
-            return (
+            note = (
                 f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
                 f"of at most {self.fpr:g} is expected among the findings.{rules}"
             )
-        return (
-            "A ranked list, not a verdict: without trusted entries the thresholds are estimated "
-            f"from the knowledge base itself, and the false-positive rate of {self.fpr:g} is an "
-            f"estimate.{rules} Name trusted entries to have it kept."
-        )
+        else:
+            note = (
+                "A ranked list, not a verdict: without trusted entries the thresholds are "
+                "estimated from the knowledge base itself, and the false-positive rate of "
+                f"{self.fpr:g} is an estimate.{rules} Name trusted entries to have it kept."
+            )
+        return f"{note} {self.missed}".rstrip()
 
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry."""
@@ -151,18 +170,6 @@ class ScanReport(Report):
             allow_nan=False,
         )
 
-    @cached_property
-    def n_unjudged(self) -> int:
-        """Number of entries about which no detector had an opinion."""
-        judged = np.zeros(len(self.batch), dtype=np.bool_)
-        for scores in self.scores.values():
-            judged |= ~np.isnan(scores)
-        return int(np.count_nonzero(~judged))
-
-    @cached_property
-    def _ordered(self) -> dict[str, NDArray[np.float64]]:
-        return {name: np.sort(scores[~np.isnan(scores)]) for name, scores in self.scores.items()}
-
     def _remarkable(self) -> list[tuple[str, ...]]:
         """Rows to show, worst first."""
         shown: list[tuple[str, ...]] = []
@@ -183,12 +190,10 @@ class ScanReport(Report):
         return min(decision.findings, key=self._rarity)
 
     def _rarity(self, finding: Finding) -> float:
-        return self.share_as_high(finding.detector, finding.score)
-
-    def share_as_high(self, detector: str, score: float) -> float:
-        """Return the share of the entries judged by a detector that score as high, in (0, 1]."""
-        scores = self._ordered[detector]
-        return 1.0 - int(np.searchsorted(scores, score)) / len(scores)
+        """Return the share of the entries that its detector judged that score as high, (0, 1]."""
+        scores = self.high[finding.detector]
+        as_high = len(scores) - int(np.searchsorted(scores, finding.score))
+        return as_high / self.judged[finding.detector]
 
     def __repr__(self) -> str:
         return f"<ScanReport {self.summary()}>"

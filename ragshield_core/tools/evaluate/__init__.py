@@ -1,6 +1,5 @@
 """How a guard does on one's own corpus: half of it is known, poison comes with the rest."""
 
-from ragshield_core.tools.evaluate.bounds import Bound, at_least, at_most
 from ragshield_core.tools.evaluate.figures import (
     Evaluation,
     Missed,
@@ -9,7 +8,7 @@ from ragshield_core.tools.evaluate.figures import (
     Recall,
     WronglyHeld,
 )
-from ragshield_core.tools.evaluate.gate import worse_than
+from ragshield_core.tools.evaluate.gate import Bound, at_least, at_most, worse_than
 from ragshield_core.tools.evaluate.targets import carriers_of, targets_of
 from ragshield_core.tools.evaluate.trial import evaluate
 

@@ -10,16 +10,19 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ragshield_core.calibration import clean_entries_needed
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
 from ragshield_core.logs import quiet
 from ragshield_core.tools.audit.command import (
     Bar,
     Column,
+    LineageColumn,
+    Seed,
     cached_embedder,
+    check_fpr,
     check_parent,
     no_crash_looks_like_a_finding,
+    work_folder_of,
 )
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
@@ -35,9 +38,14 @@ from ragshield_core.tools.evaluate.attacks import (
     read_wordings,
 )
 from ragshield_core.tools.evaluate.attacks.wordings import mark_of
-from ragshield_core.tools.evaluate.bounds import at_least, at_most, check_bounds
 from ragshield_core.tools.evaluate.figures import Evaluation
-from ragshield_core.tools.evaluate.gate import check_comparable, worse_than
+from ragshield_core.tools.evaluate.gate import (
+    at_least,
+    at_most,
+    check_bounds,
+    check_comparable,
+    worse_than,
+)
 from ragshield_core.tools.evaluate.output import show
 from ragshield_core.tools.evaluate.page import html_page
 from ragshield_core.tools.evaluate.sarif import to_sarif
@@ -138,7 +146,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     ] = None,
     embedder: Annotated[
         str, typer.Option(help="Model for entries without a vector, and attacks.")
-    ] = ("minilm"),
+    ] = "minilm",
     work_dir: Annotated[
         Path | None,
         typer.Option(
@@ -148,14 +156,11 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: Seed = 0,
     id_column: Column = None,
     text_column: Column = None,
     label_column: Column = None,
-    lineage_column: Annotated[
-        str | None,
-        typer.Option(help='Names the document a chunk was cut from; "" for none.'),
-    ] = None,
+    lineage_column: LineageColumn = None,
     embedding_column: Column = None,
 ) -> None:
     """Plant attacks into your corpus, and see what the default guard holds.
@@ -165,38 +170,23 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         for path in (json_file, html_file, sarif_file):
             check_parent(path)
-        if not 0.0 < fpr < 1.0:
-            msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
-            raise SourceError(msg)
+        check_fpr(fpr)
         bounds = [*map(at_least, fail_below or ()), *map(at_most, fail_above or ())]
         words = WORDINGS if wordings is None else read_wordings(wordings)
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
-            settings = {
-                "fpr": fpr,
-                "top_k": top_k,
-                "embedder": embedder,
-                "wordings": mark_of(words),
-            }
-            check_comparable(settings, before)
+            settings = {"fpr": fpr, "top_k": top_k, "embedder": embedder}
+            check_comparable(settings | {"wordings": mark_of(words)}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
         names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
         check_bounds(bounds, names, names, baseline=before is not None)
-        folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
+        folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
-        columns = Columns(
-            id=id_column,
-            text=text_column,
-            label=label_column,
-            lineage=lineage_column,
-            embedding=embedding_column,
-        )
+        columns = Columns(id_column, text_column, label_column, lineage_column, embedding_column)
         with Bar() as bar, quiet():
             source = open_source(data, columns)
-            if len(source) // 2 < clean_entries_needed(fpr):  # else it is read once only
-                rows = source.chunks()
-                check_enough([each for part in rows for each in part.lineages], fpr, seed)
+            check_enough(len(source) // 2, fpr)  # before anything is embedded
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
                 msg = (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, computed_field
 
 from ragshield_core.errors import SourceError
 from ragshield_core.tools.evaluate.rates import exact_interval
-
-FORMAT = 1
 
 # How texts come: those of one target by themselves, nothing else of the attack known; trickling in
 # among clean entries; all of an attack at once, which flatters.
@@ -29,16 +28,19 @@ class Rate:
     hits: int
     n: int
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def share(self) -> float:
         """Hits as a share, [0, 1]."""
         return self.hits / self.n if self.n else math.nan
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def low(self) -> float:
         """Lower end of the interval (Clopper-Pearson)."""
         return exact_interval(self.hits, self.n).low
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def high(self) -> float:
         """Upper end of the interval."""
@@ -111,35 +113,6 @@ class WronglyHeld:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """One target's texts, and how alike they and the clean entries around them are.
-
-    Attributes
-    ----------
-    attack, question
-        What it was made for.
-    caught
-        Whether all of it was held, in a batch.
-    texts
-        Planted ones first, then the nearest clean ones.
-    n_planted
-        How many of them are planted.
-    cosines
-        Of all pairs, row by row.
-    why
-        What was said against the first one; empty if nothing.
-    """
-
-    attack: str
-    question: str
-    caught: bool
-    texts: tuple[str, ...]
-    n_planted: int
-    cosines: tuple[tuple[float, ...], ...]
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What was found.
 
@@ -167,8 +140,6 @@ class Evaluation:
         opinion on.
     thresholds
         Above which each detector holds.
-    groups
-        One that was caught and one that was missed, if there were any.
     idle
         Detectors that judged none of the clean entries, and why: what they would find is not
         found in these figures.
@@ -179,6 +150,8 @@ class Evaluation:
         with one text for a target, alone.
     wrongly_held
         Clean entries that were held in batches.
+    format
+        Of the JSON.
     """
 
     settings: Mapping[str, Any]
@@ -193,11 +166,11 @@ class Evaluation:
     milliseconds: float
     scores: Mapping[str, Mapping[str, tuple[float, ...]]]
     thresholds: Mapping[str, float]
-    groups: tuple[Group, ...]
     idle: Mapping[str, str]
     recipes: Mapping[str, str] = field(default_factory=dict)
     missed: tuple[Missed, ...] = ()
     wrongly_held: tuple[WronglyHeld, ...] = ()
+    format: Literal[2] = 2
 
     @property
     def main_recalls(self) -> tuple[Recall, ...]:
@@ -223,11 +196,10 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Return everything as JSON; shares and intervals stand beside the counts."""
-        values = asdict(self) | {"format": FORMAT}
-        return json.dumps(_with_shares(values), indent=1, allow_nan=False, sort_keys=True) + "\n"
+        return _JSON.dump_json(self, indent=1).decode() + "\n"
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
+    @staticmethod
+    def read(path: Path) -> Evaluation:
         """Return what :meth:`to_json` wrote to a file.
 
         Raises
@@ -236,69 +208,13 @@ class Evaluation:
             If it is none, or of another format.
         """
         try:
-            return cls._of(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return _JSON.validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:  # whose message may quote hostile text
             msg = (
                 f"{path} is no report of an evaluation that this version reads "
                 f"({type(error).__name__}); expected what ragshield evaluate --json wrote."
             )
-            raise SourceError(msg) from error
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> Self:
-        if values["format"] != FORMAT:
-            raise ValueError
-        return cls(
-            settings=values["settings"],
-            n_known=int(values["n_known"]),
-            n_clean=int(values["n_clean"]),
-            false_by=values["false_by"],
-            thresholds=values["thresholds"],
-            idle=values["idle"],
-            fit_seconds=float(values["fit_seconds"]),
-            milliseconds=float(values["milliseconds"]),
-            false_positives={k: _rate(v) for k, v in values["false_positives"].items()},
-            recalls=tuple(Recall(**r | {"held": _rate(r["held"])}) for r in values["recalls"]),
-            reached=tuple(
-                Reached(attack=r["attack"], before=_rate(r["before"]), after=_rate(r["after"]))
-                for r in values["reached"]
-            ),
-            lost=_rate(values["lost"]),
-            scores={
-                name: {kind: tuple(each) for kind, each in by.items()}
-                for name, by in values["scores"].items()
-            },
-            groups=tuple(
-                Group(
-                    **group
-                    | {
-                        "texts": tuple(group["texts"]),
-                        "cosines": tuple(tuple(row) for row in group["cosines"]),
-                    }
-                )
-                for group in values["groups"]
-            ),
-            recipes=values["recipes"],
-            missed=tuple(Missed(**each) for each in values["missed"]),
-            wrongly_held=tuple(
-                WronglyHeld(entry_id=each["entry_id"], detectors=tuple(each["detectors"]))
-                for each in values["wrongly_held"]
-            ),
-        )
+            raise SourceError(msg) from None
 
 
-def _rate(values: Mapping[str, Any]) -> Rate:
-    return Rate(int(values["hits"]), int(values["n"]))
-
-
-def _with_shares(value: Any) -> Any:
-    """Return JSON-ready values in which every rate says its share and interval as well."""
-    if isinstance(value, Mapping):
-        if set(value) == {"hits", "n"}:
-            rate = _rate(value)
-            shares = {"share": rate.share, "low": rate.low, "high": rate.high}
-            return dict(value) | {k: None if math.isnan(v) else v for k, v in shares.items()}
-        return {key: _with_shares(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_shares(each) for each in value]
-    return value
+_JSON = TypeAdapter(Evaluation)

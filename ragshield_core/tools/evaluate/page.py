@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.findings import printable
-from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Group, Rate
+from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Rate
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --line: #c9d1d9;
@@ -118,8 +118,6 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
             "<h2>What was planted</h2>",
             _list(f"{name}: {what}" for name, what in found.recipes.items()),
         ]
-    if found.groups:
-        parts += ["<h2>Groups</h2>", _plots(map(_group, found.groups))]
     parts.append(
         _paragraph(
             f"Fitting took {found.fit_seconds:.1f} s, screening {found.milliseconds:.2f} ms an "
@@ -272,35 +270,6 @@ def _recalls(
     """
     thresholds = clean[np.minimum((rates * len(clean)).astype(int), len(clean) - 1)]
     return np.asarray((poison[None, :] > thresholds[:, None]).mean(axis=1))
-
-
-def _group(group: Group) -> str:
-    n, middle, radius = len(group.texts), 120.0, 92.0
-    angles = 2.0 * math.pi * np.arange(n) / n
-    places = [(middle + radius * math.sin(a), middle - radius * math.cos(a)) for a in angles]
-    edges = []
-    for one in range(n):
-        for other in range(one):
-            cosine = group.cosines[one][other]
-            if cosine > 0.3:  # noqa: PLR2004 - what is farther apart has little in common
-                style = "bad" if max(one, other) < group.n_planted else "axis"
-                (x1, y1), (x2, y2) = places[one], places[other]
-                edges.append(
-                    f'<line class="{style}" stroke-width="{4.0 * (cosine - 0.3):.2f}" '
-                    f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-                )
-    nodes = []
-    for number, (x, y) in enumerate(places):
-        style = "bad" if number < group.n_planted else "clean"
-        label = f"<title>{_escaped(group.texts[number], 300)}</title>"
-        nodes.append(f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="6">{label}</circle>')
-    word = "caught" if group.caught else "missed"
-    return (
-        f'<figure><svg viewBox="0 0 240 240" width="240" role="img" aria-label="a {word} group">'
-        f"{''.join([*edges, *nodes])}</svg><figcaption>{word}: {_escaped(group.attack)}, for "
-        f"{_escaped(group.question or 'no question', 120)}. Red: planted; blue: the nearest clean "
-        f"ones. {_escaped(group.why, 300)}</figcaption></figure>"
-    )
 
 
 def _limit(x: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,45 +21,36 @@ SAME_MODEL = 0.5
 
 
 class Poison:
-    """All planted texts, with their vectors, and which belong together."""
+    """All planted texts, with their vectors, and which belong together; ids are none of the corpus.
+
+    Texts, questions and some of the corpus are embedded, each once.
+
+    Parameters
+    ----------
+    planted
+        Texts by target, more than published where larger groups are asked for.
+    corpus
+        Of which the first texts are embedded again, to know the model.
+    embed
+        Returns unit vectors.
+    published
+        Of each recipe, how many texts of a target come where nothing else is asked for; texts
+        of one's own come all.
+    """
 
     def __init__(
         self,
         planted: Sequence[Planted],
-        batch: Batch,
-        questions: Mapping[str, Any],
+        corpus: Batch,
+        embed: Callable[[list[str]], NDArray[np.float32]],
         published: Mapping[str, int],
     ) -> None:
-        self.planted, self.batch, self.questions = planted, batch, questions
+        self.planted, self._published = planted, published
+        self.attacks = tuple(dict.fromkeys(each.attack for each in planted))
         ends = np.cumsum([len(each.texts) for each in planted])
         self._rows = [
             np.arange(end - len(each.texts), end) for each, end in zip(planted, ends, strict=True)
         ]
-        self.attacks = tuple(dict.fromkeys(each.attack for each in planted))
-        self._published = published
-
-    @classmethod
-    def of(
-        cls,
-        planted: Sequence[Planted],
-        corpus: Batch,
-        embed: Callable[[list[str]], NDArray[np.float32]],
-        published: Mapping[str, int],
-    ) -> Poison:
-        """Embed texts, questions and some of the corpus, each once; ids are none of the corpus.
-
-        Parameters
-        ----------
-        planted
-            Texts by target, more than published where larger groups are asked for.
-        corpus
-            Of which the first texts are embedded again, to know the model.
-        embed
-            Returns unit vectors.
-        published
-            Of each recipe, how many texts of a target come where nothing else is asked for; texts
-            of one's own come all.
-        """
         texts = [text for each in planted for text in each.texts]
         questions = list(dict.fromkeys(p.question for p in planted if p.question is not None))
         probes = [row for row, text in enumerate(corpus.texts) if text.strip()][:PROBES]
@@ -68,17 +58,16 @@ class Poison:
         distinct = list(dict.fromkeys([*texts, *questions, *again]))
         vectors = dict(zip(distinct, embed(distinct), strict=True))
         _check_model([vectors[text] for text in again], corpus.embeddings[probes])
+        self.questions = {question: vectors[question] for question in questions}
         mark = "planted-"
         while any(entry_id.startswith(mark) for entry_id in corpus.ids):
             mark += "-"
-        batch = Batch.of(
+        self.batch = Batch.of(
             ids=[f"{mark}{number}" for number in range(len(texts))],
             texts=texts,
             embeddings=np.stack([vectors[text] for text in texts]),
             labels=[label for each in planted for label in each.labels or [None] * len(each.texts)],
         )
-        asked = {question: vectors[question] for question in questions}
-        return cls(planted, batch, asked, published)
 
     def of_attack(self, name: str) -> list[int]:
         """Return the numbers of an attack's targets."""

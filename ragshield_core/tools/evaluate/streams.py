@@ -6,7 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
+from ragshield_core.findings import Decision, Report
 from ragshield_core.guard import Guard
 from ragshield_core.logs import quiet
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.state import replace_file
 from ragshield_core.tools.evaluate.poison import Poison
-from ragshield_core.tools.evaluate.verdicts import kinds, objecting, parts
 
 # Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
 # poison. Most of the time goes into taking thresholds anew, once for every tenth by which a
@@ -127,8 +127,9 @@ def run(
     missing = [number for number in range(len(streams)) if number not in found]
     with tempfile.TemporaryDirectory() as saved:
         guard.save(saved)
-        jobs = ((number, streams[number].rows, paths[number]) for number in missing)
-        for number, held in _run(jobs, (saved, entries), min(workers, len(missing))):
+        jobs = [(streams[number].rows, paths[number]) for number in missing]
+        results = _run(jobs, (saved, entries), min(workers, len(missing)))
+        for number, held in zip(missing, results, strict=True):
             found[number] = held
             done(len(found))
     return [found[number] for number in range(len(streams))]
@@ -157,35 +158,28 @@ def _shared_out(poison: Poison, name: str, n_texts: int) -> Iterator[list[int]]:
     yield chosen
 
 
-_Job = tuple[int, NDArray[np.intp], Path | None]
 # Of a process that runs streams: the folder of the guard, and all entries.
 _of_process: dict[str, Any] = {}
 
 
 def _run(
-    jobs: Iterator[_Job], begin: tuple[str, Batch], workers: int
-) -> Iterator[tuple[int, Held]]:
-    """Yield the number of each job, and what was held, as they are done."""
+    jobs: Sequence[tuple[NDArray[np.intp], Path | None]], begin: tuple[str, Batch], workers: int
+) -> Iterator[Held]:
+    """Yield what was held in each stream, in their order."""
     if workers <= 1:
         _begin(*begin)
         yield from (_streamed(*job) for job in jobs)
         return
     # A process that is forked inherits locks of threads that it does not have.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
-        futures = [pool.submit(_streamed, *job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, begin) as pool:
+        yield from pool.map(_streamed, *zip(*jobs, strict=True))
 
 
 def _begin(saved: str, entries: Batch) -> None:
     _of_process.update(saved=saved, entries=entries)
 
 
-def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[int, Held]:
+def _streamed(rows: NDArray[np.intp], path: Path | None) -> Held:
     """Return who objects to what is held or taken back of a stream; keep it in a file."""
     whole: Batch = _of_process["entries"].take(rows)
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
@@ -204,7 +198,7 @@ def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[i
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, json.dumps({"held": held}).encode())
-    return number, held
+    return held
 
 
 def _read(path: Path) -> Held | None:
@@ -222,47 +216,46 @@ def _paths(
     """Return where each stream's result is kept, by a digest of all that it depends on."""
     if folder is None:
         return [None] * len(streams)
-    settings = json.dumps([guard.policy.model_dump(mode="json"), sorted(guard.thresholds.items())])
-    start = _digest([settings.encode(), _code(), *_rows(known)])
-    rows = _rows(entries)
-    names = [_digest([start, *(rows[row] for row in each.rows.tolist())]) for each in streams]
-    return [folder / f"stream-{name.hex()}.json" for name in names]
-
-
-def _rows(entries: Batch) -> list[bytes]:
-    """Return a digest of each entry."""
-    columns = (entries.ids, entries.texts, entries.labels, entries.lineages, entries.contexts)
-    return [
-        _digest(
-            [
-                *(repr(column[row]).encode("utf-8", "surrogatepass") for column in columns),
-                repr(sorted(entries.metadatas[row].items(), key=repr)).encode(
-                    "utf-8", "surrogatepass"
-                ),
-                entries.embeddings[row].tobytes(),
-            ]
-        )
-        for row in range(len(entries))
-    ]
+    settings = [guard.policy.model_dump(mode="json"), sorted(guard.thresholds.items())]
+    whole = hashlib.blake2b(json.dumps(settings).encode() + _code(), digest_size=20)
+    for batch in (known, entries):
+        columns = (batch.ids, batch.texts, batch.labels, batch.lineages, batch.contexts)
+        for column in (*columns, [sorted(each.items(), key=repr) for each in batch.metadatas]):
+            whole.update(repr(column).encode("utf-8", "surrogatepass"))
+        whole.update(np.ascontiguousarray(batch.embeddings).data)
+    paths: list[Path | None] = []
+    for each in streams:
+        digest = whole.copy()
+        digest.update(each.rows.tobytes())
+        paths.append(folder / f"stream-{digest.hexdigest()}.json")
+    return paths
 
 
 def _code() -> bytes:
     """Return a digest of RAGShield's own files: another version judges otherwise."""
+    digest = hashlib.blake2b(digest_size=20)
     found = [files("ragshield_core")]
-    digests = []
     while found:
         for each in sorted(found.pop().iterdir(), key=lambda path: path.name):
-            if each.is_dir():
-                if each.name != "__pycache__":
-                    found.append(each)
-            else:
-                digests += [each.name.encode(), each.read_bytes()]
-    return _digest(digests)
-
-
-def _digest(values: Sequence[bytes]) -> bytes:
-    digest = hashlib.blake2b(digest_size=20)
-    for value in values:
-        digest.update(f"{len(value)}:".encode())
-        digest.update(value)
+            if not each.is_dir():
+                data = each.read_bytes()
+                digest.update(f"{each.name}:{len(data)}:".encode() + data)
+            elif each.name != "__pycache__":
+                found.append(each)
     return digest.digest()
+
+
+def objecting(report: Report) -> dict[str, list[str]]:
+    """Return the detectors that object to each entry that is to be held, by id."""
+    return {decision.entry_id: kinds(decision) for decision in report.quarantined}
+
+
+def kinds(decision: Decision) -> list[str]:
+    """Return the detectors whose thresholds an entry is above."""
+    return list(dict.fromkeys(f.detector for f in decision.findings if f.score > f.threshold))
+
+
+def parts(entries: Batch, size: int) -> Iterator[Batch]:
+    """Yield entries in batches of a size."""
+    for start in range(0, len(entries), size):
+        yield entries.take(range(start, min(start + size, len(entries))))

@@ -6,13 +6,15 @@ import hashlib
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.calibration import clean_entries_needed
+from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import CalibrationError, SourceError
 from ragshield_core.findings import Skipped
@@ -33,7 +35,6 @@ from ragshield_core.tools.evaluate.figures import (
     CLEAN,
     REGIMES,
     Evaluation,
-    Group,
     Missed,
     Rate,
     Reached,
@@ -42,12 +43,16 @@ from ragshield_core.tools.evaluate.figures import (
     WronglyHeld,
 )
 from ragshield_core.tools.evaluate.poison import Poison, check_names, embedded
-from ragshield_core.tools.evaluate.streams import STREAM, STREAMS, first_comings, run, streams_of
+from ragshield_core.tools.evaluate.streams import (
+    STREAM,
+    STREAMS,
+    first_comings,
+    objecting,
+    parts,
+    run,
+    streams_of,
+)
 from ragshield_core.tools.evaluate.targets import targets_of
-from ragshield_core.tools.evaluate.verdicts import objecting, parts
-
-# Told what is being done, how many are done, and of how many.
-Progress = Callable[[str, int, int], object]
 
 N_TARGETS = 10
 # Texts of a target that come together, of attacks that have several.
@@ -56,8 +61,6 @@ BATCH = 100
 # Clean entries that are screened one by one.
 ALONE = 300
 TOP_K = 5
-# Clean entries around a group that is drawn.
-AROUND = 5
 # One in so many clean entries that come is given another label, at most.
 MOST_FLIPPED = 10
 # Questions about clean entries, to see what wrongly held ones cost.
@@ -65,8 +68,37 @@ N_QUESTIONS = 200
 # Clean entries for each that may be held: detectors that share a rate need more than one alone.
 ENOUGH = 3
 
-# Of each attack, who objects to each of its texts; None where nobody does.
-_Found = Mapping[str, Sequence[list[str] | None]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrived:
+    """Texts of an attack that came, so many for each target.
+
+    Attributes
+    ----------
+    attack, regime, size
+        As of :class:`~ragshield_core.tools.evaluate.figures.Recall`.
+    targets
+        Numbers of those whose texts came.
+    kinds
+        By the id of each text, who objects to it; ``None`` where nobody does.
+    """
+
+    attack: str
+    regime: Regime
+    size: int
+    targets: list[int] = field(default_factory=list)
+    kinds: dict[str, list[str] | None] = field(default_factory=dict)
+
+    @property
+    def recall(self) -> Recall:
+        held = [kinds for kinds in self.kinds.values() if kinds is not None]
+        return Recall(
+            attack=self.attack,
+            regime=self.regime,
+            size=self.size,
+            held=Rate(len(held), len(self.kinds)),
+            by=dict(Counter(kind for kinds in held for kind in kinds).most_common()),
+        )
 
 
 def evaluate(  # noqa: PLR0913 - settings of an experiment
@@ -170,7 +202,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "were cut from in lineages, or nothing."
         )
         raise SourceError(msg)
-    check_enough(entries.lineages, fpr, seed)  # before attacks are embedded
+    check_enough(len(known), fpr)  # before attacks are embedded
     if targets is None:
         targets = targets_of(known, n_targets, seed)
     targets = list(targets)[:n_targets]
@@ -193,7 +225,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     if not planted:
         msg = "there is nothing to plant; pass attacks and targets, or own texts."
         raise ValueError(msg)
-    poison = Poison.of(
+    poison = Poison(
         planted,
         entries,
         lambda texts: embedded(embed, texts, entries.dim, tell),
@@ -214,17 +246,15 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     trial = _Trial(guard, known, rest, poison, tell)
     clean_alone = trial.clean_alone()
     alone = trial.alone(sizes)
-    false, wrong, milliseconds = trial.clean_in_batches()
-    batch = trial.in_batches()
+    wrong, milliseconds = trial.clean_in_batches()
+    batches = trial.in_batches()
     streamed, clean_streamed = trial.in_streams(stream, streams, seed, workers, folder)
-    singly = {name: found for (name, size), found in alone.items() if poison.size_of(name) == 1}
+    arrived = [*alone, *streamed, *batches]
+    arrived.sort(key=lambda a: (poison.attacks.index(a.attack), REGIMES.index(a.regime), a.size))
+    # What counts of each attack.
+    main = [*(each for each in alone if poison.size_of(each.attack) == 1), *streamed]
     told = {attack.name: attack.told for attack in attacks}
     told[LABEL_FLIPS] = "clean entries under another label"
-    by_size: list[tuple[Regime, str, int, Sequence[list[str] | None]]] = [
-        *(("alone", name, size, found) for (name, size), found in alone.items()),
-        *(("stream", name, poison.size_of(name), found) for name, found in streamed.items()),
-        *(("batch", name, poison.size_of(name), found) for name, found in batch.items()),
-    ]
     return Evaluation(
         settings={
             "fpr": fpr,
@@ -243,30 +273,17 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "batch": Rate(len(wrong), len(rest)),
             "stream": clean_streamed,
         },
-        false_by=dict(false.most_common()),
-        recalls=tuple(
-            Recall(
-                attack=name,
-                regime=regime,
-                size=size,
-                held=Rate(len(held), n),
-                by=dict(Counter(kind for kinds in held for kind in kinds).most_common()),
-            )
-            for regime, name, size, found in sorted(
-                by_size, key=lambda each: _place(poison, *each[:3])
-            )
-            for held, n in [_typed(found)]
-        ),
-        reached=tuple(trial.reached({**singly, **streamed}, top_k)),
+        false_by=dict(Counter(kind for kinds in wrong.values() for kind in kinds).most_common()),
+        recalls=tuple(each.recall for each in arrived),
+        reached=tuple(trial.reached(main, top_k)),
         lost=trial.lost(wrong, top_k, seed),
         fit_seconds=fit_seconds,
         milliseconds=milliseconds,
         scores=dict(trial.scores),
         thresholds={name: float(value) for name, value in guard.thresholds.items()},
-        groups=trial.groups,
         idle=dict(trial.idle),
         recipes={name: told.get(name, "texts of one's own") for name in poison.attacks},
-        missed=(*trial.missed(singly, "alone"), *trial.missed(streamed, "stream")),
+        missed=tuple(trial.missed(main)),
         wrongly_held=tuple(
             WronglyHeld(entry_id=entry_id, detectors=tuple(kinds))
             for entry_id, kinds in wrong.items()
@@ -274,62 +291,43 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     )
 
 
-def _place(poison: Poison, regime: Regime, name: str, size: int) -> tuple[int, int, int]:
-    """Return where a recall stands among others: by attack, way and size."""
-    return poison.attacks.index(name), REGIMES.index(regime), size
-
-
 def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
     """Return two halves of a corpus, at random; chunks of one document are in the same."""
-    mine = _first_half(entries.lineages, seed)
-    return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
-
-
-def _first_half(lineages: Sequence[str | None], seed: int) -> NDArray[np.bool_]:
-    names = [f"\0{row}" if lineage is None else lineage for row, lineage in enumerate(lineages)]
+    names = [
+        f"\0{row}" if lineage is None else lineage for row, lineage in enumerate(entries.lineages)
+    ]
     # By name, so that a corpus that grows keeps its halves.
     key = f"{seed}:".encode()
     marks = {
         name: hashlib.blake2b(key + name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         for name in names
     }
-    order = sorted(marks, key=marks.__getitem__)
     sizes = Counter(names)
     first, n = set(), 0
-    for name in order:
+    for name in sorted(marks, key=marks.__getitem__):
         if n >= len(names) // 2:
             break
         first.add(name)
         n += sizes[name]
-    return np.array([name in first for name in names], dtype=np.bool_)
+    mine = np.array([name in first for name in names], dtype=np.bool_)
+    return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
 
 
-def check_enough(lineages: Sequence[str | None], fpr: float, seed: int = 0) -> None:
-    """Refuse a rate that half of so few entries can in no case justify; vectors are not needed.
-
-    Parameters
-    ----------
-    lineages
-        Of each entry of the corpus, the document that it was cut from, or ``None``.
-    fpr
-        Accepted false-positive rate, (0, 1).
-    seed
-        Of the halves.
+def check_enough(n_known: int, fpr: float) -> None:
+    """Refuse a rate that so few known entries can in no case justify.
 
     Raises
     ------
     CalibrationError
         Says what would do.
     """
-    n_known = int(_first_half(lineages, seed).sum())
-    if n_known >= clean_entries_needed(fpr):
-        return
-    msg = (
-        f"the half of the corpus that is the knowledge base has {n_known} entries, too few for a "
-        f"false-positive rate of {fpr:g}: {math.ceil(ENOUGH / fpr)} or more would do. "
-        f"{_ask_for(n_known)}"
-    )
-    raise CalibrationError(msg)
+    if n_known < clean_entries_needed(fpr):
+        msg = (
+            f"the half of the corpus that is the knowledge base has {n_known} entries, too few for "
+            f"a false-positive rate of {fpr:g}: {math.ceil(ENOUGH / fpr)} or more would do. "
+            f"{_ask_for(n_known)}"
+        )
+        raise CalibrationError(msg)
 
 
 def _ask_for(n_known: int) -> str:
@@ -348,10 +346,7 @@ class _Trial:
         self._guard, self._known, self._rest = guard, known, rest
         self._poison, self._tell = poison, tell
         self.scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
-        self._groups: dict[bool, Group] = {}
         self.idle: dict[str, str] = {}
-        # Targets that were in streams, by attack.
-        self._streamed: dict[str, list[int]] = defaultdict(list)
 
     def clean_alone(self) -> Rate:
         """Screen clean entries one by one."""
@@ -362,29 +357,31 @@ class _Trial:
             self._tell("clean entries, alone", row + 1, n)
         return Rate(held, n)
 
-    def alone(self, sizes: Sequence[int]) -> dict[tuple[str, int], list[list[str] | None]]:
-        """Screen the first texts of every target by themselves, by attack and how many they are.
-
-        Returns who objects to each text, None for nobody.
-        """
-        found: dict[tuple[str, int], list[list[str] | None]] = {}
-        jobs = [
-            (name, size, number)
-            for name in self._poison.attacks
-            for size in self._poison.sizes_of(name, sizes)
-            for number in self._poison.of_attack(name)
-            # Texts of one's own may be fewer for one target than for another: all of them come.
-            if len(self._poison.rows_of(number, size)) == size or size == self._poison.size_of(name)
+    def alone(self, sizes: Sequence[int]) -> list[_Arrived]:
+        """Screen the first texts of every target by themselves, by attack and how many they are."""
+        poison = self._poison
+        arrived = [
+            _Arrived(attack=name, regime="alone", size=size, targets=poison.of_attack(name))
+            for name in poison.attacks
+            for size in poison.sizes_of(name, sizes)
         ]
-        for done, (name, size, number) in enumerate(jobs, start=1):
-            report = self._guard.screen(self._poison.batch.take(self._poison.rows_of(number, size)))
+        jobs = [
+            (each, rows)
+            for each in arrived
+            for number in each.targets
+            for rows in [poison.rows_of(number, each.size)]
+            # Texts of one's own may be fewer for one target than for another: all of them come.
+            if len(rows) == each.size or each.size == poison.size_of(each.attack)
+        ]
+        for done, (each, rows) in enumerate(jobs, start=1):
+            report = self._guard.screen(poison.batch.take(rows))
             objected = objecting(report)
-            found.setdefault((name, size), []).extend(map(objected.get, report.batch.ids))
+            each.kinds.update({i: objected.get(i) for i in report.batch.ids})
             self._tell("poison, alone", done, len(jobs))
-        return found
+        return arrived
 
-    def clean_in_batches(self) -> tuple[Counter[str], dict[str, list[str]], float]:
-        """Screen all clean entries in batches; return who objects, to what, and the time."""
+    def clean_in_batches(self) -> tuple[dict[str, list[str]], float]:
+        """Screen all clean entries in batches; return who objects to what, and the time of each."""
         wrong: dict[str, list[str]] = {}
         scores: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
         seconds, done = 0.0, 0
@@ -404,8 +401,7 @@ class _Trial:
             self.scores[name][CLEAN] = _opinions(np.concatenate(columns))
             if self.scores[name][CLEAN]:
                 self.idle.pop(name, None)
-        by = Counter(kind for kinds in wrong.values() for kind in kinds)
-        return by, wrong, 1_000.0 * seconds / len(self._rest)
+        return wrong, 1_000.0 * seconds / len(self._rest)
 
     def _why(self, item: Skipped) -> str:
         """Return why a detector is not in force, with what it says itself of clean entries."""
@@ -413,14 +409,9 @@ class _Trial:
         said = dict.fromkeys(detector.unjudged(self._rest).values())
         return ": ".join([item.reason, *said])
 
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The group that was caught first, and the first of which nothing was held."""
-        return tuple(self._groups[caught] for caught in (True, False) if caught in self._groups)
-
-    def in_batches(self) -> dict[str, list[list[str] | None]]:
+    def in_batches(self) -> list[_Arrived]:
         """Screen all texts of each attack at once, with a hundred clean ones."""
-        found: dict[str, list[list[str] | None]] = {}
+        found = []
         clean = self._rest.take(range(min(BATCH, len(self._rest))))
         for done, name in enumerate(self._poison.attacks, start=1):
             numbers = self._poison.of_attack(name)
@@ -428,17 +419,19 @@ class _Trial:
             texts = self._poison.batch.take(rows)
             report = self._guard.screen(together([texts, clean]))
             objected = objecting(report)
-            found[name] = [objected.get(entry_id) for entry_id in texts.ids]
+            kinds = {entry_id: objected.get(entry_id) for entry_id in texts.ids}
+            size = self._poison.size_of(name)
+            found.append(
+                _Arrived(attack=name, regime="batch", size=size, targets=numbers, kinds=kinds)
+            )
             for kind, column in report.scores.items():
                 self.scores[kind][name] = _opinions(column[: len(texts)])
-            why = {d.entry_id: d.findings[0].evidence for d in report.quarantined if d.findings}
-            self._draw(numbers, set(objected), why)
             self._tell("poison, in batches", done, len(self._poison.attacks))
         return found
 
     def in_streams(
         self, length: int, n_streams: int, seed: int, workers: int, folder: Path | None
-    ) -> tuple[_Found, Rate]:
+    ) -> tuple[list[_Arrived], Rate]:
         """Let the texts of each target trickle in among clean entries, by a guard that begins anew.
 
         Texts that are made to be alone are judged alone. Of a clean entry, the first stream that it
@@ -454,47 +447,55 @@ class _Trial:
             folder=folder,
             done=lambda n: self._tell("poison, in streams", n, len(streams)),
         )
-        found: dict[str, list[list[str] | None]] = defaultdict(list)
+        found: dict[str, _Arrived] = {}
         false = Rate(0, 0)
         fresh = first_comings(streams, len(self._rest))
         for stream, held, new in zip(streams, results, fresh, strict=True):
-            self._streamed[stream.attack].extend(stream.targets)
+            size = self._poison.size_of(stream.attack)
+            arrived = found.setdefault(
+                stream.attack, _Arrived(attack=stream.attack, regime="stream", size=size)
+            )
+            arrived.targets.extend(stream.targets)
             for number in stream.targets:
-                ids = [self._poison.batch.ids[row] for row in self._poison.rows_of(number)]
-                found[stream.attack] += map(held.get, ids)
-            self._draw(stream.targets, set(held), {})
+                ids = (self._poison.batch.ids[row] for row in self._poison.rows_of(number))
+                arrived.kinds.update({entry_id: held.get(entry_id) for entry_id in ids})
             hits = sum(self._rest.ids[row] in held for row in new.tolist())
             false = Rate(false.hits + hits, false.n + len(new))
-        return dict(found), false
+        return list(found.values()), false
 
-    def reached(self, found: _Found, top_k: int) -> Iterator[Reached]:
+    def reached(self, arrived: Sequence[_Arrived], top_k: int) -> Iterator[Reached]:
         """Yield for how many questions of an attack poison is among the nearest, and stays so."""
-        for name, kinds in found.items():
-            held = {entry_id for entry_id, who in self._by_id(name, kinds) if who is not None}
-            before, after = self._reached(self._came(name), held, top_k)
-            if before.n:
-                yield Reached(attack=name, before=before, after=after)
+        for each in arrived:
+            n, before, after = 0, 0, 0
+            for number in each.targets:
+                question = self._poison.planted[number].question
+                if question is None:
+                    continue
+                vector = self._poison.questions[question]
+                clean = self._known.embeddings @ vector
+                k = min(top_k, len(clean))
+                least = np.partition(clean, -k)[-k]
+                rows = self._poison.rows_of(number)
+                near = self._poison.batch.embeddings[rows] @ vector > least
+                stays = np.array([each.kinds[self._poison.batch.ids[row]] is None for row in rows])
+                n += 1
+                before += bool(near.any())
+                after += bool((near & stays).any())
+            if n:
+                yield Reached(attack=each.attack, before=Rate(before, n), after=Rate(after, n))
 
-    def missed(self, found: _Found, regime: Regime) -> Iterator[Missed]:
+    def missed(self, arrived: Sequence[_Arrived]) -> Iterator[Missed]:
         """Yield the texts that nobody objects to."""
         texts = dict(zip(self._poison.batch.ids, self._poison.batch.texts, strict=True))
-        for name, kinds in found.items():
-            for entry_id, who in self._by_id(name, kinds):
-                if who is None:
-                    exact = f"{len(name)}:{name}{texts[entry_id]}".encode("utf-8", "surrogatepass")
-                    mark = hashlib.blake2b(exact, digest_size=16).hexdigest()
-                    yield Missed(entry_id=entry_id, attack=name, regime=regime, mark=mark)
-
-    def _came(self, name: str) -> list[int]:
-        """Return an attack's targets that were in streams; all where its texts come alone."""
-        return self._streamed.get(name) or self._poison.of_attack(name)
-
-    def _by_id(
-        self, name: str, found: Sequence[list[str] | None]
-    ) -> Iterator[tuple[str, list[str] | None]]:
-        """Yield the id of each text of an attack, target by target, and who objects to it."""
-        rows = np.concatenate([self._poison.rows_of(n) for n in self._came(name)])
-        yield from zip([self._poison.batch.ids[row] for row in rows], found, strict=True)
+        for each in arrived:
+            for entry_id, kinds in each.kinds.items():
+                if kinds is None:
+                    exact = f"{len(each.attack)}:{each.attack}{texts[entry_id]}"
+                    data = exact.encode("utf-8", "surrogatepass")
+                    mark = hashlib.blake2b(data, digest_size=16).hexdigest()
+                    yield Missed(
+                        entry_id=entry_id, attack=each.attack, regime=each.regime, mark=mark
+                    )
 
     def lost(self, held: Collection[str], top_k: int, seed: int) -> Rate:
         """Return for how many clean entries one of the nearest is missing as it was held."""
@@ -509,52 +510,6 @@ class _Trial:
         nearest = np.argpartition(-similar, k - 1, axis=1)[:, :k]
         return Rate(int(missing[nearest].any(axis=1).sum()), n)
 
-    def _reached(self, numbers: Sequence[int], held: set[str], top_k: int) -> tuple[Rate, Rate]:
-        """Return for how many questions poison is among the nearest, before and after."""
-        n, before, after = 0, 0, 0
-        for number in numbers:
-            question = self._poison.planted[number].question
-            if question is None:
-                continue
-            vector = self._poison.questions[question]
-            clean = self._known.embeddings @ vector
-            k = min(top_k, len(clean))
-            least = np.partition(clean, -k)[-k]
-            rows = self._poison.rows_of(number)
-            near = self._poison.batch.embeddings[rows] @ vector > least
-            stays = np.array([self._poison.batch.ids[row] not in held for row in rows])
-            n += 1
-            before += bool(near.any())
-            after += bool((near & stays).any())
-        return Rate(before, n), Rate(after, n)
-
-    def _draw(self, numbers: Sequence[int], held: set[str], why: Mapping[str, str]) -> None:
-        """Keep the first target whose texts are all held, and the first of which none is."""
-        for number in numbers:
-            rows = self._poison.rows_of(number)
-            out = [self._poison.batch.ids[row] in held for row in rows]
-            caught = all(out)
-            if len(rows) < 2 or caught in self._groups or (any(out) and not caught):  # noqa: PLR2004
-                continue
-            planted, theirs = self._poison.planted[number], self._poison.batch.embeddings[rows]
-            around = np.argsort(-(self._known.embeddings @ theirs.mean(axis=0)))[:AROUND]
-            vectors = np.concatenate([theirs, self._known.embeddings[around]])
-            cosines = (vectors @ vectors.T).round(4).astype(float).tolist()
-            self._groups[caught] = Group(
-                attack=planted.attack,
-                question=planted.question or "",
-                caught=caught,
-                texts=(*planted.texts[: len(rows)], *(self._known.texts[row] for row in around)),
-                n_planted=len(rows),
-                cosines=tuple(map(tuple, cosines)),
-                why=why.get(self._poison.batch.ids[rows[0]], ""),
-            )
-
 
 def _opinions(scores: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(scores[np.isfinite(scores)].round(4).tolist())
-
-
-def _typed(found: Sequence[list[str] | None]) -> tuple[list[list[str]], int]:
-    """Return what was held, each with who objects, and how many there were."""
-    return [kinds for kinds in found if kinds is not None], len(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -20,12 +19,9 @@ AHEAD, LEAST_AHEAD = 4, 64
 OBJECT_BYTES = 128 * 2**20
 
 
-class Engine(ABC):
-    """Runs tasks that write files and return nothing."""
+class Engine:
+    """Runs tasks that write files and return nothing: one after the other, in this process."""
 
-    name: str
-
-    @abstractmethod
     def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
         """Run a function once for each tuple of arguments; yield after each one that is done.
 
@@ -34,24 +30,15 @@ class Engine(ABC):
         RAGShieldError
             The first that a task raises. Others that are running come to their end.
         """
+        for task in tasks:
+            function(*task)
+            yield 1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
-
-
-class LocalEngine(Engine):
-    """Run one task after the other in this process; memory stays bounded all the same."""
-
-    name = "local"
-
-    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
-        """Run them in their order."""
-        for task in tasks:
-            function(*task)
-            yield 1
 
 
 class RayEngine(Engine):
@@ -72,8 +59,6 @@ class RayEngine(Engine):
     SourceError
         If Ray is not installed; names the extra.
     """
-
-    name = "ray"
 
     def __init__(self, address: str | None = None, *, num_cpus: int | None = None) -> None:
         try:
@@ -166,12 +151,12 @@ def engine_of(engine: str | Engine, address: str | None = None) -> Engine:
     """
     if isinstance(engine, Engine):
         return engine
-    if engine == RayEngine.name:
+    if engine == "ray":
         return RayEngine(address)
-    if engine == LocalEngine.name and address is None:
-        return LocalEngine()
-    if engine == LocalEngine.name:
+    if engine != "local":
+        msg = f"the engine is {engine!r}, expected 'local' or 'ray'."
+        raise SourceError(msg)
+    if address is not None:
         msg = "the engine 'local' has no --address; name --engine ray."
         raise SourceError(msg)
-    msg = f"the engine is {engine!r}, expected 'local' or 'ray'."
-    raise SourceError(msg)
+    return Engine()

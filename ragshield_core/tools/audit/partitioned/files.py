@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base import Evidence
 from ragshield_core.errors import SourceError
 from ragshield_core.state import replacing
 
@@ -147,12 +148,6 @@ def divided(flat: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[Any]) -> 
     return [flat[a:b] for a, b in zip(starts.tolist(), ends[rows].tolist(), strict=True)]
 
 
-def stretch(ends: NDArray[np.int64], first: int, last: int) -> slice:
-    """Return where in one array those of some rows lie that were :func:`joined`."""
-    begin, end = (int(ends[row - 1]) if row else 0 for row in (first, last))
-    return slice(begin, end)
-
-
 def as_bytes(text: str) -> NDArray[np.uint8]:
     """Return a text as an array; lone surrogates stay what they are."""
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
@@ -161,3 +156,17 @@ def as_bytes(text: str) -> NDArray[np.uint8]:
 def as_text(data: NDArray[np.uint8]) -> str:
     """Return the text of :func:`as_bytes`."""
     return data.tobytes().decode("utf-8", "surrogatepass")
+
+
+def write_evidence(files: Files, name: str, evidence: Sequence[Evidence]) -> None:
+    """Write down why entries were found, on its way from the workers to the report."""
+    lines = [[one.sentence, one.related_ids, one.span] for one in evidence]
+    files.write(name, {"evidence": as_bytes(json.dumps(lines))})
+
+
+def read_evidence(files: Files, name: str) -> list[Evidence]:
+    """Return what :func:`write_evidence` wrote."""
+    return [
+        Evidence(sentence=sentence, related_ids=tuple(ids), span=span and (span[0], span[1]))
+        for sentence, ids, span in json.loads(as_text(files.read(name)["evidence"]))
+    ]

@@ -19,18 +19,10 @@ from ragshield_core.detectors.groups.graph import Lists
 from ragshield_core.entries import Batch
 from ragshield_core.tools.audit.partitioned import placing, searching
 from ragshield_core.tools.audit.partitioned.files import divided
-from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan
+from ragshield_core.tools.audit.partitioned.plan import Plan
 from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions
-from ragshield_core.tools.audit.partitioned.steps import Steps
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
-
-
-def find_groups(steps: Steps) -> None:
-    """Find neighbours, and how tight groups are, by partitions."""
-    steps.place()
-    steps.find_neighbors()
-    steps.measure_tightness()
 
 
 class PartitionedPieces(Pieces):
@@ -79,7 +71,8 @@ class PartitionedPieces(Pieces):
             for channel, column in tightness.items():
                 kind = "tight_any" if channel == "any" else "tight"
                 column[own] = partitions.rows(partition, kind)[channel]
-        self._tell_what_is_missed(partitions)
+        if told := searching.missed(partitions.n, searching.share_found(self._plan)):
+            logger.info("%s", told)
         return FoundGroups(
             words=words, lists=lists, unrelated=partitions.unrelated, tightness=tightness
         )
@@ -93,19 +86,6 @@ class PartitionedPieces(Pieces):
             rows = partitions.rows(partition)
             places[partitions.own(partition)] = before[rows["piece"]] + rows["row"]
         return places
-
-    def _tell_what_is_missed(self, partitions: Partitions) -> None:
-        if partitions.n <= LOOKED_INTO:
-            return
-        shares = " and ".join(
-            f"{share:.1%} of the {k} nearest"
-            for k, share in searching.share_found(self._plan).items()
-        )
-        logger.info(
-            "each entry was compared with those of %d of %d partitions: %s neighbours were found "
-            "so, by a sample",
-            *(LOOKED_INTO, partitions.n, shares),
-        )
 
 
 def _named(partitions: Partitions, partition: int, places: NDArray[np.int64]) -> Lists:

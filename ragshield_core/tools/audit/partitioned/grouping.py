@@ -3,12 +3,12 @@
 An entry's evidence depends on its neighbours' own, which may be in another partition: so every
 partition takes the first step before any takes the second (:func:`tighten`, :func:`contrast`,
 :func:`tie`, :func:`score`), and each step writes what the next one looks up. Numbers that describe
-the whole knowledge base are taken from one column of all partitions at a time (:func:`usual`).
+the whole knowledge base are taken from the columns of all partitions (:func:`usual`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
-    PARTS,
     SHARED_PARTS,
-    SIZES,
     Channel,
     GroupEvidence,
     Kin,
     Raw,
 )
-from ragshield_core.detectors.groups.graph import Lists, Overlay
-from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL, Reference, Surprisal, weighted
+from ragshield_core.detectors.groups.graph import Lists
+from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
 from ragshield_core.detectors.groups.usual import (
     COPIES,
     MIN_FAMILY_ENTRIES,
@@ -36,19 +34,17 @@ from ragshield_core.detectors.groups.usual import (
     Usual,
 )
 from ragshield_core.screening import explained
-from ragshield_core.tools.audit.partitioned.explaining import write_explained
+from ragshield_core.tools.audit.partitioned.files import write_evidence
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import Plan
-from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions
-from ragshield_core.tools.audit.partitioned.window import Window
+from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Window
 
 # Evidence that is measured; agreement needs to know old from new, which an audit cannot.
 MEASURED = SHARED_PARTS
-COLUMNS = tuple(range(len(SIZES)))
 
 
 def families(plan: Plan) -> None:
-    """Tell whether lineages of more than one entry are usual; on the driver."""
+    """Tell whether lineages of more than one entry are usual; one task."""
     partitions = Partitions(plan)
     kin = sum(int(np.count_nonzero(partitions.rows(p, LISTS)["kin"])) for p in partitions.filled)
     plan.files.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
@@ -65,7 +61,7 @@ def tighten_any(plan: Plan, partition: int) -> None:
 
 
 def kin(plan: Plan) -> None:
-    """Learn what resemblance within a lineage is worth; on the driver, 8 bytes an entry."""
+    """Learn what resemblance within a lineage is worth; one task, 8 bytes an entry."""
     partitions = Partitions(plan)
     same, cross = (_column(partitions, "tight", f"{c}.nearest") for c in ("same", "cross"))
     plan.files.write("kin", {"kin": Kin(same, cross).state()})
@@ -79,7 +75,7 @@ def contrast(plan: Plan, partition: int) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for channel in CHANNELS:
         around = {"tight": _behind(len(own), _tight(partitions, window.others, channel))}
-        raw = _measured(plan, partitions, own, window, channel, around).raw
+        raw = _evidence(plan, window, channel, around, _tight(partitions, own, channel)).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
     plan.files.write(f"contrast/{partition}", arrays)
 
@@ -98,36 +94,22 @@ def tie(plan: Plan, partition: int) -> None:
     plan.files.write(f"tied/{partition}", {**columns, "crowd": tied.crowd, **tied.lineages})
 
 
-def usual_tasks() -> list[tuple[str, int]]:
-    """Return the columns of evidence of which it is measured what is usual."""
-    groups = [(f"{c}.{name}", column) for c in CHANNELS for name in MEASURED for column in COLUMNS]
-    return [*groups, ("crowd", 0), *((kind, 0) for kind in COPIES)]
+def usual(plan: Plan) -> None:
+    """Measure what is usual in the whole; one task, one channel at a time."""
+    partitions = Partitions(plan)
 
+    def column(name: str) -> NDArray[Any]:
+        return _column(partitions, "tied", name)
 
-def usual(plan: Plan, name: str, column: int) -> None:
-    """Measure what is usual in one column of evidence; 16 bytes of memory an entry."""
-    values = _column(Partitions(plan), "tied", name, column)
-    scale = {"least_scale": COPIES[name].scale} if name in COPIES else {}
-    arrays = {"surprisal": Surprisal(values, robust=True, **scale).state()}
-    if name.endswith(".tight"):
-        arrays["tightness"] = np.quantile(values, ROBUST_TAIL[1])
-    plan.files.write(f"usual/{name}.{column}", arrays)
-
-
-def size_tasks() -> list[tuple[Channel, int]]:
-    """Return the channels and group sizes whose evidence is added up."""
-    return [(channel, column) for channel in CHANNELS for column in COLUMNS]
-
-
-def sizes(plan: Plan, channel: Channel, column: int) -> None:
-    """Measure how surprising groups of a size are all in all; 16 bytes of memory an entry."""
-    partitions, parts = Partitions(plan), _parts(plan, channel)
-    groups = (_tied(partitions, partition).groups[channel] for partition in partitions.filled)
-    sums = [weighted(parts, tied, column) for tied in groups]
-    plan.files.write(
-        f"sizes/{channel}.{column}",
-        {"surprisal": Surprisal(np.concatenate(sums), robust=True).state()},
+    found = Usual(
+        references={c: Reference.of(_raw(c, column), robust=True) for c in CHANNELS},
+        crowds=Surprisal(column("crowd"), robust=True),
+        copies={
+            kind: Surprisal(column(kind), robust=True, least_scale=copy.scale)
+            for kind, copy in COPIES.items()
+        },
     )
+    plan.files.write("usual", found.state())
 
 
 def score(plan: Plan, partition: int) -> None:
@@ -164,7 +146,7 @@ def explain(plan: Plan, partition: int, rows: Sequence[int], name: str) -> None:
     detector.take_audit(window.overlay, judgement, _usual(plan))
     nothing = window.overlay.batch
     told = explained(detector.name, detector.explain_audit, nothing, list(range(len(own))))
-    write_explained(plan, name, told)
+    write_evidence(plan.files, name, told)
 
 
 def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str) -> None:
@@ -172,8 +154,7 @@ def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str)
     window = _window(partitions, partitions.own(partition), vectors=True)
     arrays: dict[str, NDArray[Any]] = {}
     for channel in channels:
-        worth = _kin(plan, channel)
-        evidence = _evidence(plan, window.overlay, channel, None, kin=worth)
+        evidence = _evidence(plan, window, channel)
         arrays[channel] = evidence.raw.tight
         arrays[f"{channel}.nearest"] = evidence.nearness[:, 0]
     plan.files.write(f"{kind}/{partition}", arrays)
@@ -203,42 +184,21 @@ def _window(
 
 def _evidence(
     plan: Plan,
-    overlay: Overlay,
-    channel: Channel,
-    standing: Mapping[str, NDArray[np.float32]] | None,
-    *,
-    kin: Kin | None,
-    tightness: NDArray[np.float32] | None = None,
-) -> GroupEvidence:
-    """Return the evidence about the entries of an overlay, as an audit in memory gathers it."""
-    trusted = (plan.groups or {}).get("trusted_lineages", ())
-    return GroupEvidence(
-        overlay,
-        channel,
-        standing,
-        np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
-        families=bool(plan.files.read("families")["usual"]),
-        kin=kin,
-        tightness=tightness,
-    )
-
-
-def _measured(
-    plan: Plan,
-    partitions: Partitions,
-    own: NDArray[np.int64],
     window: Window,
     channel: Channel,
-    around: Mapping[str, NDArray[np.float32]],
+    around: Mapping[str, NDArray[np.float32]] | None = None,
+    tightness: NDArray[np.float32] | None = None,
 ) -> GroupEvidence:
-    """Return evidence whose tightness was measured already."""
-    return _evidence(
-        plan,
+    """Return the evidence about the entries of a window, as an audit in memory gathers it."""
+    trusted = (plan.groups or {}).get("trusted_lineages", ())
+    return GroupEvidence(
         window.overlay,
         channel,
         around,
+        np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
+        families=bool(plan.files.read("families")["usual"]),
         kin=_kin(plan, channel),
-        tightness=_tight(partitions, own, channel),
+        tightness=tightness,
     )
 
 
@@ -253,7 +213,8 @@ def _all_evidence(
         for name in ("near", "far"):
             column = partitions.gather(window.others, f"{channel}.{name}", "contrast")
             around[name] = _behind(len(own), column)
-        evidence[channel] = _measured(plan, partitions, own, window, channel, around)
+        tight = _tight(partitions, own, channel)
+        evidence[channel] = _evidence(plan, window, channel, around, tight)
     return window, evidence
 
 
@@ -263,56 +224,23 @@ def _kin(plan: Plan, channel: Channel) -> Kin | None:
     return Kin.restored(plan.files.read("kin")["kin"])
 
 
-def _column(
-    partitions: Partitions, kind: str, name: str, column: int | None = None
-) -> NDArray[Any]:
+def _column(partitions: Partitions, kind: str, name: str) -> NDArray[Any]:
     """Return a column of all entries."""
-    found = []
-    for partition in partitions.filled:
-        values = partitions.rows(partition, kind)[name]
-        found.append(values if values.ndim == 1 or column is None else values[:, column])
-    return np.concatenate(found)
+    return np.concatenate([partitions.rows(p, kind)[name] for p in partitions.filled])
 
 
 def _tied(partitions: Partitions, partition: int) -> Tied:
     """Return what :func:`tie` wrote."""
     arrays = partitions.rows(partition, "tied")
-    nothing = Raw.empty(len(arrays["crowd"]))._asdict()
-    groups = {
-        channel: Raw(**(nothing | {name: arrays[f"{channel}.{name}"] for name in MEASURED}))
-        for channel in CHANNELS
-    }
+    groups = {channel: _raw(channel, arrays.__getitem__) for channel in CHANNELS}
     return Tied(groups, arrays["crowd"], {kind: arrays[kind] for kind in COPIES})
 
 
-def _parts(plan: Plan, channel: Channel) -> dict[tuple[str, int], Surprisal]:
-    """Return what is usual in the parts of the evidence of a channel."""
-    none_agree = Surprisal(np.zeros(1), robust=True)
-    return {
-        (name, column): _restored(plan, f"usual/{channel}.{name}.{column}")
-        if name in MEASURED
-        else none_agree
-        for name in PARTS
-        for column in COLUMNS
-    }
+def _raw(channel: Channel, column: Callable[[str], NDArray[Any]]) -> Raw:
+    """Return the evidence of a channel; nothing is said about what is not measured."""
+    measured = {name: column(f"{channel}.{name}") for name in MEASURED}
+    return Raw(**(Raw.empty(len(measured["tight"]))._asdict() | measured))
 
 
 def _usual(plan: Plan) -> Usual:
-    """Return what is usual, put together from all columns."""
-    references: dict[Channel, Reference] = {}
-    for channel in CHANNELS:
-        whole = [_restored(plan, f"sizes/{channel}.{column}") for column in COLUMNS]
-        tightness = [
-            float(plan.files.read(f"usual/{channel}.tight.{column}")["tightness"])
-            for column in COLUMNS
-        ]
-        references[channel] = Reference(_parts(plan, channel), whole, tightness, ROBUST_TAIL[1])
-    return Usual(
-        references=references,
-        crowds=_restored(plan, "usual/crowd.0"),
-        copies={kind: _restored(plan, f"usual/{kind}.0") for kind in COPIES},
-    )
-
-
-def _restored(plan: Plan, name: str) -> Surprisal:
-    return Surprisal.restored(plan.files.read(name)["surprisal"])
+    return Usual.restored(plan.files.read("usual"))

@@ -9,22 +9,22 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import judged_scores
+from ragshield_core.detectors.base import Detector, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.neighbors.rows import load_faiss
-from ragshield_core.screening import checked, crash
+from ragshield_core.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
 from ragshield_core.tools.audit.knowledge_base import to_unit_length
-from ragshield_core.tools.audit.partitioned.files import as_bytes, joined, stretch
+from ragshield_core.tools.audit.partitioned.files import as_bytes, divided, joined, write_evidence
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
-from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions, Shard, shards_of
+from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions
 from ragshield_core.tools.audit.readers.parquet import Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Rows
 
@@ -36,18 +36,6 @@ SAMPLE_PER_CENTRE, CENTRE_ROUNDS = 40, 5
 LARGEST, SPLITS = 2, 8
 # Length beyond which a row is no unit vector: zero, or not finite.
 UNIT = 1e-3
-# Hashes of ids that are compared at once: 400 MB.
-IDS_AT_ONCE = 50_000_000
-
-
-class Slice(NamedTuple):
-    """Entries of a piece as they were read, in columns."""
-
-    ids: list[str]
-    words: list[NDArray[np.uint32]]
-    lineages: list[int]
-    vectors: NDArray[np.float32]
-    scores: list[NDArray[np.float64]]  # of each detector that judges by the text
 
 
 def sample(plan: Plan, number: int) -> None:
@@ -58,9 +46,7 @@ def sample(plan: Plan, number: int) -> None:
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
     found, start = [], 0
-    only = Columns(
-        id=plan.columns.id, text="", label="", lineage="", embedding=plan.columns.embedding
-    )
+    only = Columns(plan.columns.id, "", "", "", plan.columns.embedding)
     with suppress(SourceError):  # what is wrong with an entry is said when it is placed
         for chunk in _chunks(piece, only):
             inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
@@ -73,7 +59,7 @@ def sample(plan: Plan, number: int) -> None:
 
 
 def train(plan: Plan) -> None:
-    """Find the centres of the partitions from what was sampled; on the driver."""
+    """Find the centres of the partitions from what was sampled; one task."""
     parts = [plan.files.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
     if not any(map(len, parts)):
         wanted = " or ".join(map(repr, plan.columns.names("embedding")))
@@ -103,132 +89,94 @@ def train(plan: Plan) -> None:
 
 def place(plan: Plan, number: int) -> None:
     """Read a piece, and sort its entries by the partitions that they belong to."""
-    piece = plan.pieces[number]
     centres = np.array(plan.files.read("centres")["centres"])
-    n = len(centres)
-    arrays: dict[str, NDArray[Any]] = {}
     failed: dict[int, str] = {}
-    start = n_slices = 0
+    counts: list[NDArray[np.int64]] = []
+    start = 0
     total = np.zeros(centres.shape[1], dtype=np.float64)
-    for part in _slices(plan, piece, failed):
-        total += part.vectors.sum(axis=0, dtype=np.float64)
-        nearest = _nearest_centres(part.vectors, centres, min(LOOKED_INTO, n))
+    for batch in _slices(plan, number):
+        nearest = _nearest_centres(batch.embeddings, centres, min(LOOKED_INTO, len(centres)))
         order = np.argsort(nearest[:, 0], kind="stable")
-        first, others = nearest[order, 0], nearest[order, 1:]
-        guests = np.argsort(others.ravel(), kind="stable")
-        words, word_ends = joined([part.words[row] for row in order.tolist()], np.uint32)
-        ids = [as_bytes(part.ids[row]) for row in order.tolist()]
-        names, name_ends = joined(ids, np.uint8)
+        texts, ids = ([column[row] for row in order] for column in (batch.texts, batch.ids))
+        words, word_ends = joined([word_hashes(text) for text in texts], np.uint32)
+        names, name_ends = joined(list(map(as_bytes, ids)), np.uint8)
         columns = {
-            "vectors": part.vectors[order],
+            "vectors": batch.embeddings[order],
             "words": words,
             "word_ends": word_ends,
             "ids": names,
             "id_ends": name_ends,
-            "id_hash": np.array([id_hash(part.ids[row]) for row in order], dtype=np.uint64),
-            "lineage": np.array(part.lineages, dtype=np.int64)[order],
+            "id_hash": np.array(list(map(id_hash, ids)), dtype=np.uint64),
+            "lineage": np.array([lineage_code(batch.lineages[row]) for row in order]),
             "piece": np.full(len(order), number, dtype=np.int32),
             "row": start + order,
-            "others": others.astype(np.int32),
-            "starts": np.searchsorted(first, np.arange(n + 1)),
-            "guests": (guests // max(1, others.shape[1])).astype(np.int32),
-            "guest_starts": np.searchsorted(others.ravel()[guests], np.arange(n + 1)),
-        } | {f"score.{i}": scores[order] for i, scores in enumerate(part.scores)}
-        arrays |= {f"{n_slices}.{name}": array for name, array in columns.items()}
-        start += len(order)
-        n_slices += 1
-    arrays |= {f"failed.{i}": as_bytes(reason) for i, reason in failed.items()}
-    arrays["n_slices"] = np.array(n_slices)
-    arrays["total"] = total
-    plan.files.write(f"placed/{number}", arrays)
+            "nearest": nearest[order].astype(np.int32),
+        } | {f"score.{i}": scores[order] for i, scores in enumerate(_scores(plan, batch, failed))}
+        plan.files.write(f"placed/{number}.{len(counts)}", columns)
+        counts.append(np.bincount(nearest[:, 0], minlength=len(centres)))
+        total += batch.embeddings.sum(axis=0, dtype=np.float64)
+        start += len(batch)
+    plan.files.write(
+        f"placed/{number}",
+        {"counts": np.array(counts), "total": total}
+        | {f"failed.{i}": as_bytes(reason) for i, reason in failed.items()},
+    )
 
 
 def lay_out(plan: Plan) -> None:
-    """Give the entries their numbers, now that all partitions are counted; on the driver."""
-    slices, counts, guests, totals = [], [], [], []
-    failed: dict[str, NDArray[Any]] = {}
-    for number in range(len(plan.pieces)):
-        arrays = plan.files.read(f"placed/{number}")
-        for part in range(int(arrays["n_slices"])):
-            slices.append((number, part))
-            counts.append(np.diff(arrays[f"{part}.starts"]))
-            guests.append(np.diff(arrays[f"{part}.guest_starts"]))
-        failed |= {name: array for name, array in arrays.items() if name.startswith("failed.")}
-        totals.append(arrays["total"])
-    sizes = np.stack(counts)
+    """Give the entries their numbers, now that all partitions are counted; one task."""
+    placed = [plan.files.read(f"placed/{number}") for number in range(len(plan.pieces))]
+    counts = np.concatenate([arrays["counts"] for arrays in placed])
+    slices = [(i, part) for i, arrays in enumerate(placed) for part in range(len(arrays["counts"]))]
+    failed = {
+        name: array
+        for arrays in placed
+        for name, array in arrays.items()
+        if name.startswith("failed.")
+    }
     plan.files.write(
         "layout",
         {
             "slices": np.array(slices),
-            "before": np.cumsum(sizes, axis=0) - sizes,
-            "starts": np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]),
-            "shards": shards_of(sizes.sum(axis=0)),
-            "n_guests": np.sum(guests, axis=0),
-            "mean": np.sum(totals, axis=0) / max(1, sizes.sum()),
+            "counts": counts,
+            "starts": np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
+            "mean": np.sum([arrays["total"] for arrays in placed], axis=0) / max(1, counts.sum()),
             **failed,
         },
     )
 
 
-def gather(plan: Plan, number: int) -> None:
-    """Bring the entries of a shard together, and the numbers of the guests of its partitions."""
-    layout, shard = plan.files.read("layout"), Partitions(plan).shards[number]
-    placed = [_placed(plan, *one) for one in layout["slices"].tolist()]
-    spans = [
-        (arrays, *arrays["starts"][partition : partition + 2].tolist())
-        for partition in shard.partitions
-        for arrays in placed
-    ]
-    scores = [f"score.{i}" for i in range(len(plan.by_text))]
-    columns = {
-        name: np.concatenate([arrays[name][first:last] for arrays, first, last in spans])
-        for name in ("vectors", "id_hash", "lineage", "piece", "row", "others", *scores)
-    }
-    for name, ends in RAGGED.items():
-        parts = [
-            (arrays, np.s_[first:last], stretch(arrays[ends], first, last))
-            for arrays, first, last in spans
-        ]
-        lengths = [np.diff(arrays[ends][rows], prepend=flat.start) for arrays, rows, flat in parts]
-        columns[name] = np.concatenate([arrays[name][flat] for arrays, _, flat in parts])
-        columns[ends] = np.cumsum(np.concatenate(lengths))
-    plan.files.write(f"{ROWS}/{number}", columns | _guests(layout, shard, placed))
+def gather(plan: Plan, partition: int) -> None:
+    """Bring the entries of a partition together."""
+    layout = plan.files.read("layout")
+    begin = layout["counts"][:, :partition].sum(axis=1)
+    parts = []
+    for (piece, part), first, n in zip(
+        layout["slices"].tolist(), begin.tolist(), layout["counts"][:, partition], strict=True
+    ):
+        if n:
+            arrays, mine = plan.files.read(f"placed/{piece}.{part}"), np.arange(first, first + n)
+            columns: dict[str, Any] = {
+                name: array[first : first + n]
+                for name, array in arrays.items()
+                if name not in {*RAGGED, *RAGGED.values()}
+            }
+            parts.append(
+                columns
+                | {name: divided(arrays[name], arrays[RAGGED[name]], mine) for name in RAGGED}
+            )
+    whole: dict[str, NDArray[Any]] = {}
+    for name in parts[0]:
+        if name in RAGGED:
+            values = [one for part in parts for one in part[name]]
+            whole[name], whole[RAGGED[name]] = joined(values, values[0].dtype)
+        else:
+            whole[name] = np.concatenate([part[name] for part in parts])
+    plan.files.write(f"{ROWS}/{partition}", whole)
 
 
-def _placed(plan: Plan, piece: int, part: int) -> dict[str, NDArray[Any]]:
-    """Return a slice of a piece as it was placed."""
-    prefix = f"{part}."
-    return {
-        name.removeprefix(prefix): array
-        for name, array in plan.files.read(f"placed/{piece}").items()
-        if name.startswith(prefix)
-    }
-
-
-def _guests(
-    layout: dict[str, NDArray[Any]], shard: Shard, placed: list[dict[str, NDArray[Any]]]
-) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers of those that look into each partition of a shard."""
-    hosts, numbers = [], []
-    for place_of, arrays in enumerate(placed):
-        bounds = arrays["guest_starts"][shard.partitions[0] : shard.partitions[-1] + 2]
-        hosts.append(np.repeat(np.arange(len(shard.partitions)), np.diff(bounds)))
-        position = arrays["guests"][bounds[0] : bounds[-1]]
-        home = np.searchsorted(arrays["starts"], position, side="right") - 1
-        offset = layout["starts"][home] + layout["before"][place_of][home]
-        numbers.append(offset + position - arrays["starts"][home])
-    host, guests = np.concatenate(hosts), np.concatenate(numbers)
-    ends = np.cumsum(np.bincount(host, minlength=len(shard.partitions)))
-    return {"guests": guests[np.lexsort((guests, host))], "guest_ends": ends}
-
-
-def id_shares(plan: Plan) -> int:
-    """Return by how many tasks the ids are compared."""
-    return math.ceil(plan.n_rows / IDS_AT_ONCE)
-
-
-def compare_ids(plan: Plan, share: int) -> None:
-    """Make sure that no id repeats, among a share of all, by their hashes.
+def compare_ids(plan: Plan) -> None:
+    """Make sure that no id repeats, by their hashes; one task, 24 bytes an entry.
 
     Raises
     ------
@@ -236,42 +184,40 @@ def compare_ids(plan: Plan, share: int) -> None:
         If one does; names it.
     """
     partitions = Partitions(plan)
-    shares = np.uint64(id_shares(plan))
-    hashes, numbers = [], []
-    for partition in partitions.filled:
-        column = partitions.rows(partition)["id_hash"]
-        mine = np.flatnonzero(column % shares == share)
-        hashes.append(column[mine])
-        numbers.append(mine + partitions.starts[partition])
-    values, owners = np.concatenate(hashes), np.concatenate(numbers)
-    order = np.argsort(values, kind="stable")
-    again = np.flatnonzero(values[order][1:] == values[order][:-1])
+    hashes = np.concatenate([partitions.rows(p)["id_hash"] for p in partitions.filled])
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     for place_of in again.tolist():  # hardly any, unless ids repeat
-        one, other = partitions.ids(owners[order[place_of : place_of + 2]])
+        one, other = partitions.ids(order[place_of : place_of + 2])
         if one == other:
             msg = f"the id {one!r} repeats, expected one entry per id; merge or rename them."
             raise InvalidBatchError(msg)
-    plan.files.write(f"ids/{share}", {})
+    plan.files.write("ids", {})
 
 
-def read_rows(plan: Plan, number: int, rows: Sequence[int]) -> Batch:
-    """Return some entries of a piece with their texts, in ascending order of the rows."""
-    piece = plan.pieces[number]
-    wanted = np.array(sorted(rows))
-    batches, start = [], 0
-    for chunk in _chunks(piece, plan.columns):
-        inside = wanted[(wanted >= start) & (wanted < start + len(chunk))] - start
-        if inside.size:
-            batches.append(_batch(chunk, piece).take(inside))
-        start += len(chunk)
-    return together(batches)
+def explain_texts(which: int, plan: Plan, number: int, rows: Sequence[int], name: str) -> None:
+    """Say why a detector finds entries of a piece, given their rows, ascending."""
+    wanted, found, start = np.array(rows), [], 0
+    for batch in batches_of(plan, number):
+        inside = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
+        found.append(batch.take(inside))
+        start += len(batch)
+    entries, detector = together(found), plan.detectors()[which]
+    told = explained(detector.name, detector.explain, entries, list(range(len(entries))))
+    write_evidence(plan.files, name, told)
 
 
 def batches_of(plan: Plan, number: int) -> Iterator[Batch]:
     """Yield the entries of a piece in their order, a chunk at a time."""
     piece = plan.pieces[number]
     for chunk in _chunks(piece, plan.columns):
-        yield _batch(chunk, piece)
+        yield Batch.of(
+            ids=chunk.ids,
+            texts=chunk.texts,
+            embeddings=_vectors(chunk, piece),
+            labels=chunk.labels,
+            lineages=chunk.lineages,
+        )
 
 
 def lineage_code(lineage: str | None) -> int:
@@ -308,60 +254,35 @@ def _vectors(chunk: Rows, piece: Piece) -> NDArray[np.float32]:
     return matrix
 
 
-def _batch(chunk: Rows, piece: Piece) -> Batch:
-    return Batch.of(
-        ids=chunk.ids,
-        texts=chunk.texts,
-        embeddings=_vectors(chunk, piece),
-        labels=chunk.labels,
-        lineages=chunk.lineages,
-    )
-
-
-def _slices(plan: Plan, piece: Piece, failed: dict[int, str]) -> Iterator[Slice]:
-    """Yield the entries of a piece, judged by their texts, so many at a time as fit in memory."""
-    detectors = plan.detectors()
-    parts: list[Slice] = []
-    for chunk in _chunks(piece, plan.columns):
-        batch = _batch(chunk, piece)
-        scores = []
-        for number, detector in enumerate(detectors):
-            try:
-                judged = judged_scores(detector, batch)
-                scores.append(checked(detector.name, judged, len(batch), partial=True))
-            except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                failed[number] = crash(error)
-                scores.append(np.full(len(batch), np.nan))
-        parts.append(
-            Slice(
-                ids=chunk.ids,
-                words=[word_hashes(text) for text in chunk.texts],
-                lineages=[lineage_code(lineage) for lineage in chunk.lineages],
-                vectors=batch.embeddings,
-                scores=scores,
-            )
-        )
-        if sum(len(part.ids) for part in parts) >= PIECE_ROWS:
-            yield _together(parts)
+def _slices(plan: Plan, number: int) -> Iterator[Batch]:
+    """Yield the entries of a piece, so many at a time as fit in memory."""
+    parts: list[Batch] = []
+    for batch in batches_of(plan, number):
+        parts.append(batch)
+        if sum(map(len, parts)) >= PIECE_ROWS:
+            yield together(parts)
             parts = []
     if parts:
-        yield _together(parts)
+        yield together(parts)
 
 
-def _together(parts: Sequence[Slice]) -> Slice:
-    return Slice(
-        ids=[i for part in parts for i in part.ids],
-        words=[words for part in parts for words in part.words],
-        lineages=[lineage for part in parts for lineage in part.lineages],
-        vectors=np.concatenate([part.vectors for part in parts]),
-        scores=[np.concatenate(c) for c in zip(*(part.scores for part in parts), strict=True)],
-    )
+def _scores(plan: Plan, batch: Batch, failed: dict[int, str]) -> list[NDArray[np.float64]]:
+    """Return what each detector that judges by the text says; note those that crash."""
+
+    def judged(number: int, detector: Detector) -> NDArray[np.float64]:
+        try:
+            scores = judged_scores(detector, batch)
+            return checked(detector.name, scores, len(batch), partial=True)
+        except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            failed[number] = crash(error)
+            return np.full(len(batch), np.nan)
+
+    return [judged(number, detector) for number, detector in enumerate(plan.detectors())]
 
 
 def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.float32]:
     """Return centres of unit length, shape (n, dim)."""
     faiss = load_faiss()
-
     means = faiss.Kmeans(
         vectors.shape[1],
         n,
@@ -380,6 +301,5 @@ def _nearest_centres(
 ) -> NDArray[np.int64]:
     """Return the nearest centres of each vector, shape (n, wanted), the nearest first."""
     faiss = load_faiss()
-
     found = faiss.knn(vectors, centres, wanted, metric=faiss.METRIC_INNER_PRODUCT)[1]
     return np.asarray(found, dtype=np.int64)

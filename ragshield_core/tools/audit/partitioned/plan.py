@@ -8,17 +8,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.errors import SourceError
 from ragshield_core.state import replace_file
 from ragshield_core.tools.audit.partitioned.files import Files
-from ragshield_core.tools.audit.readers.parquet import Parquet
 from ragshield_core.tools.audit.readers.source import Columns
-
-if TYPE_CHECKING:
-    from ragshield_core.tools.audit.partitioned.parts import Parts
 
 # Entries of a partition: 15 MB of 384 dimensions.
 PARTITION_ROWS = 10_000
@@ -27,10 +23,9 @@ PARTITION_ROWS = 10_000
 # so. If every entry lay in two partitions, and were compared with all that lie there, it would take
 # a quarter more comparisons to find .942 and .919 (20 partitions).
 LOOKED_INTO = 8
-# Rows of a piece of the input, which one task reads at a time, and of partitions whose entries are
-# in one file: 100 MB of 384 dimensions.
+# Rows of a piece of the input, which one task reads: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
-FORMAT = "ragshield partitions 1"
+FORMAT = "ragshield partitions 2"
 
 
 class Piece(NamedTuple):
@@ -51,8 +46,8 @@ class Plan:
         What tasks write, and others read.
     pieces, columns
         Of the input.
-    n_partitions, partition_rows
-        How many there are at first, and of how many entries, about.
+    partition_rows
+        How many entries a partition has, about.
     by_text
         Classes and arguments of detectors that judge every entry by itself.
     groups
@@ -64,7 +59,6 @@ class Plan:
     files: Files
     pieces: tuple[Piece, ...]
     columns: Columns
-    n_partitions: int
     partition_rows: int
     by_text: tuple[tuple[type[Detector], Mapping[str, Any]], ...]
     groups: Mapping[str, Any] | None
@@ -75,67 +69,50 @@ class Plan:
         """Number of entries."""
         return sum(piece.n_rows for piece in self.pieces)
 
+    @property
+    def n_partitions(self) -> int:
+        """How many partitions there are at first; large ones are divided further."""
+        return math.ceil(self.n_rows / self.partition_rows)
+
     def detectors(self) -> list[Detector]:
         """Return those of :attr:`by_text`, new."""
         return [cls(**config) for cls, config in self.by_text]
 
+    def settle(self) -> None:
+        """Write down what the work is on, or make sure that it is the one that was begun there.
 
-def pieces_of(parts: Parts) -> list[Piece]:
-    """Return the pieces of the input: row groups of a file, as many as make a piece."""
-    pieces = []
-    for path in parts.files():
-        first = n_rows = 0
-        sizes = Parquet(path).group_sizes()
-        for group, size in enumerate(sizes):
-            n_rows += size
-            if n_rows >= PIECE_ROWS or group == len(sizes) - 1:
-                if n_rows:
-                    pieces.append(Piece(path, range(first, group + 1), n_rows))
-                first, n_rows = group + 1, 0
-    if not pieces:
-        msg = f"{parts.path} has no entries, expected at least one."
-        raise SourceError(msg)
-    return pieces
-
-
-def partitions_of(n_rows: int, partition_rows: int) -> int:
-    """Return how many partitions there are at first; large ones are divided further."""
-    return math.ceil(n_rows / partition_rows)
-
-
-def settle(plan: Plan) -> None:
-    """Write down what the work is on, or make sure that it is the one that was begun there.
-
-    Raises
-    ------
-    SourceError
-        If the folder holds work on other data, with other settings, or in another format.
-    """
-    files = {piece.path for piece in plan.pieces}
-    settings = {
-        "format": FORMAT,
-        "files": sorted((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files),
-        "columns": [plan.columns.names(role) for role in ("id", "text", "lineage", "embedding")],
-        "partition_rows": plan.partition_rows,
-        "detectors": [[cls.name, dict(config)] for cls, config in plan.by_text],
-        "groups": None if plan.groups is None else dict(plan.groups),
-        "seed": plan.seed,
-    }
-    digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=20).hexdigest()
-    path = plan.files.folder / "manifest.json"
-    if path.is_file():
+        Raises
+        ------
+        SourceError
+            If the folder holds work on other data, with other settings, or in another format.
+        """
+        files = {piece.path for piece in self.pieces}
+        settings = {
+            "format": FORMAT,
+            "files": sorted((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files),
+            "columns": [
+                self.columns.names(role) for role in ("id", "text", "lineage", "embedding")
+            ],
+            "partition_rows": self.partition_rows,
+            "detectors": [[cls.name, dict(config)] for cls, config in self.by_text],
+            "groups": None if self.groups is None else dict(self.groups),
+            "seed": self.seed,
+        }
+        digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=20).hexdigest()
+        path = self.files.folder / "manifest.json"
+        if not path.is_file():
+            self.files.folder.mkdir(parents=True, exist_ok=True)
+            manifest = {"work": digest, "entries": self.n_rows, "settings": settings}
+            replace_file(path, json.dumps(manifest, indent=1).encode())
+            return
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))["audit"]
+            known = json.loads(path.read_text(encoding="utf-8"))["work"]
         except (OSError, ValueError, KeyError, TypeError):
             known = None
         if known != digest:
             msg = (
-                f"{plan.files.folder} holds work on other data, or with other settings, or of "
+                f"{self.files.folder} holds work on other data, or with other settings, or of "
                 "another version of RAGShield; go on with those, name another --work-dir, or "
                 "remove the folder."
             )
             raise SourceError(msg)
-        return
-    plan.files.folder.mkdir(parents=True, exist_ok=True)
-    manifest = {"audit": digest, "entries": plan.n_rows, "settings": settings}
-    replace_file(path, json.dumps(manifest, indent=1).encode())

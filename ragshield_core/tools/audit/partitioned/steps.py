@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ragshield_core.detectors.base.pieces import Progress
@@ -37,13 +37,8 @@ class Steps:
     """
 
     def __init__(self, plan: Plan, engine: Engine, progress: Progress) -> None:
-        self._plan, self._engine, self._tell = plan, engine, progress
+        self.plan, self._engine, self.tell = plan, engine, progress
         self.timings: dict[str, float] = {}
-
-    def once(self, name: str, function: Callable[[Plan], None]) -> None:
-        """Do on the driver what is quick, unless it was done."""
-        if name not in self._plan.files:
-            function(self._plan)
 
     def each(
         self,
@@ -66,44 +61,50 @@ class Steps:
             Of the file that a task writes, with a place for each argument.
         """
         begin = time.perf_counter()
-        left = [task for task in tasks if name.format(*task) not in self._plan.files]
+        left = [task for task in tasks if name.format(*task) not in self.plan.files]
         done = len(tasks) - len(left)
-        self._tell(what, done, len(tasks))
-        for more in self._engine.run(partial(function, self._plan), left):
+        self.tell(what, done, len(tasks))
+        for more in self._engine.run(partial(function, self.plan), left):
             done += more
-            self._tell(what, done, len(tasks))
+            self.tell(what, done, len(tasks))
         step = what.partition(":")[0]
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - begin
 
+    def each_partition(self, what: str, function: Callable[..., None], folder: str) -> None:
+        """Run a step once for each partition that has entries."""
+        self.each(what, function, [(p,) for p in self.partitions.filled], f"{folder}/{{}}")
+
+    def once(self, what: str, function: Callable[[Plan], None], name: str) -> None:
+        """Run a step that is one task."""
+        self.each(what, function, [()], name)
+
+    @cached_property
+    def partitions(self) -> Partitions:
+        """All of them, once entries were placed."""
+        return Partitions(self.plan)
+
     def place(self) -> None:
         """Bring the entries of each partition together, and make sure that no id repeats."""
-        plan, numbers = self._plan, [(i,) for i in range(len(self._plan.pieces))]
-        if "layout" not in plan.files:
-            self.each("sampling", placing.sample, numbers, "sample/{}")
-            self.once("centres", placing.train)
-            self.each("placing", placing.place, numbers, "placed/{}")
-            self.once("layout", placing.lay_out)
-        shards = [(shard.number,) for shard in Partitions(plan).shards]
-        self.each("gathering", placing.gather, shards, "rows/{}")
-        plan.files.remove("placed")
-        shares = [(share,) for share in range(placing.id_shares(plan))]
-        self.each("comparing ids", placing.compare_ids, shares, "ids/{}")
+        pieces = [(i,) for i in range(len(self.plan.pieces))]
+        if "layout" not in self.plan.files:
+            self.each("sampling", placing.sample, pieces, "sample/{}")
+            self.once("dividing", placing.train, "centres")
+            self.each("placing", placing.place, pieces, "placed/{}")
+            self.once("numbering", placing.lay_out, "layout")
+        self.each_partition("gathering", placing.gather, "rows")
+        self.plan.files.remove("placed")
+        self.once("comparing ids", placing.compare_ids, "ids")
 
     def find_neighbors(self) -> None:
         """Find the nearest of each entry, and on a sample how many of them are missed."""
-        plan, partitions = self._plan, Partitions(self._plan)
-        filled, shards = [(p,) for p in partitions.filled], [(s.number,) for s in partitions.shards]
-        blocks = searching.blocks_of(plan)
-        self.each("searching", searching.search, blocks, "found/{}.{}")
-        self.each("merging", searching.merge, shards, "lists/{}")
-        self.once("probes", searching.probes)
-        self.each("probing", searching.probe, filled, "probed/{}")
+        self.each_partition("searching", searching.search, "lists")
+        self.once("drawing", searching.probes, "probes")
+        self.each_partition("probing", searching.probe, "probed")
 
     def measure_tightness(self) -> None:
         """Measure how tight groups are, which takes the vectors of their members."""
-        plan, partitions = self._plan, [(p,) for p in Partitions(self._plan).filled]
-        self.once("families", grouping.families)
-        self.each("measuring", grouping.tighten, partitions, "tight/{}")
-        if plan.files.read("families")["usual"]:
-            self.once("kin", grouping.kin)
-        self.each("measuring again", grouping.tighten_any, partitions, "tight_any/{}")
+        self.once("families", grouping.families, "families")
+        self.each_partition("measuring", grouping.tighten, "tight")
+        if self.plan.files.read("families")["usual"]:
+            self.once("kin", grouping.kin, "kin")
+        self.each_partition("measuring again", grouping.tighten_any, "tight_any")

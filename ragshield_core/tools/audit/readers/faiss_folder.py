@@ -23,7 +23,6 @@ from ragshield_core.tools.audit.readers.source import (
     Rows,
     Source,
     Vectors,
-    as_scalar,
     reading,
 )
 
@@ -117,11 +116,14 @@ class FaissFolder(Source):
         for start in range(0, len(ids), CHUNK_ROWS):
             part = documents[start : start + CHUNK_ROWS]
             matrix = self._vectors(index, start, len(part))
+            found = [
+                (d["metadata"], f"{self.path}, row {row}") for row, d in enumerate(part, start)
+            ]
             yield Rows(
                 ids=ids[start : start + CHUNK_ROWS],
                 texts=[document["page_content"] for document in part],
-                labels=self._column("label", part, start),
-                lineages=self._column("lineage", part, start),
+                labels=[self.claim("label", *each) for each in found],
+                lineages=[self.claim("lineage", *each) for each in found],
                 metadatas=[document["metadata"] for document in part] if self.metadata else [],
                 vectors=Vectors(np.arange(len(part)), np.asarray(matrix, dtype=np.float32)),
             )
@@ -137,17 +139,6 @@ class FaissFolder(Source):
             reason = str(error) if isinstance(error, _RefusedError) else type(error).__name__
             msg = f"{path} is not a docstore as LangChain writes it ({reason})."
             raise SourceError(msg) from None
-
-    def _column(
-        self, role: str, documents: list[Mapping[str, Any]], start: int
-    ) -> list[str | None]:
-        names = self.columns.names(role)
-        values = []
-        for row, document in enumerate(documents, start=start):
-            metadata = document["metadata"]
-            value = next((metadata[n] for n in names if metadata.get(n) is not None), None)
-            values.append(as_scalar(role, value, f"{self.path}, row {row}"))
-        return values
 
     def _file(self, ending: str) -> Path:
         if self.path.is_dir():

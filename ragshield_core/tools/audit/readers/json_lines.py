@@ -6,6 +6,8 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import IO, Any
 
 from ragshield_core.errors import SourceError
@@ -23,38 +25,46 @@ class JsonLines(Source):
 
     @cached_property
     def _length(self) -> int:
-        with reading(self.path), self._open() as file:
+        with reading(self.path), _opened(self.path) as file:
             return sum(1 for line in file if line.strip())
 
     def chunks(self) -> Iterator[Rows]:
         """Yield the entries in order; blank lines are ignored."""
         reader = RecordReader(self)
-        with reading(self.path), self._open() as file:
-            records: list[tuple[str, Mapping[str, Any]]] = []
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                records.append((f"line {number}", self._parse(line, number)))
-                if len(records) == JSON_ROWS:
-                    yield reader.rows(records)
-                    records = []
-            if records:
-                yield reader.rows(records)
+        lines = objects(self.path)
+        while records := [(f"line {number}", row) for number, row in islice(lines, JSON_ROWS)]:
+            yield reader.rows(records)
         reader.check_columns()
 
-    def _open(self) -> IO[bytes] | gzip.GzipFile:
-        if self.path.suffix == ".gz":
-            return gzip.open(self.path, "rb")
-        return self.path.open("rb")
 
-    def _parse(self, line: bytes, number: int) -> Mapping[str, Any]:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            # The parser's own message would quote hostile text.
-            msg = f"{self.path}, line {number}: not valid JSON ({type(error).__name__}), expected "
-            raise SourceError(msg + "one JSON object per line.") from None
-        if not isinstance(value, dict):
-            msg = f"{self.path}, line {number}: a JSON {type(value).__name__}, expected an object "
-            raise SourceError(msg + 'such as {"id": "1", "text": "..."}.')
-        return value
+def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the objects of a file, with the numbers of their lines; blank lines are ignored.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read, or a line is no object; names the line.
+    """
+    with reading(path), _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, _parsed(line, f"{path}, line {number}")
+
+
+def _opened(path: Path) -> IO[bytes] | gzip.GzipFile:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _parsed(line: bytes, place: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        # The parser's own message would quote hostile text.
+        msg = (
+            f"{place}: not valid JSON ({type(error).__name__}), expected one JSON object per line."
+        )
+        raise SourceError(msg) from None
+    if not isinstance(value, dict):
+        msg = f"{place}: a JSON {type(value).__name__}, expected an object "
+        raise SourceError(msg + 'such as {"id": "1", "text": "..."}.')
+    return value

@@ -14,8 +14,6 @@ from ragshield_core.tools.audit.readers.json_lines import JSON_ROWS
 from ragshield_core.tools.audit.readers.source import (
     Rows,
     Source,
-    Vectors,
-    as_scalar,
     reading,
     vectors_of,
 )
@@ -64,11 +62,11 @@ class LlamaFolder(Source):
             yield Rows(
                 ids=[node.id for node in part],
                 texts=[node.text for node in part],
-                labels=[self._claim("label", *pair) for pair in pairs],
+                labels=[self.claim("label", node.metadata, place) for node, place in pairs],
                 lineages=[self._lineage(*pair) for pair in pairs],
                 contexts=[node.context for node in part],
                 metadatas=[_kept(node) for node in part] if self.metadata else [],
-                vectors=self._vectors_of(part, places),
+                vectors=vectors_of([self._embeddings.get(node.id) for node in part], places),
             )
 
     @cached_property
@@ -110,18 +108,9 @@ class LlamaFolder(Source):
             raise SourceError(msg)
         return _read(path, "embedding_dict")
 
-    def _vectors_of(self, nodes: list[_Node], places: list[str]) -> Vectors | None:
-        found: list[Any] = [self._embeddings.get(node.id) for node in nodes]
-        return vectors_of(found, places)
-
-    def _claim(self, role: str, node: _Node, place: str) -> str | None:
-        names = self.columns.names(role)
-        value = next((node.metadata[n] for n in names if node.metadata.get(n) is not None), None)
-        return as_scalar(role, value, place)
-
     def _lineage(self, node: _Node, place: str) -> str | None:
         if self.columns.lineage is not None:
-            return self._claim("lineage", node, place)
+            return self.claim("lineage", node.metadata, place)
         claimed, _ = lineage_of(node.metadata, node.id)
         return claimed if claimed is not None else node.document
 

@@ -24,7 +24,7 @@ from ragshield_core.errors import RAGShieldError, SourceError
 CHUNK_ROWS = 8_192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Names of the columns; ``None`` looks for the usual ones, ``""`` reads none.
 
@@ -96,6 +96,12 @@ class Source(ABC):
         self.path = path
         self.columns = Columns() if columns is None else columns
         self.metadata = metadata
+
+    def claim(self, role: str, metadata: Mapping[str, Any], place: str) -> str | None:
+        """Return a label or a lineage out of metadata."""
+        names = self.columns.names(role)
+        value = next((metadata[n] for n in names if metadata.get(n) is not None), None)
+        return as_scalar(role, value, place)
 
     @abstractmethod
     def __len__(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragshield_core.errors import SourceError
+from ragshield_core.tools.audit.readers.json_lines import objects
 from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
 
 
@@ -64,25 +65,10 @@ def _rows(
     path: Path, needed: Sequence[str], possible: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of each line, and those of its values that are there; one at least."""
-    example = json.dumps(dict.fromkeys((*needed, *possible), "..."))
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read ({type(error).__name__}); expected JSON Lines in UTF-8."
-        raise SourceError(msg) from None
-    found = False
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):  # whose message would quote hostile text
-            row = None
-        values = (
-            {}
-            if not isinstance(row, dict)
-            else {name: row[name] for name in (*needed, *possible) if row.get(name) is not None}
-        )
+    names, number = (*needed, *possible), 0
+    example = json.dumps(dict.fromkeys(names, "..."))
+    for number, row in objects(path):
+        values = {name: row[name] for name in names if row.get(name) is not None}
         strings = all(isinstance(value, str) for value in values.values())
         if not strings or not all(values.get(name) for name in needed):
             msg = (
@@ -90,8 +76,7 @@ def _rows(
                 f"strings, {' and '.join(needed)} not empty."
             )
             raise SourceError(msg)
-        found = True
         yield number, values
-    if not found:
+    if not number:
         msg = f"{path} is empty, expected at least one line such as {example}."
         raise SourceError(msg)

@@ -1,0 +1,202 @@
+"""From which score on an audit holds an entry for suspicious, and what it finds so."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import JointCalibration
+from ragshield_core.detectors.base import Detector, Evidence
+from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.findings import Finding, Skipped
+from ragshield_core.policy import Policy
+from ragshield_core.screening import findings_of
+
+
+class Judge(ABC):
+    """A detector that had opinions about the entries of a knowledge base, which have numbers.
+
+    Attributes
+    ----------
+    detector
+        Who judges.
+    judged
+        About how many entries it had an opinion.
+    """
+
+    detector: Detector
+    judged: int
+
+    @property
+    def name(self) -> str:
+        """The detector's."""
+        return self.detector.name
+
+    @abstractmethod
+    def scores(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the scores of entries, NaN where there is no opinion."""
+
+    @abstractmethod
+    def above(self, threshold: float) -> NDArray[np.int64]:
+        """Return the numbers of all entries that score higher, ascending."""
+
+    @abstractmethod
+    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
+        """Return the reasons for scores."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What judges find.
+
+    Attributes
+    ----------
+    findings
+        By the number of the entry.
+    thresholds, judged, high
+        As of :class:`~ragshield_core.tools.audit.report.ScanReport`.
+    skipped
+        Judges without a threshold.
+    by_rule
+        Names of those whose thresholds follow no rate.
+    """
+
+    findings: dict[int, list[Finding]] = field(default_factory=dict)
+    thresholds: dict[str, float]
+    judged: dict[str, int]
+    high: dict[str, NDArray[np.float64]]
+    skipped: list[Skipped]
+    by_rule: tuple[str, ...]
+
+
+def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
+    """Return the error of trusted ids that are not there."""
+    shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
+    return InvalidBatchError(
+        f"{len(unknown)} of {n_wanted} trusted ids are not in the knowledge base ({shown}), "
+        "expected ids of entries that are scanned; trust is in entries of this knowledge base, "
+        "scored in its midst."
+    )
+
+
+def found_by(
+    judges: Sequence[Judge],
+    policy: Policy,
+    trusted: NDArray[np.int64] | None,
+    ids_of: Callable[[NDArray[np.int64]], Sequence[str]],
+) -> Found:
+    """Return what lies above the thresholds; trusted entries are no findings.
+
+    Parameters
+    ----------
+    judges
+        Who had opinions.
+    policy
+        Accepts so many clean entries; without trusted ones each judge gets an equal part.
+    trusted
+        Numbers of entries known to be clean, ascending; ``None`` estimates thresholds.
+    ids_of
+        Returns the ids of numbered entries.
+
+    Raises
+    ------
+    CalibrationError
+        If the trusted entries are too few for the rate, or nobody can judge them.
+    """
+    skipped: list[Skipped] = []
+    calibration = None
+    if trusted is not None:
+        judges, skipped = _with_clean_scores(judges, trusted)
+        comparable = [judge for judge in judges if judge.detector.exchangeable]
+        if comparable:
+            calibration = JointCalibration(
+                {judge.name: judge.scores(trusted) for judge in comparable},
+                {judge.name: judge.detector.floor for judge in comparable},
+            )
+    thresholds = _thresholds(judges, policy, calibration)
+    for judge in judges:
+        if judge.name not in thresholds:
+            n = 0 if trusted is None else np.count_nonzero(~np.isnan(judge.scores(trusted)))
+            reason = f"not calibrated: it could judge {n} of the trusted entries, too few"
+            skipped.append(Skipped(detector=judge.name, reason=reason))
+    judges = [judge for judge in judges if judge.name in thresholds]
+    found = Found(
+        thresholds=thresholds,
+        judged={judge.name: judge.judged for judge in judges},
+        high={},
+        skipped=skipped,
+        by_rule=tuple(
+            judge.name
+            for judge in judges
+            if not (judge.detector.exchangeable and calibration) and not _has_estimate(judge)
+        ),
+    )
+    for judge in judges:
+        above = judge.above(thresholds[judge.name])
+        found.high[judge.name] = np.sort(judge.scores(above))
+        numbers = above if trusted is None else np.setdiff1d(above, trusted)
+        told = findings_of(
+            judge.detector,
+            ids_of(numbers),
+            judge.scores(numbers),
+            thresholds[judge.name],
+            judge.why(numbers),
+            None if calibration is None else calibration.calibrations.get(judge.name),
+        )
+        for number, finding in zip(numbers.tolist(), told, strict=True):
+            found.findings.setdefault(number, []).append(finding)
+    return found
+
+
+def _with_clean_scores(
+    judges: Sequence[Judge], trusted: NDArray[np.int64]
+) -> tuple[list[Judge], list[Skipped]]:
+    """Set judges aside that have no opinion about any trusted entry."""
+    blind = [judge for judge in judges if np.isnan(judge.scores(trusted)).all()]
+    if judges and len(blind) == len(judges):
+        names = ", ".join(judge.name for judge in judges)
+        msg = (
+            f"none of the {len(trusted)} trusted entries can be judged by {names}; name entries "
+            "that carry what these detectors need."
+        )
+        raise CalibrationError(msg)
+    reason = "not calibrated: it could judge none of the trusted entries"
+    skipped = [Skipped(detector=judge.name, reason=reason) for judge in blind]
+    return [judge for judge in judges if judge not in blind], skipped
+
+
+def _has_estimate(judge: Judge) -> bool:
+    """Return whether a threshold follows the rate without trusted entries."""
+    return (
+        isinstance(judge.detector, Audits)
+        and type(judge.detector).audit_threshold is not Audits.audit_threshold
+    )
+
+
+def _thresholds(
+    judges: Sequence[Judge], policy: Policy, calibration: JointCalibration | None
+) -> dict[str, float]:
+    """Return thresholds from trusted entries, or else estimates, each of an equal part.
+
+    None for a judge of too few of the trusted entries.
+    """
+    part = policy.quarantine_at / max(1, len(judges))
+    known = {} if calibration is None else calibration.calibrations
+    rules = {
+        judge.name: judge.detector.audit_threshold(part)
+        if isinstance(judge.detector, Audits)
+        else judge.detector.default_threshold
+        for judge in judges
+        if judge.name not in known
+    }
+    try:
+        thresholds = policy.thresholds(rules, calibration)
+    except CalibrationError as error:
+        msg = f"{', '.join(known)} together, at fpr={policy.quarantine_at:g}: {error}"
+        raise CalibrationError(msg) from None
+    return {name: threshold.quarantine for name, threshold in thresholds.items()}
