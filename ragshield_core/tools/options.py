@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
-from inspect import Signature, signature
-from typing import Annotated, Any
+from inspect import Parameter, Signature, signature
+from itertools import chain
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from sqlalchemy import select
@@ -100,7 +101,7 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
     groups
         The command gets an instance of each, in this order, before its own parameters.
     """
-    fields = [signature(group, eval_str=True).parameters for group in groups]
+    options = [_options_of(group) for group in groups]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(signature(command, eval_str=True).parameters.values())[len(groups) :]
@@ -108,16 +109,25 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
         @wraps(command)
         def called(**given: Any) -> None:
             made = [
-                group(**{name: given.pop(name) for name in names})
-                for group, names in zip(groups, fields, strict=True)
+                group(**{option.name: given.pop(option.name) for option in mine})
+                for group, mine in zip(groups, options, strict=True)
             ]
             command(*made, **given)
 
-        parameters = [*own, *(field for names in fields for field in names.values())]
-        called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        called.__signature__ = Signature([*own, *chain(*options)])  # type: ignore[attr-defined]
         return called
 
     return decorate
+
+
+def _options_of(group: type[Any]) -> list[Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [
+        Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+        )
+        for field in fields(group)
+    ]
 
 
 def live_store(name: str, *methods: str) -> Any:

@@ -83,6 +83,10 @@ class Rows:
         console.print(table)
 
 
+def _detectors(quarantine: Quarantine) -> Sequence[str]:
+    return Cases(quarantine).detectors()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Narrowed:
     """The options by which lists are narrowed."""
@@ -91,7 +95,7 @@ class Narrowed:
         str | None,
         typer.Option(
             help="Only what it has found.",
-            autocompletion=completed(lambda one: Cases(one).detectors()),
+            autocompletion=completed(_detectors),
         ),
     ] = None
     source: Annotated[str | None, typer.Option(help="Only what claims to be of that lineage.")] = (

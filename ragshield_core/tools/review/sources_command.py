@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,7 +20,8 @@ from ragshield_core.growth.questions import Question
 from ragshield_core.guard import Guard
 from ragshield_core.knowledge.standing import namespaces, questions_of
 from ragshield_core.screening import crash
-from ragshield_core.settings.objects import modules_here, named_object
+from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.options import AsJson, By, Into, Note, live_store
 
 FINE, LOOK, ERROR = 0, 1, 2
 # Characters of a name in a command: more than a source has.
@@ -35,7 +36,6 @@ console = Console()
 
 Name = Annotated[str | None, typer.Argument(help="Of the source, as the list has it.")]
 Unnamed = Annotated[bool, typer.Option("--unnamed", help="What names no source.")]
-By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 # An option after "adopt" or "keep" overrides the same one before it. Parameters of these types have
 # names of their own, so that settings fill in the options before it only.
 Url = Annotated[str | None, typer.Option("--database", help="SQLAlchemy URL.")]
@@ -50,7 +50,7 @@ def sources_command(
         str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
     ] = DEFAULT_URL,
     namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List sources of which far more is held than of clean entries.
 
@@ -81,15 +81,10 @@ def adopt(
     *,
     unnamed: Unnamed = False,
     by: By = "cli",
-    note: Annotated[str | None, typer.Option(help="Why; kept in the log.")] = None,
+    note: Note = None,
     own_url: Url = None,
     own_namespace: Tenant = None,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="module:object of your guarded store, or a factory of one: they are back at once."
-        ),
-    ] = None,
+    into: Into = None,
 ) -> None:
     """Take thresholds for a source that is good, and release what comes free.
 
@@ -100,7 +95,7 @@ def adopt(
     try:
         if into is not None:
             with modules_here():
-                store = _store(into)
+                store = live_store(into, "adopt_source", "guard", "release")
                 named = _named(source, store.guard.questions())
                 n_released = len(store.adopt_source(named, by=by, note=note))
             told = " into the store"
@@ -221,15 +216,6 @@ def _check_named(source: str | None, *, unnamed: bool) -> None:
     if (source is None) != unnamed:
         msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
         _fail(msg)
-
-
-def _store(name: str) -> Any:
-    """Return the guarded store or index that ``module:object`` names."""
-    found = named_object(name)
-    if not all(hasattr(found, method) for method in ("adopt_source", "guard", "release")):
-        msg = f"{name!r} is a {type(found).__name__}, expected a guarded store or index."
-        raise ConfigurationError(msg)
-    return found
 
 
 def _shown(source: str | None) -> str:
