@@ -24,7 +24,6 @@ from ragshield_core.tools.canary import (
     MatrixRetriever,
     Passage,
 )
-from ragshield_core.tools.canary.shown import figures
 from ragshield_core.tools.canary.storage import CanaryStore
 
 TARGETS = questions()[::8]
@@ -689,7 +688,7 @@ def test_long_ids_hide_nothing_and_do_not_fill_logs():
     listed[0] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
     drift = monitor.check()["q"]
     assert all(len(reason) < 150 for reason in drift.reasons)
-    assert dict(figures(drift))["retrieved"].endswith("..., +c")
+    assert dict(drift.figures())["retrieved"].endswith("..., +c")
 
 
 def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():

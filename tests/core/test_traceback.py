@@ -347,10 +347,8 @@ def test_what_text_detectors_found_is_said():
     assert "instruct" in suspect.findings[0]
     assert suspect.findings[0] in suspect.why
     assert suspect.to_dict()["findings"] == list(suspect.findings)
-    answer = trace_answer(
-        QUERY, "no", [suspect.passage], suspicion=lambda _p: 0.4, findings=lambda _p: ["found it"]
-    )
-    assert "suspicious text (0.40: found it)" in answer.candidates[0].why
+    answer = trace_answer(QUERY, "no", [suspect.passage], suspicion=lambda _passage: 0.4)
+    assert f"suspicious text (0.40: {suspect.findings[0]})" in answer.candidates[0].why
 
 
 def test_nothing_outweighs_that_an_entry_was_there_before():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ragshield_core.findings import printable
-from ragshield_core.tools.canary.drift import SIBLINGS_APART, AnomalyWeights, CanaryDrift
+from ragshield_core.tools.canary.drift import SHOWN_ID, SIBLINGS_APART, AnomalyWeights, CanaryDrift
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.likeness import newcomers_of, says, words
 from ragshield_core.tools.canary.passages import Passage
@@ -24,7 +24,6 @@ from ragshield_core.tools.canary.rank_figures import (
     rank_biased_overlap,
     takeover,
 )
-from ragshield_core.tools.canary.shown import SHOWN_ID
 from ragshield_core.tools.canary.storage import Baseline, Observation
 from ragshield_core.tools.canary.suite import Canary
 from ragshield_core.tools.canary.usual_growth import UsualCoverage, UsualResemblance

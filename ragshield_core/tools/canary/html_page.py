@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ragshield_core.findings import printable
-from ragshield_core.tools.canary.shown import figures
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
@@ -86,7 +85,7 @@ def html_body(
 def _canary(drift: CanaryDrift) -> str:
     rows = "".join(
         f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>"
-        for name, value in figures(drift)
+        for name, value in drift.figures()
     )
     return (
         f'<details open><summary class="bad">{_escaped(drift.name, 120)}</summary>'
