@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ragshield_core.guard import Guard
@@ -74,15 +74,6 @@ class Judged:
             high=exact_interval(most, every).high if every else 1.0,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready values."""
-        fpr = self.fpr
-        return asdict(self) | {
-            "held": self.held,
-            "precision": _listed(self.precision),
-            "fpr": None if fpr is None else _listed(fpr),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
@@ -94,14 +85,6 @@ class Feedback:
     total: Judged
     by_detector: tuple[Judged, ...]
     by_source: tuple[Judged, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready values; sources are hostile text."""
-        return {
-            "total": self.total.to_dict(),
-            "by_detector": [judged.to_dict() for judged in self.by_detector],
-            "by_source": [judged.to_dict() for judged in self.by_source],
-        }
 
 
 def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
@@ -175,8 +158,3 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
 
 def _listed_by_size(judged: Any) -> tuple[Judged, ...]:
     return tuple(sorted(judged, key=lambda one: (-one.held, one.name or "")))
-
-
-def _listed(interval: Interval) -> dict[str, float | None]:
-    values = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
