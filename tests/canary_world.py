@@ -67,6 +67,14 @@ def joined(*batches):
     )
 
 
+def over(found, queries=("q",), **options):
+    """Return a monitor over a list that a test changes, with a baseline of how it is now."""
+    options = {"quarantine": Quarantine("sqlite://")} | options
+    monitor = CanaryMonitor([*queries], lambda _query: found, **options)
+    monitor.record_baseline()
+    return monitor
+
+
 class World:
     """A monitor on a knowledge base that can grow and shrink."""
 

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from canary_world import World, batch, embed, joined, knowledge, poison, questions
-from sqlalchemy.exc import IntegrityError
+from canary_world import World, batch, embed, joined, knowledge, over, poison, questions
 from support import knowledge_base, topical
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -67,19 +66,9 @@ def told(_query, texts):
 
 @pytest.mark.parametrize(("words", "flagged"), [(30, True), (1, False)])
 def test_an_answer_that_follows_a_new_entry_below_the_first_is_flagged(words, flagged):
-    passages = [
-        Passage(id="a", text="tea is served at four"),
-        Passage(id="b", text="the bar is closed"),
-    ]
-    monitor = CanaryMonitor(
-        ["when is tea?"],
-        lambda _query: passages,
-        answerer=told,
-        embedder=embed,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    passages.insert(1, Passage(id="new", text=" ".join(["never"] * words)))
+    found = [("a", "tea is served at four"), ("b", "the bar is closed")]
+    monitor = over(found, ["when is tea?"], answerer=told, embedder=embed)
+    found.insert(1, ("new", " ".join(["never"] * words)))
     (drift,) = monitor.check().canaries
     assert drift.flagged == flagged
     if flagged:
@@ -87,12 +76,9 @@ def test_an_answer_that_follows_a_new_entry_below_the_first_is_flagged(words, fl
 
 
 def test_a_canary_that_retrieves_nothing_any_more_is_flagged():
-    passages = [Passage(id="a", text="tea is served at four")]
-    monitor = CanaryMonitor(
-        ["when is tea?"], lambda _query: passages, quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
-    passages.clear()
+    found = [("a", "tea is served at four")]
+    monitor = over(found)
+    found.clear()
     (drift,) = monitor.check().flagged
     assert "nothing is retrieved any more" in drift.reasons
 
@@ -151,20 +137,16 @@ def test_what_moves_up_because_others_left_is_not_new():
 
 def test_the_source_s_rule_by_hand():
     # Two entries, three poisoned ones before, between and behind them; answers as vectors.
-    listed = [[("a", "first"), ("b", "second")]]
-    monitor = CanaryMonitor(
-        ["q"],
-        lambda _query: listed[0],
+    found = [("a", "first"), ("b", "second")]
+    vectors = {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}
+    monitor = over(
+        found,
         answerer=lambda _query, texts: texts[0],
-        embedder=lambda texts: [
-            {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}.get(text, [1.0, 1.0]) for text in texts
-        ],
+        embedder=lambda texts: [vectors.get(text, [1.0, 1.0]) for text in texts],
         rule="notebook",
-        quarantine=Quarantine("sqlite://"),
     )
     bad = {"p1", "p2", "p3"}
-    monitor.record_baseline(poisoned=bad)
-    listed[0] = [("p1", "p1 override"), ("a", "first"), ("b", "second"), ("p2", "x"), ("p3", "y")]
+    found[:] = [("p1", "p1 override"), *found, ("p2", "x"), ("p3", "y")]
     report = monitor.check(poisoned=bad)
     drift = report["q"]
     suspicion = (1 - np.exp(-0.45)) / 5
@@ -184,7 +166,7 @@ def test_the_source_s_rule_by_hand():
         [0.55 + 0.45 / rank for rank in range(1, 6)], abs=1e-5
     )
     assert not monitor.check()["q"].flagged  # .65 is not reached without ground truth
-    listed[0] = listed[0][1:3]
+    found[:] = found[1:3]
     after = monitor.check(poisoned=bad)["q"]
     assert after.score == pytest.approx(0.1)
     assert not after.flagged
@@ -242,21 +224,13 @@ def test_what_is_expected_of_a_canary():
     assert "evil" not in reasons  # reports may go into logs
 
 
-def test_a_canary_without_baseline_is_recorded_and_not_flagged():
-    world = World(questions()[:4])
-    world.monitor.record_baseline()
-    world.monitor.suite = CanarySuite([*questions()[:4], "a new question"])
-    drift = world.monitor.check()["a new question"]
-    assert drift.ids
-    assert not drift.flagged
-    assert drift.jaccard is None
-
-
-def test_another_question_under_a_known_name_is_not_compared():
+@pytest.mark.parametrize("name", ["c", "new"])
+def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name):
     world = World(CanarySuite([{"name": "c", "query": questions()[0]}]))
     world.monitor.record_baseline()
-    world.monitor.suite = CanarySuite([{"name": "c", "query": questions()[9]}])
-    drift = world.monitor.check()["c"]
+    world.monitor.suite = CanarySuite([{"name": name, "query": questions()[9]}])
+    drift = world.monitor.check()[name]
+    assert drift.ids
     assert drift.jaccard is None
     assert not drift.flagged
 
@@ -318,7 +292,7 @@ def test_reports_survive_the_database_and_json():
     kept = world.monitor.history()[-1]
     assert kept.canaries == report.canaries
     assert DriftReport.from_dict(json.loads(report.to_json())).canaries == report.canaries
-    assert kept.checked_at.tzinfo is not None
+    assert kept.checked_at.tzinfo is dt.UTC
     assert world.monitor.traceback(kept).suspects  # what was retrieved is asked again
 
 
@@ -506,21 +480,11 @@ def test_what_cannot_work_is_refused():
 
 
 def test_without_an_embedder_rankings_are_compared():
-    listed = [Passage(id=str(n), text=f"text {n}") for n in range(8)]
-    monitor = CanaryMonitor(
-        ["q", "r"], lambda _query, k: listed[:k], quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
+    listed = [(str(n), f"text {n}") for n in range(8)]
+    monitor = over(listed, ["q", "r"])
     assert not monitor.check().flagged
-    listed.insert(0, Passage(id="x", text="new"))
+    listed.insert(0, ("x", "new"))
     assert monitor.check()["q"].newcomers == ("x",)
-
-
-def test_times_are_utc():
-    world = World()
-    world.monitor.record_baseline()
-    before = dt.datetime.now(dt.UTC)
-    assert world.monitor.check().checked_at >= before
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
@@ -538,26 +502,22 @@ def test_search_in_blocks_is_exact(monkeypatch):
 
 def test_trials_judge_nothing_good_and_delete_nothing():
     removed, restored = [], []
-    listed = [[("a", "one"), ("b", "two")]]
+    found = [("a", "one"), ("b", "two")]
 
     def take_out(ids):
         removed.extend(ids)
-        listed[0] = [pair for pair in listed[0] if pair[0] not in ids]
+        found[:] = [pair for pair in found if pair[0] not in ids]
 
-    monitor = CanaryMonitor(
-        ["q"],
-        lambda _query: listed[0],
+    monitor = over(
+        found,
         answerer=lambda _query, texts: max(texts, key=len),
         embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
         rule="notebook",
-        quarantine=Quarantine("sqlite://"),
         remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),
     )
-    monitor.record_baseline()
     # The source's rule suspects the best ranks first.
-    listed[0] = [("x", "three"), ("a", "one"), ("b", "two"), ("bad", "wrong, and longest")]
-    listed[0] += [("y", "four")]
+    found[:] = [("x", "three"), *found, ("bad", "wrong, and longest"), ("y", "four")]
     outcome = monitor.remediate()
     assert outcome.clean
     assert set(outcome.restored) == {"x", "a", "b"}
@@ -613,8 +573,7 @@ def test_more_places_than_entries():
 
 def test_a_passage_that_comes_twice_counts_once():
     listed = [("a", "one"), ("b", "two"), ("a", "one"), ("c", "three")]
-    monitor = CanaryMonitor(["q"], lambda _query: listed, k=3, quarantine=Quarantine("sqlite://"))
-    monitor.record_baseline()
+    monitor = over(listed, k=3)
     report = monitor.check()
     assert report["q"].ids == ("a", "b", "c")
     assert [p.id for p in report.passages["q"]] == ["a", "b", "c"]
@@ -638,9 +597,8 @@ def test_two_suites_share_a_quarantine(quarantine):
     assert [len(m.history()) for m in (world.monitor, other)] == [2, 3]
 
 
-def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypatch):
-    url = f"sqlite:///{tmp_path / 'q.db'}"
-    worlds = [World(questions()[:2], quarantine=Quarantine(url)) for _ in range(4)]
+def test_baselines_recorded_at_once_get_numbers_of_their_own(any_url):
+    worlds = [World(questions()[:2], quarantine=Quarantine(any_url)) for _ in range(4)]
     barrier = threading.Barrier(len(worlds))
 
     def record(world):
@@ -649,19 +607,6 @@ def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypat
 
     with ThreadPoolExecutor(len(worlds)) as pool:
         assert sorted(pool.map(record, worlds)) == [1, 2, 3, 4]
-    # Databases that do not lock as SQLite does refuse a number that was taken meanwhile.
-    store = worlds[0].monitor.store
-    tries = []
-    once = store._next_version
-
-    def taken(baseline):
-        tries.append(1)
-        if len(tries) == 1:
-            raise IntegrityError(None, None, ValueError())
-        return once(baseline)
-
-    monkeypatch.setattr(store, "_next_version", taken)
-    assert worlds[0].monitor.record_baseline() == 5
 
 
 def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
@@ -677,15 +622,9 @@ def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
 
 
 def test_long_ids_hide_nothing_and_do_not_fill_logs():
-    listed = [[("a", "one")]]
-    monitor = CanaryMonitor(
-        [{"query": "q", "forbidden": ["evil"]}],
-        lambda _query: listed[0],
-        k=3,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    listed[0] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
+    found = [("a", "one")]
+    monitor = over(found, [{"query": "q", "forbidden": ["evil"]}], k=3)
+    found[:] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
     drift = monitor.check()["q"]
     assert all(len(reason) < 150 for reason in drift.reasons)
     assert dict(drift.figures())["retrieved"].endswith("..., +c")
@@ -693,15 +632,9 @@ def test_long_ids_hide_nothing_and_do_not_fill_logs():
 
 def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():
     query = "who built the old harbour bridge"
-    listed = [[("a", "one")]]
-    monitor = CanaryMonitor(
-        [{"query": query, "forbidden": ["lies"]}],
-        lambda _query: listed[0],
-        k=3,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    listed[0] = [("doc", f"{query}: lies"), ("doc", "of other things"), ("a", "one")]
+    found = [("a", "one")]
+    monitor = over(found, [{"query": query, "forbidden": ["lies"]}], k=3)
+    found[:] = [("doc", f"{query}: lies"), ("doc", "of other things"), ("a", "one")]
     (suspect,) = monitor.traceback().suspects
     assert "lies" in suspect.passage.text
     both = monitor.trace_answer(query, "lies").candidates[:2]

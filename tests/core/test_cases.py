@@ -1,45 +1,20 @@
 """Held entries are told in cases: groups, floods and copies are one decision each."""
 
-import numpy as np
 import pytest
+from held import found, hold
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
-from ragshield_core import Batch, Quarantine
+from ragshield_core import Quarantine
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.quarantine.tables import CaseRow, MemberRow
 from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.proposals import KEEP, WOULD_RELEASE
-
-
-def found(entry_id, related=(), detector="clique", p_value=0.001):
-    finding = Finding(
-        detector=detector,
-        entry_id=entry_id,
-        score=9.0,
-        threshold=6.9,
-        p_value=p_value,
-        evidence="one of a group",
-        related_ids=tuple(related),
-    )
-    return Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
-
-
-def hold(quarantine, *decisions, texts=None, lineages=None):
-    ids = [decision.entry_id for decision in decisions]
-    batch = Batch.of(
-        ids=ids,
-        texts=texts or [f"a text about {entry_id} and nothing else" for entry_id in ids],
-        embeddings=np.eye(len(ids), max(8, len(ids))),
-        lineages=lineages or [None] * len(ids),
-    )
-    quarantine.hold(batch, decisions)
-    return batch
 
 
 def grouped(quarantine):

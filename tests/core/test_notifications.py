@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import numpy as np
 import pytest
 from canary_world import World, poison, questions
+from held import found, hold
 from support import knowledge_base, topical
-from test_cases import found, hold
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from canary_world import World, batch, embed, joined, knowledge, poison, questions
+from canary_world import World, batch, embed, joined, knowledge, over, poison, questions
 from rich.console import Console
 
 from ragshield_core import Quarantine
@@ -243,10 +243,7 @@ def test_who_says_the_same_depends_on_how_close_the_model_puts_texts():
 
 def observation(*pairs, below=()):
     """Return what a canary gave that retrieved these, and those below the places."""
-    monitor = CanaryMonitor(
-        ["q"], lambda _query: [*pairs, *below], k=len(pairs), quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
+    monitor = over([*pairs, *below], k=len(pairs))
     return monitor.store.baseline("default").observations["q"]
 
 

@@ -144,7 +144,8 @@ def case_view(
     held = Cases(quarantine).members(case.number, limit=PAGE, offset=offset)
     ids = [one.id for one in held]
     remarks: list[str] = []
-    older, neighbors = _older(quarantine, held), _no_neighbors(held)
+    older = _older(quarantine, held)
+    neighbors: list[Sequence[Neighbor]] = [()] * len(held)
     taken: list[Takeover] = []
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
@@ -220,13 +221,9 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
     return found
 
 
-def _no_neighbors(held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
-    return [() for _ in held]
-
-
 def _neighbors(store: LiveStore, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
     """Return the entries of the store that are nearest to each held one."""
-    found = _no_neighbors(held)
+    found: list[Sequence[Neighbor]] = [()] * len(held)
     rows = [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
     if not rows:
         return found
