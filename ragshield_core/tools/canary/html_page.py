@@ -101,12 +101,7 @@ def _others(report: DriftReport) -> str:
         for d in report.canaries
         if d.name not in shown
     )
-    if not rows:
-        return ""
-    return (
-        "<table><thead><tr><th>flagged</th><th>canary</th><th>anomaly</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
+    return _table("flagged canary anomaly", rows) if rows else ""
 
 
 def _suspects(traceback: Traceback) -> str:
@@ -116,10 +111,12 @@ def _suspects(traceback: Traceback) -> str:
         f"<td>{s.responsibility:.3f}</td><td>{_escaped(s.why)}</td></tr>"
         for s in traceback.candidates[:DRAWN]
     )
-    return (
-        "<table><thead><tr><th>entry</th><th>responsibility</th><th>why</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
+    return _table("entry responsibility why", rows)
+
+
+def _table(columns: str, rows: str) -> str:
+    head = "".join(f"<th>{column}</th>" for column in columns.split())
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _over_time(checks: Sequence[DriftReport]) -> str:

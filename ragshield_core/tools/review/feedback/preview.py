@@ -16,7 +16,7 @@ from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
-from ragshield_core.tools.review.feedback.found import Found, each_found
+from ragshield_core.tools.review.feedback.judged import Found, each_found
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 

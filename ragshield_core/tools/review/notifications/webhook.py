@@ -11,7 +11,7 @@ import time
 from urllib.parse import urlsplit
 
 from ragshield_core.errors import ConfigurationError
-from ragshield_core.tools.review.notifications.notice import Notice
+from ragshield_core.tools.review.notifications.notifier import Notice
 
 SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name
 PREFIX = "whsec_"
