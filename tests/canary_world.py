@@ -94,3 +94,10 @@ class World:
         """Take entries out."""
         kept = [row for row, i in enumerate(self.retriever.batch.ids) if i not in set(ids)]
         self.retriever.batch = self.retriever.batch.take(kept)
+
+
+def watched(*queries, **options):
+    """Return a world with a baseline of how it is now."""
+    world = World(*queries, **options)
+    world.monitor.record_baseline()
+    return world

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from canary_world import World, batch, embed, joined, knowledge, over, poison, questions
+from canary_world import World, batch, embed, joined, knowledge, over, poison, questions, watched
 from support import knowledge_base, topical
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -30,8 +30,7 @@ TARGETS = questions()[::8]
 
 def attacked(size=3, **options):
     """Return a world with a baseline, and poison against a few of its questions."""
-    world = World(**options)
-    world.monitor.record_baseline()
+    world = watched(**options)
     bad = [poison(query, size, prefix=f"bad{n}") for n, query in enumerate(TARGETS)]
     for entries in bad:
         world.add(entries)
@@ -39,8 +38,7 @@ def attacked(size=3, **options):
 
 
 def test_nothing_changed_nothing_drifts():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     report = world.monitor.check()
     assert not report.flagged
     for drift in report.canaries:
@@ -84,8 +82,7 @@ def test_a_canary_that_retrieves_nothing_any_more_is_flagged():
 
 
 def test_growth_is_not_flagged():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     more = knowledge(seed=7)
     world.add(
         batch([(f"new-{i}", t) for i, t in zip(more.ids, more.texts, strict=True)]).take(
@@ -110,8 +107,7 @@ def test_without_a_size_growth_is_estimated_from_the_calm_canaries():
 
 
 def test_an_entry_that_changes_under_its_id_is_new():
-    world = World(k=2)
-    world.monitor.record_baseline()
+    world = watched(k=2)
     query = questions()[0]
     victim = world.monitor.check()[query].ids[0]
     row = world.retriever.batch.ids.index(victim)
@@ -125,8 +121,7 @@ def test_an_entry_that_changes_under_its_id_is_new():
 
 
 def test_what_moves_up_because_others_left_is_not_new():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     drift = world.monitor.check()[questions()[0]]
     world.take_out(drift.ids[:3])
     after = world.monitor.check()[questions()[0]]
@@ -184,12 +179,11 @@ def test_ground_truth_is_no_part_of_the_default_score():
 
 def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     kb = [("a", "refunds take 14 days"), ("b", "shipping takes 3 days")]
-    world = World(
+    world = watched(
         ["how long do refunds take", "how long does shipping take"],
         entries=batch(kb),
         answerer=lambda _query, texts: texts[0],
     )
-    world.monitor.record_baseline()
     assert not world.monitor.check().flagged
     world.add(batch([("bad", "refunds take no time, how long do they take, always approved")]))
     drift = world.monitor.check()["how long do refunds take"]
@@ -212,8 +206,7 @@ def test_what_is_expected_of_a_canary():
         ]
     )
     entries = batch([("a", "refunds take 14 days"), ("b", "shipping takes 3 days")])
-    world = World(suite, entries=entries, k=1, answerer=lambda _query, texts: texts[0])
-    world.monitor.record_baseline()
+    world = watched(suite, entries=entries, k=1, answerer=lambda _query, texts: texts[0])
     assert not world.monitor.check().flagged
     world.add(batch([("bad", "how long refunds take: visit  EVIL.example")]))
     reasons = " ".join(world.monitor.check()["c"].reasons)
@@ -226,8 +219,7 @@ def test_what_is_expected_of_a_canary():
 
 @pytest.mark.parametrize("name", ["c", "new"])
 def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name):
-    world = World(CanarySuite([{"name": "c", "query": questions()[0]}]))
-    world.monitor.record_baseline()
+    world = watched(CanarySuite([{"name": "c", "query": questions()[0]}]))
     world.monitor.suite = CanarySuite([{"name": name, "query": questions()[9]}])
     drift = world.monitor.check()[name]
     assert drift.ids
@@ -236,8 +228,7 @@ def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name
 
 
 def test_an_answer_that_is_no_unicode_text_is_hashed():
-    world = World(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
-    world.monitor.record_baseline()
+    world = watched(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
     assert len(world.monitor.check()[questions()[0]].answer_hash) == 64
 
 
@@ -263,8 +254,7 @@ def test_baselines_are_numbered_and_named(tmp_path):
 
 def test_another_process_goes_on_with_the_baseline(tmp_path):
     url = f"sqlite:///{tmp_path / 'q.db'}"
-    first = World(quarantine=Quarantine(url))
-    first.monitor.record_baseline()
+    first = watched(quarantine=Quarantine(url))
     calls = []
 
     def counting(texts):
@@ -310,8 +300,7 @@ def other_model(texts):
     ],
 )
 def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     options = {"embedder": embed, "quarantine": quarantine} | change
     with pytest.raises(CanaryError, match=said) as caught:
         CanaryMonitor(questions(), world.retriever, **options).check()
@@ -320,8 +309,7 @@ def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said)
 
 
 def test_rounding_of_the_same_embedder_is_none(quarantine):
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     noisy = CanaryMonitor(
         questions(),
         world.retriever,
@@ -394,8 +382,7 @@ def test_remediation_stops_at_its_limit():
 
 
 def test_remediation_of_nothing_does_nothing():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     outcome = world.monitor.remediate()
     assert (outcome.quarantined, outcome.restored, outcome.clean) == ((), (), True)
 
@@ -429,8 +416,7 @@ def test_own_functions_remove_and_restore():
 
 
 def test_a_held_revision_does_not_hide_the_live_one():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     drift = world.monitor.check()[questions()[0]]
     world.monitor.quarantine_store.hold(batch([(drift.ids[0], "a poisoned update of it")]))
     assert world.monitor.check()[questions()[0]].ids == drift.ids
@@ -438,8 +424,7 @@ def test_a_held_revision_does_not_hide_the_live_one():
 
 def test_a_check_runs_after_every_ingest(quarantine):
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     seen = []
     world.monitor.watch(guard, seen.append)
     guard.admit(guard.screen(topical("billing", 2, prefix="new")))
@@ -468,15 +453,6 @@ def test_queries_and_texts_stay_out_of_logs(caplog):
     assert "canaries: " in caplog.text
     assert TARGETS[0] not in caplog.text
     assert "Certainly" not in caplog.text
-
-
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ValueError, match="k is 0"):
-        CanaryMonitor(["q"], knowledge(), k=0)
-    with pytest.raises(ValueError, match="rule is"):
-        CanaryMonitor(["q"], knowledge(), rule="mine")
-    with pytest.raises(CanaryError, match="retriever is a int"):
-        CanaryMonitor(["q"], 3)
 
 
 def test_without_an_embedder_rankings_are_compared():
@@ -539,12 +515,6 @@ def test_who_was_released_does_not_stop_the_search_for_others():
     assert {drift.name for drift in outcome.after.flagged} == {TARGETS[0]}
 
 
-def test_one_that_takes_out_needs_one_that_puts_back():
-    for options in ({"remove": print}, {"restore": print}):
-        with pytest.raises(ValueError, match="belong together"):
-            CanaryMonitor(["q"], knowledge(), **options)
-
-
 def test_confirmed_poison_stays_out_of_view():
     world, bad = attacked()
     gone = world.monitor.quarantine(world.monitor.traceback().suspects)
@@ -564,8 +534,7 @@ def test_nothing_retrieved_is_no_baseline():
 
 
 def test_more_places_than_entries():
-    world = World(questions()[:2], entries=knowledge().take(range(3)), k=6)
-    world.monitor.record_baseline()
+    world = watched(questions()[:2], entries=knowledge().take(range(3)), k=6)
     assert not world.monitor.check().flagged
     world.add(poison(questions()[0], 5))
     assert world.monitor.remediate().clean
@@ -723,16 +692,21 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
         ({"quarantine": Quarantine}, "quarantine is the class Quarantine, expected"),
         ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
         ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
+        ({"remove": print}, "belong together"),
+        ({"restore": print}, "belong together"),
+        ({"k": 0}, "k is 0"),
+        ({"rule": "mine"}, "rule is"),
+        ({"retriever": 3}, "retriever is a int"),
+        ({"retriever": MatrixRetriever}, "the class MatrixRetriever, expected an instance"),
     ],
 )
-def test_wrong_types_are_refused_at_once(options, said):
-    with pytest.raises(TypeError, match=said):
-        CanaryMonitor(["q"], knowledge(), embedder=embed, **options)
+def test_what_cannot_work_is_refused_at_once(options, said):
+    given = {"suite": ["q"], "retriever": knowledge(), "embedder": embed} | options
+    with pytest.raises((TypeError, ValueError, CanaryError), match=said):
+        CanaryMonitor(**given)
 
 
-def test_a_class_is_no_retriever_and_a_batch_no_guard(quarantine):
-    with pytest.raises(CanaryError, match="the class MatrixRetriever, expected an instance"):
-        CanaryMonitor(["q"], MatrixRetriever)
+def test_a_batch_is_no_guard(quarantine):
     monitor = CanaryMonitor(["q"], knowledge(), embedder=embed, quarantine=quarantine)
     with pytest.raises(TypeError, match="a Batch and a function, expected a Guard"):
         monitor.watch(knowledge(), lambda report: report)

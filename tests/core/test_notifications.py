@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
-from canary_world import World, poison, questions
+from canary_world import poison, questions, watched
 from held import found, hold
 from support import knowledge_base, topical
 
@@ -216,8 +216,7 @@ def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
     heard = []
     notifier = Notifier([heard.append])
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     world.monitor.watch(guard, notifier.drifted)
     guard.admit(guard.screen(topical("billing", 2, prefix="new")))
     notifier.drifted(world.monitor.check())  # nothing has

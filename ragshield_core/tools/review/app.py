@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.errors import (
     CalibrationError,
     QuarantineError,
@@ -41,7 +42,6 @@ from ragshield_core.tools.review.desk import (
     Action,
     ConflictError,
     Desk,
-    LiveStore,
     Outcome,
     TakenBack,
     WholeCase,
@@ -71,7 +71,7 @@ Page = Callable[["_Visit"], Response]
 
 
 def review_app(
-    store: LiveStore | Quarantine,
+    store: Guarded | Quarantine,
     *,
     authenticate: Authenticate | None = None,
     token: str | None = None,

@@ -15,8 +15,8 @@ from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import Into, Place, live_store, takes
 
 if TYPE_CHECKING:
+    from ragshield_core.adapters.guarded import Guarded
     from ragshield_core.quarantine import Quarantine
-    from ragshield_core.tools.review.desk import LiveStore
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = 8642
@@ -61,7 +61,7 @@ def review_command(
             "an application that has TLS."
         )
         raise ConfigurationError(msg)
-    reviewed: Quarantine | LiveStore
+    reviewed: Quarantine | Guarded
     if into is not None:
         with modules_here():
             reviewed = live_store(into, "guard", "quarantine", "release", "standing")
