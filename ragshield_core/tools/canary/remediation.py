@@ -12,7 +12,6 @@ from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.knowledge_base import (
-    GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,
 )
@@ -91,9 +90,9 @@ class Holder:
         if not suspects:
             return ()
         decisions = [_decision(suspect) for suspect in suspects]
-        if self.remove is None and isinstance(self.knowledge_base, GuardedKnowledgeBase):
-            ids = [s.entry_id for s in suspects]
-            return tuple(self.knowledge_base.recall(ids, decisions, by=by))
+        guarded = self.knowledge_base.guarded
+        if self.remove is None and guarded is not None:
+            return guarded.recall([s.entry_id for s in suspects], decisions, by=by)
         batch = self._batch([suspect.passage for suspect in suspects])
         released = self.quarantine.hold(batch, decisions, by=by)
         gone = tuple(i for i in batch.ids if i not in released)
@@ -105,8 +104,8 @@ class Holder:
         if not ids:
             return
         knowledge_base, write = self.knowledge_base, self.restore
-        if write is None and isinstance(knowledge_base, GuardedKnowledgeBase):
-            knowledge_base.release(list(ids), by=by, note=note)
+        if write is None and knowledge_base.guarded is not None:
+            knowledge_base.guarded.release(list(ids), by=by, note=note)
             return
         if write is None and isinstance(knowledge_base, WritableKnowledgeBase):
             write = knowledge_base.restore
