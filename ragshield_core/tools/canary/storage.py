@@ -267,8 +267,8 @@ class CanaryStore:
 
 def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
     """Return a baseline as JSON-ready values, and its vectors as the bytes of an npz file."""
-    vectors = {"probes": baseline.probes, "queries": baseline.queries}
-    canaries = []
+    vectors: dict[str, Any] = {"probes": baseline.probes, "queries": baseline.queries}
+    canaries: list[dict[str, Any]] = []
     for name, observation in baseline.observations.items():
         values = asdict(observation)
         vectors[f"answer {len(canaries)}"] = values.pop("answer_vector")
