@@ -109,6 +109,7 @@ def test_what_was_purged_meanwhile_is_said(quarantine, app):
 
 def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)  # on a slow machine as well
     held(quarantine, [f"leaflet {'x' * n}" for n in range(45)])
     anna = Browser(app)
     anna.get("/cases/1?page=2")
