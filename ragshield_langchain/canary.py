@@ -12,12 +12,11 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.findings import Decision
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.tools.canary.embedder import Embedder, Vectors
 from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
     FunctionKnowledgeBase,
-    GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,
 )
@@ -165,29 +164,18 @@ class FaissStore(Store):
         return [[made[number] for number in row if number >= 0] for row in found.tolist()]
 
 
-class GuardedStore(_Searched, GuardedKnowledgeBase):
+class GuardedStore(_Searched):
     """A GuardedVectorStore."""
 
     @property
-    def quarantine(self) -> Quarantine:
-        """The store's quarantine."""
-        found: Quarantine = self._store.quarantine
-        return found
+    def guarded(self) -> Guarded:
+        """The store, which holds what it recalls."""
+        store: Guarded = self._store
+        return store
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, str]:
         """Return what is stored under ids, held or not, where the store inside tells."""
         return _texts(self._store.inner, ids)
-
-    def recall(
-        self, ids: Sequence[str], decisions: Sequence[Decision], *, by: str
-    ) -> Sequence[str]:
-        """Have the store recall documents."""
-        gone: tuple[str, ...] = self._store.recall(ids, decisions, by=by)
-        return gone
-
-    def release(self, ids: Sequence[str], *, by: str, note: str | None) -> None:
-        """Have the store release documents."""
-        self._store.release(ids, by=by, note=note)
 
 
 def _passage(document: Document, vector: Vectors | None = None) -> Passage:

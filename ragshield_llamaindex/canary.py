@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -11,13 +11,11 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from ragshield_core import Quarantine
-from ragshield_core.findings import Decision
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
     FunctionKnowledgeBase,
-    GuardedKnowledgeBase,
     KnowledgeBase,
 )
 from ragshield_core.tools.canary.passages import Passage
@@ -91,22 +89,11 @@ class Index(_Asked):
         )
 
 
-class GuardedIndex(Index, GuardedKnowledgeBase):
+class GuardedIndex(Index):
     """A GuardedVectorStoreIndex."""
 
     @property
-    def quarantine(self) -> Quarantine:
-        """The index's quarantine."""
-        found: Quarantine = self._source.quarantine
-        return found
-
-    def recall(
-        self, ids: Sequence[str], decisions: Sequence[Decision], *, by: str
-    ) -> Sequence[str]:
-        """Have the index recall nodes."""
-        gone: tuple[str, ...] = self._source.recall(ids, decisions, by=by)
-        return gone
-
-    def release(self, ids: Sequence[str], *, by: str, note: str | None) -> None:
-        """Have the index release nodes."""
-        self._source.release(ids, by=by, note=note)
+    def guarded(self) -> Guarded:
+        """The index, which holds what it recalls."""
+        index: Guarded = self._source
+        return index

@@ -67,6 +67,14 @@ def joined(*batches):
     )
 
 
+def over(found, queries=("q",), **options):
+    """Return a monitor over a list that a test changes, with a baseline of how it is now."""
+    options = {"quarantine": Quarantine("sqlite://")} | options
+    monitor = CanaryMonitor([*queries], lambda _query: found, **options)
+    monitor.record_baseline()
+    return monitor
+
+
 class World:
     """A monitor on a knowledge base that can grow and shrink."""
 
@@ -86,3 +94,10 @@ class World:
         """Take entries out."""
         kept = [row for row, i in enumerate(self.retriever.batch.ids) if i not in set(ids)]
         self.retriever.batch = self.retriever.batch.take(kept)
+
+
+def watched(*queries, **options):
+    """Return a world with a baseline of how it is now."""
+    world = World(*queries, **options)
+    world.monitor.record_baseline()
+    return world

@@ -79,8 +79,11 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
 def test_trace_and_quarantine(folder):
     run("baseline")
     bad = poisoned(folder)
+    assert "and 3 more: --limit, --json" in run("trace", "--limit", "1").output
     result = run("trace", "--json", "trace.json", "--quarantine")
     assert result.exit_code == 1, result.output
+    assert "more: --limit" not in result.output
+    assert "remove them there" in " ".join(result.output.split())
     assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
     held = {item.id for item in Quarantine().list()}
     assert held == set(bad.ids)
@@ -99,14 +102,6 @@ def test_trace_one_answer_without_a_baseline(folder):
     result = run("trace", "--query", questions()[5], "--answer", "false0 wrong", "--json", "t.json")
     assert result.exit_code == 1, result.output
     assert set(json.loads((folder / "t.json").read_text())["suspects"]) <= set(bad.ids)
-
-
-def test_no_more_suspects_are_shown_than_are_asked_for(folder):
-    run("baseline")
-    poisoned(folder)
-    output = run("trace", "--limit", "1").output
-    assert "and 3 more: --limit, --json" in output
-    assert "more: --limit" not in run("trace").output
 
 
 def test_report_of_all_checks(folder):
@@ -157,7 +152,7 @@ def test_an_own_retriever_and_answerer(folder):
         (["check", "absent.yaml", "--data", "kb.jsonl"], "absent.yaml"),
         (["check", "suite.jsonl", "--data", "absent.jsonl", "--embedder", MODEL], "does not exist"),
         (["check", "suite.jsonl", "--retriever", "no_such:thing"], "cannot be imported"),
-        (["check", "suite.jsonl", "--retriever", "x:y", "--rule", "mine"], "--rule is"),
+        (["check", "suite.jsonl", "--retriever", "x:y", "--rule", "mine"], "'mine' is not one of"),
         (["trace", "suite.jsonl", "--data", "kb.jsonl", "--query", "q"], "belong together"),
         (["report", "suite"], "was never checked"),
     ],
@@ -177,6 +172,8 @@ def test_a_check_that_compares_nothing_does_not_pass(folder):
         result = run(command)
         assert result.exit_code == 2
         assert "nothing was compared" in " ".join(result.output.split())
+    result = CliRunner().invoke(app, ["canary", "report", "suite"])
+    assert (result.exit_code, "never checked" in " ".join(result.output.split())) == (2, True)
     known = json.dumps({"name": "c0", "query": questions()[0]})
     (folder / "suite.jsonl").write_text("\n".join([known, *renamed]), encoding="utf-8")
     result = run("check")
@@ -232,21 +229,6 @@ def test_trace_of_one_answer_since_it_was_right(folder):
     asked = ["--query", questions()[5], "--answer", "Vale Royal", "--json", "t.json"]
     run("trace", *asked, "--since", "2026-02-01")
     assert json.loads((folder / "t.json").read_text())["suspects"] == ["new"]
-
-
-def test_a_check_that_compares_nothing_is_not_in_the_history(folder):
-    run("baseline")
-    (folder / "suite.jsonl").write_text(json.dumps("a new question"), encoding="utf-8")
-    assert run("check").exit_code == 2
-    result = CliRunner().invoke(app, ["canary", "report", "suite"])
-    assert result.exit_code == 2
-    assert "never checked" in " ".join(result.output.split())
-
-
-def test_what_is_held_of_a_file_is_still_in_the_file(folder):
-    run("baseline")
-    poisoned(folder)
-    assert "remove them there" in " ".join(run("trace", "--quarantine").output.split())
 
 
 def test_a_retriever_may_import_its_neighbours_when_it_is_asked(folder):

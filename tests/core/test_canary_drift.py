@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from canary_world import World, batch, questions
+from canary_world import batch, questions, watched
 from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
@@ -260,8 +260,7 @@ def test_one_entry_that_holds_the_query_is_flagged_and_an_ordinary_one_is_not():
         (f"{query.removeprefix('What of ')} of what: false", True),
         (f"{query.split()[-1]} is at one end, so many w1 w2 w3 w4 harbour things", False),
     ):
-        world = World()
-        world.monitor.record_baseline()
+        world = watched()
         world.add(batch([("new", entry), *((f"far-{n}", f"zebra v{n}") for n in range(4))]))
         report = world.monitor.check()
         assert report[query].newcomers[:1] == ("new",)
@@ -279,8 +278,7 @@ def test_what_a_person_reads_is_said(passage):
 
 
 def test_a_report_is_read_by_name_and_one_by_one():
-    world = World(questions()[:2])
-    world.monitor.record_baseline()
+    world = watched(questions()[:2])
     report = world.monitor.check()
     assert [drift.name for drift in report] == questions()[:2]
     with pytest.raises(KeyError, match="no canary 'absent'"):

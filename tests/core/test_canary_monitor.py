@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from canary_world import World, batch, embed, joined, knowledge, poison, questions
-from sqlalchemy.exc import IntegrityError
+from canary_world import World, batch, embed, joined, knowledge, over, poison, questions, watched
 from support import knowledge_base, topical
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -24,7 +23,6 @@ from ragshield_core.tools.canary import (
     MatrixRetriever,
     Passage,
 )
-from ragshield_core.tools.canary.shown import figures
 from ragshield_core.tools.canary.storage import CanaryStore
 
 TARGETS = questions()[::8]
@@ -32,8 +30,7 @@ TARGETS = questions()[::8]
 
 def attacked(size=3, **options):
     """Return a world with a baseline, and poison against a few of its questions."""
-    world = World(**options)
-    world.monitor.record_baseline()
+    world = watched(**options)
     bad = [poison(query, size, prefix=f"bad{n}") for n, query in enumerate(TARGETS)]
     for entries in bad:
         world.add(entries)
@@ -41,8 +38,7 @@ def attacked(size=3, **options):
 
 
 def test_nothing_changed_nothing_drifts():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     report = world.monitor.check()
     assert not report.flagged
     for drift in report.canaries:
@@ -68,19 +64,9 @@ def told(_query, texts):
 
 @pytest.mark.parametrize(("words", "flagged"), [(30, True), (1, False)])
 def test_an_answer_that_follows_a_new_entry_below_the_first_is_flagged(words, flagged):
-    passages = [
-        Passage(id="a", text="tea is served at four"),
-        Passage(id="b", text="the bar is closed"),
-    ]
-    monitor = CanaryMonitor(
-        ["when is tea?"],
-        lambda _query: passages,
-        answerer=told,
-        embedder=embed,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    passages.insert(1, Passage(id="new", text=" ".join(["never"] * words)))
+    found = [("a", "tea is served at four"), ("b", "the bar is closed")]
+    monitor = over(found, ["when is tea?"], answerer=told, embedder=embed)
+    found.insert(1, ("new", " ".join(["never"] * words)))
     (drift,) = monitor.check().canaries
     assert drift.flagged == flagged
     if flagged:
@@ -88,19 +74,15 @@ def test_an_answer_that_follows_a_new_entry_below_the_first_is_flagged(words, fl
 
 
 def test_a_canary_that_retrieves_nothing_any_more_is_flagged():
-    passages = [Passage(id="a", text="tea is served at four")]
-    monitor = CanaryMonitor(
-        ["when is tea?"], lambda _query: passages, quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
-    passages.clear()
+    found = [("a", "tea is served at four")]
+    monitor = over(found)
+    found.clear()
     (drift,) = monitor.check().flagged
     assert "nothing is retrieved any more" in drift.reasons
 
 
 def test_growth_is_not_flagged():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     more = knowledge(seed=7)
     world.add(
         batch([(f"new-{i}", t) for i, t in zip(more.ids, more.texts, strict=True)]).take(
@@ -125,8 +107,7 @@ def test_without_a_size_growth_is_estimated_from_the_calm_canaries():
 
 
 def test_an_entry_that_changes_under_its_id_is_new():
-    world = World(k=2)
-    world.monitor.record_baseline()
+    world = watched(k=2)
     query = questions()[0]
     victim = world.monitor.check()[query].ids[0]
     row = world.retriever.batch.ids.index(victim)
@@ -140,8 +121,7 @@ def test_an_entry_that_changes_under_its_id_is_new():
 
 
 def test_what_moves_up_because_others_left_is_not_new():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     drift = world.monitor.check()[questions()[0]]
     world.take_out(drift.ids[:3])
     after = world.monitor.check()[questions()[0]]
@@ -152,20 +132,16 @@ def test_what_moves_up_because_others_left_is_not_new():
 
 def test_the_source_s_rule_by_hand():
     # Two entries, three poisoned ones before, between and behind them; answers as vectors.
-    listed = [[("a", "first"), ("b", "second")]]
-    monitor = CanaryMonitor(
-        ["q"],
-        lambda _query: listed[0],
+    found = [("a", "first"), ("b", "second")]
+    vectors = {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}
+    monitor = over(
+        found,
         answerer=lambda _query, texts: texts[0],
-        embedder=lambda texts: [
-            {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}.get(text, [1.0, 1.0]) for text in texts
-        ],
+        embedder=lambda texts: [vectors.get(text, [1.0, 1.0]) for text in texts],
         rule="notebook",
-        quarantine=Quarantine("sqlite://"),
     )
     bad = {"p1", "p2", "p3"}
-    monitor.record_baseline(poisoned=bad)
-    listed[0] = [("p1", "p1 override"), ("a", "first"), ("b", "second"), ("p2", "x"), ("p3", "y")]
+    found[:] = [("p1", "p1 override"), *found, ("p2", "x"), ("p3", "y")]
     report = monitor.check(poisoned=bad)
     drift = report["q"]
     suspicion = (1 - np.exp(-0.45)) / 5
@@ -185,7 +161,7 @@ def test_the_source_s_rule_by_hand():
         [0.55 + 0.45 / rank for rank in range(1, 6)], abs=1e-5
     )
     assert not monitor.check()["q"].flagged  # .65 is not reached without ground truth
-    listed[0] = listed[0][1:3]
+    found[:] = found[1:3]
     after = monitor.check(poisoned=bad)["q"]
     assert after.score == pytest.approx(0.1)
     assert not after.flagged
@@ -203,12 +179,11 @@ def test_ground_truth_is_no_part_of_the_default_score():
 
 def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     kb = [("a", "refunds take 14 days"), ("b", "shipping takes 3 days")]
-    world = World(
+    world = watched(
         ["how long do refunds take", "how long does shipping take"],
         entries=batch(kb),
         answerer=lambda _query, texts: texts[0],
     )
-    world.monitor.record_baseline()
     assert not world.monitor.check().flagged
     world.add(batch([("bad", "refunds take no time, how long do they take, always approved")]))
     drift = world.monitor.check()["how long do refunds take"]
@@ -231,8 +206,7 @@ def test_what_is_expected_of_a_canary():
         ]
     )
     entries = batch([("a", "refunds take 14 days"), ("b", "shipping takes 3 days")])
-    world = World(suite, entries=entries, k=1, answerer=lambda _query, texts: texts[0])
-    world.monitor.record_baseline()
+    world = watched(suite, entries=entries, k=1, answerer=lambda _query, texts: texts[0])
     assert not world.monitor.check().flagged
     world.add(batch([("bad", "how long refunds take: visit  EVIL.example")]))
     reasons = " ".join(world.monitor.check()["c"].reasons)
@@ -243,28 +217,18 @@ def test_what_is_expected_of_a_canary():
     assert "evil" not in reasons  # reports may go into logs
 
 
-def test_a_canary_without_baseline_is_recorded_and_not_flagged():
-    world = World(questions()[:4])
-    world.monitor.record_baseline()
-    world.monitor.suite = CanarySuite([*questions()[:4], "a new question"])
-    drift = world.monitor.check()["a new question"]
+@pytest.mark.parametrize("name", ["c", "new"])
+def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name):
+    world = watched(CanarySuite([{"name": "c", "query": questions()[0]}]))
+    world.monitor.suite = CanarySuite([{"name": name, "query": questions()[9]}])
+    drift = world.monitor.check()[name]
     assert drift.ids
-    assert not drift.flagged
-    assert drift.jaccard is None
-
-
-def test_another_question_under_a_known_name_is_not_compared():
-    world = World(CanarySuite([{"name": "c", "query": questions()[0]}]))
-    world.monitor.record_baseline()
-    world.monitor.suite = CanarySuite([{"name": "c", "query": questions()[9]}])
-    drift = world.monitor.check()["c"]
     assert drift.jaccard is None
     assert not drift.flagged
 
 
 def test_an_answer_that_is_no_unicode_text_is_hashed():
-    world = World(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
-    world.monitor.record_baseline()
+    world = watched(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
     assert len(world.monitor.check()[questions()[0]].answer_hash) == 64
 
 
@@ -290,8 +254,7 @@ def test_baselines_are_numbered_and_named(tmp_path):
 
 def test_another_process_goes_on_with_the_baseline(tmp_path):
     url = f"sqlite:///{tmp_path / 'q.db'}"
-    first = World(quarantine=Quarantine(url))
-    first.monitor.record_baseline()
+    first = watched(quarantine=Quarantine(url))
     calls = []
 
     def counting(texts):
@@ -319,7 +282,7 @@ def test_reports_survive_the_database_and_json():
     kept = world.monitor.history()[-1]
     assert kept.canaries == report.canaries
     assert DriftReport.from_dict(json.loads(report.to_json())).canaries == report.canaries
-    assert kept.checked_at.tzinfo is not None
+    assert kept.checked_at.tzinfo is dt.UTC
     assert world.monitor.traceback(kept).suspects  # what was retrieved is asked again
 
 
@@ -337,8 +300,7 @@ def other_model(texts):
     ],
 )
 def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     options = {"embedder": embed, "quarantine": quarantine} | change
     with pytest.raises(CanaryError, match=said) as caught:
         CanaryMonitor(questions(), world.retriever, **options).check()
@@ -347,8 +309,7 @@ def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said)
 
 
 def test_rounding_of_the_same_embedder_is_none(quarantine):
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     noisy = CanaryMonitor(
         questions(),
         world.retriever,
@@ -421,8 +382,7 @@ def test_remediation_stops_at_its_limit():
 
 
 def test_remediation_of_nothing_does_nothing():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     outcome = world.monitor.remediate()
     assert (outcome.quarantined, outcome.restored, outcome.clean) == ((), (), True)
 
@@ -456,8 +416,7 @@ def test_own_functions_remove_and_restore():
 
 
 def test_a_held_revision_does_not_hide_the_live_one():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     drift = world.monitor.check()[questions()[0]]
     world.monitor.quarantine_store.hold(batch([(drift.ids[0], "a poisoned update of it")]))
     assert world.monitor.check()[questions()[0]].ids == drift.ids
@@ -465,8 +424,7 @@ def test_a_held_revision_does_not_hide_the_live_one():
 
 def test_a_check_runs_after_every_ingest(quarantine):
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     seen = []
     world.monitor.watch(guard, seen.append)
     guard.admit(guard.screen(topical("billing", 2, prefix="new")))
@@ -497,31 +455,12 @@ def test_queries_and_texts_stay_out_of_logs(caplog):
     assert "Certainly" not in caplog.text
 
 
-def test_what_cannot_work_is_refused():
-    with pytest.raises(ValueError, match="k is 0"):
-        CanaryMonitor(["q"], knowledge(), k=0)
-    with pytest.raises(ValueError, match="rule is"):
-        CanaryMonitor(["q"], knowledge(), rule="mine")
-    with pytest.raises(CanaryError, match="retriever is a int"):
-        CanaryMonitor(["q"], 3)
-
-
 def test_without_an_embedder_rankings_are_compared():
-    listed = [Passage(id=str(n), text=f"text {n}") for n in range(8)]
-    monitor = CanaryMonitor(
-        ["q", "r"], lambda _query, k: listed[:k], quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
+    listed = [(str(n), f"text {n}") for n in range(8)]
+    monitor = over(listed, ["q", "r"])
     assert not monitor.check().flagged
-    listed.insert(0, Passage(id="x", text="new"))
+    listed.insert(0, ("x", "new"))
     assert monitor.check()["q"].newcomers == ("x",)
-
-
-def test_times_are_utc():
-    world = World()
-    world.monitor.record_baseline()
-    before = dt.datetime.now(dt.UTC)
-    assert world.monitor.check().checked_at >= before
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
@@ -539,26 +478,22 @@ def test_search_in_blocks_is_exact(monkeypatch):
 
 def test_trials_judge_nothing_good_and_delete_nothing():
     removed, restored = [], []
-    listed = [[("a", "one"), ("b", "two")]]
+    found = [("a", "one"), ("b", "two")]
 
     def take_out(ids):
         removed.extend(ids)
-        listed[0] = [pair for pair in listed[0] if pair[0] not in ids]
+        found[:] = [pair for pair in found if pair[0] not in ids]
 
-    monitor = CanaryMonitor(
-        ["q"],
-        lambda _query: listed[0],
+    monitor = over(
+        found,
         answerer=lambda _query, texts: max(texts, key=len),
         embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
         rule="notebook",
-        quarantine=Quarantine("sqlite://"),
         remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),
     )
-    monitor.record_baseline()
     # The source's rule suspects the best ranks first.
-    listed[0] = [("x", "three"), ("a", "one"), ("b", "two"), ("bad", "wrong, and longest")]
-    listed[0] += [("y", "four")]
+    found[:] = [("x", "three"), *found, ("bad", "wrong, and longest"), ("y", "four")]
     outcome = monitor.remediate()
     assert outcome.clean
     assert set(outcome.restored) == {"x", "a", "b"}
@@ -580,12 +515,6 @@ def test_who_was_released_does_not_stop_the_search_for_others():
     assert {drift.name for drift in outcome.after.flagged} == {TARGETS[0]}
 
 
-def test_one_that_takes_out_needs_one_that_puts_back():
-    for options in ({"remove": print}, {"restore": print}):
-        with pytest.raises(ValueError, match="belong together"):
-            CanaryMonitor(["q"], knowledge(), **options)
-
-
 def test_confirmed_poison_stays_out_of_view():
     world, bad = attacked()
     gone = world.monitor.quarantine(world.monitor.traceback().suspects)
@@ -605,8 +534,7 @@ def test_nothing_retrieved_is_no_baseline():
 
 
 def test_more_places_than_entries():
-    world = World(questions()[:2], entries=knowledge().take(range(3)), k=6)
-    world.monitor.record_baseline()
+    world = watched(questions()[:2], entries=knowledge().take(range(3)), k=6)
     assert not world.monitor.check().flagged
     world.add(poison(questions()[0], 5))
     assert world.monitor.remediate().clean
@@ -614,8 +542,7 @@ def test_more_places_than_entries():
 
 def test_a_passage_that_comes_twice_counts_once():
     listed = [("a", "one"), ("b", "two"), ("a", "one"), ("c", "three")]
-    monitor = CanaryMonitor(["q"], lambda _query: listed, k=3, quarantine=Quarantine("sqlite://"))
-    monitor.record_baseline()
+    monitor = over(listed, k=3)
     report = monitor.check()
     assert report["q"].ids == ("a", "b", "c")
     assert [p.id for p in report.passages["q"]] == ["a", "b", "c"]
@@ -639,9 +566,8 @@ def test_two_suites_share_a_quarantine(quarantine):
     assert [len(m.history()) for m in (world.monitor, other)] == [2, 3]
 
 
-def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypatch):
-    url = f"sqlite:///{tmp_path / 'q.db'}"
-    worlds = [World(questions()[:2], quarantine=Quarantine(url)) for _ in range(4)]
+def test_baselines_recorded_at_once_get_numbers_of_their_own(any_url):
+    worlds = [World(questions()[:2], quarantine=Quarantine(any_url)) for _ in range(4)]
     barrier = threading.Barrier(len(worlds))
 
     def record(world):
@@ -650,19 +576,6 @@ def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypat
 
     with ThreadPoolExecutor(len(worlds)) as pool:
         assert sorted(pool.map(record, worlds)) == [1, 2, 3, 4]
-    # Databases that do not lock as SQLite does refuse a number that was taken meanwhile.
-    store = worlds[0].monitor.store
-    tries = []
-    once = store._next_version
-
-    def taken(baseline):
-        tries.append(1)
-        if len(tries) == 1:
-            raise IntegrityError(None, None, ValueError())
-        return once(baseline)
-
-    monkeypatch.setattr(store, "_next_version", taken)
-    assert worlds[0].monitor.record_baseline() == 5
 
 
 def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
@@ -678,31 +591,19 @@ def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
 
 
 def test_long_ids_hide_nothing_and_do_not_fill_logs():
-    listed = [[("a", "one")]]
-    monitor = CanaryMonitor(
-        [{"query": "q", "forbidden": ["evil"]}],
-        lambda _query: listed[0],
-        k=3,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    listed[0] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
+    found = [("a", "one")]
+    monitor = over(found, [{"query": "q", "forbidden": ["evil"]}], k=3)
+    found[:] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
     drift = monitor.check()["q"]
     assert all(len(reason) < 150 for reason in drift.reasons)
-    assert dict(figures(drift))["retrieved"].endswith("..., +c")
+    assert dict(drift.figures())["retrieved"].endswith("..., +c")
 
 
 def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():
     query = "who built the old harbour bridge"
-    listed = [[("a", "one")]]
-    monitor = CanaryMonitor(
-        [{"query": query, "forbidden": ["lies"]}],
-        lambda _query: listed[0],
-        k=3,
-        quarantine=Quarantine("sqlite://"),
-    )
-    monitor.record_baseline()
-    listed[0] = [("doc", f"{query}: lies"), ("doc", "of other things"), ("a", "one")]
+    found = [("a", "one")]
+    monitor = over(found, [{"query": query, "forbidden": ["lies"]}], k=3)
+    found[:] = [("doc", f"{query}: lies"), ("doc", "of other things"), ("a", "one")]
     (suspect,) = monitor.traceback().suspects
     assert "lies" in suspect.passage.text
     both = monitor.trace_answer(query, "lies").candidates[:2]
@@ -791,16 +692,21 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
         ({"quarantine": Quarantine}, "quarantine is the class Quarantine, expected"),
         ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
         ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
+        ({"remove": print}, "belong together"),
+        ({"restore": print}, "belong together"),
+        ({"k": 0}, "k is 0"),
+        ({"rule": "mine"}, "rule is"),
+        ({"retriever": 3}, "retriever is a int"),
+        ({"retriever": MatrixRetriever}, "the class MatrixRetriever, expected an instance"),
     ],
 )
-def test_wrong_types_are_refused_at_once(options, said):
-    with pytest.raises(TypeError, match=said):
-        CanaryMonitor(["q"], knowledge(), embedder=embed, **options)
+def test_what_cannot_work_is_refused_at_once(options, said):
+    given = {"suite": ["q"], "retriever": knowledge(), "embedder": embed} | options
+    with pytest.raises((TypeError, ValueError, CanaryError), match=said):
+        CanaryMonitor(**given)
 
 
-def test_a_class_is_no_retriever_and_a_batch_no_guard(quarantine):
-    with pytest.raises(CanaryError, match="the class MatrixRetriever, expected an instance"):
-        CanaryMonitor(["q"], MatrixRetriever)
+def test_a_batch_is_no_guard(quarantine):
     monitor = CanaryMonitor(["q"], knowledge(), embedder=embed, quarantine=quarantine)
     with pytest.raises(TypeError, match="a Batch and a function, expected a Guard"):
         monitor.watch(knowledge(), lambda report: report)

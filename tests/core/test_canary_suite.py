@@ -11,6 +11,7 @@ CANARIES = [
     {"query": "Wer leitet die Firma?", "expected_answer": "Ada", "forbidden": ["crypto", "x"]},
     "plain query",
 ]
+BARE = Batch.of(ids=["a"], texts=["x"], embeddings=None)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "yaml", "yml"])
@@ -43,6 +44,11 @@ def test_yaml_may_be_a_plain_list(tmp_path):
         ("a.jsonl", "\n", "no canaries"),
         ("a.jsonl", "[" * 100_000, "nested too deeply"),
         ("a.txt", "x", "ends in"),
+        # What Python cannot read as a scalar.
+        ("a.yaml", "- 2024-13-45", "is not YAML"),
+        ("a.yaml", "- " + "9" * 5000, "is not YAML"),
+        ("a.jsonl", '"x"\n' + "9" * 5000, "line 2: no JSON"),
+        ("a.yaml", "name: [a, b]\ncanaries: [q]", "name of type list"),
     ],
 )
 def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
@@ -50,11 +56,6 @@ def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
     path.write_text(content, encoding="utf-8")
     with pytest.raises(CanaryError, match=said):
         CanarySuite.load(path)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CanaryError, match="absent"):
-        CanarySuite.load(tmp_path / "absent.yaml")
 
 
 def test_suggestions_cover_the_clusters_of_a_knowledge_base():
@@ -80,13 +81,6 @@ def test_suggestions_of_few_or_equal_entries():
 def test_the_most_frequent_logged_queries_are_suggested():
     log = ["a?", "b?", "B?", " b? ", "c?", "c?", "  "]
     assert CanarySuite.suggest(log, n=2).queries == ["b?", "c?"]
-
-
-def test_nothing_to_suggest_is_said():
-    with pytest.raises(CanaryError, match="no entry with text and vector"):
-        CanarySuite.suggest(Batch.of(ids=["a"], texts=["x"], embeddings=None))
-    with pytest.raises(CanaryError, match="no canaries"):
-        CanarySuite.suggest([])
 
 
 def test_a_long_text_is_cut_at_the_end_of_a_sentence():
@@ -117,6 +111,10 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
     ("make", "said"),
     [
         (lambda: CanarySuite("one query"), "put it into a list"),
+        (lambda: CanarySuite.suggest("one query"), "put it into a list"),
+        (lambda: CanarySuite.suggest([]), "no canaries"),
+        (lambda: CanarySuite.suggest(BARE), "no entry with text and vector"),
+        (lambda: CanarySuite.load("absent.yaml"), "absent"),
         (lambda: CanarySuite(["q"], name="n" * 201), "201 characters"),
         (lambda: CanarySuite(["q"], name=""), "0 characters"),
         (lambda: CanarySuite(["q"]).save("suite.json"), "ends in '.json'"),
@@ -135,24 +133,3 @@ def test_suggestions_end_with_sentences_of_any_language_but_not_with_titles():
     assert texts[0][:25] in {q[:25] for q in queries}
     assert any(q.endswith("规则。") for q in queries)
     assert not any(q == "Dr." for q in queries)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.yaml", "- 2024-13-45", "is not YAML"),
-        ("a.yaml", "- " + "9" * 5000, "is not YAML"),
-        ("a.jsonl", '"x"\n' + "9" * 5000, "line 2: no JSON"),
-        ("a.yaml", "name: [a, b]\ncanaries: [q]", "name of type list"),
-    ],
-)
-def test_scalars_that_python_cannot_read_are_refused_by_name(tmp_path, name, content, said):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(CanaryError, match=said):
-        CanarySuite.load(path)
-
-
-def test_one_query_is_no_log():
-    with pytest.raises(CanaryError, match="put it into a list"):
-        CanarySuite.suggest("where is my bag")

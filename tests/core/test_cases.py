@@ -1,14 +1,14 @@
 """Held entries are told in cases: groups, floods and copies are one decision each."""
 
-import numpy as np
 import pytest
+from held import found, hold
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
-from ragshield_core import Batch, Quarantine
+from ragshield_core import Quarantine
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.quarantine.tables import CaseRow, MemberRow
@@ -17,29 +17,9 @@ from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.proposals import KEEP, WOULD_RELEASE
 
 
-def found(entry_id, related=(), detector="clique", p_value=0.001):
-    finding = Finding(
-        detector=detector,
-        entry_id=entry_id,
-        score=9.0,
-        threshold=6.9,
-        p_value=p_value,
-        evidence="one of a group",
-        related_ids=tuple(related),
-    )
-    return Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
-
-
-def hold(quarantine, *decisions, texts=None, lineages=None):
-    ids = [decision.entry_id for decision in decisions]
-    batch = Batch.of(
-        ids=ids,
-        texts=texts or [f"a text about {entry_id} and nothing else" for entry_id in ids],
-        embeddings=np.eye(len(ids), max(8, len(ids))),
-        lineages=lineages or [None] * len(ids),
-    )
-    quarantine.hold(batch, decisions)
-    return batch
+@pytest.fixture
+def quarantine(any_url):
+    return Quarantine(any_url)
 
 
 def grouped(quarantine):
@@ -56,8 +36,7 @@ def tables(quarantine):
         return [sorted(map(tuple, found)) for found in rows]
 
 
-def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(any_url):
-    quarantine = Quarantine(any_url)
+def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(quarantine):
     names = ("a", "b", "c")
     hold(quarantine, *(found(i, [j for j in names if j != i]) for i in names), found("lone"))
     hold(quarantine, found("later", ["a", "no longer here"]))
@@ -67,8 +46,7 @@ def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(any_url):
     assert (lone.n_waiting, lone.severity) == (1, pytest.approx(3.0))
 
 
-def test_an_entry_that_ties_two_cases_makes_one_of_them(any_url):
-    quarantine = Quarantine(any_url)
+def test_an_entry_that_ties_two_cases_makes_one_of_them(quarantine):
     hold(quarantine, found("a", p_value=0.01), found("b", p_value=0.0001))
     first, second = sorted(case.number for case in Cases(quarantine).page().cases)
     hold(quarantine, found("c", ["a", "b"]))
@@ -77,30 +55,26 @@ def test_an_entry_that_ties_two_cases_makes_one_of_them(any_url):
     assert Cases(quarantine).show(second) == case  # who knows the other number finds it
 
 
-def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(any_url):
-    quarantine = Quarantine(any_url)
+def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(quarantine):
     hold(quarantine, found("near", detector="leading_question"), found("good"))
     quarantine.release(["good"], by="anna")
     hold(quarantine, found("new", ["near", "good", "in the store"], "label_neighbors"))
     assert grouped(quarantine) == [("good",), ("near",), ("new",)]
 
 
-def test_entries_around_the_same_one_are_one_case(any_url):
-    quarantine = Quarantine(any_url)
+def test_entries_around_the_same_one_are_one_case(quarantine):
     hold(quarantine, found("a", ["manual", "x"]), found("b", ["other", "manual"]))
     hold(quarantine, found("c", ["manual"]), found("d", ["manual"], detector="label_model"))
     assert grouped(quarantine) == [("a", "c"), ("b",), ("d",)]
 
 
-def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(any_url):
-    quarantine = Quarantine(any_url)
+def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(quarantine):
     hold(quarantine, found("first", detector="leading_question"), found("other", detector="hidden"))
     hold(quarantine, found("third", ["second", "first"]))
     assert grouped(quarantine) == [("first", "third"), ("other",)]
 
 
-def test_a_phrase_that_groups_share_makes_no_one_case_of_them(any_url):
-    quarantine = Quarantine(any_url)
+def test_a_phrase_that_groups_share_makes_no_one_case_of_them(quarantine):
     every = ("a", "b", "x", "y", "clean")
     phrase = {i: found(i, [j for j in every if j != i], "trigger_phrase", 1e-4) for i in every}
     groups = {i: found(i, [j]) for i, j in (("a", "b"), ("b", "a"), ("x", "y"), ("y", "x"))}
@@ -120,8 +94,7 @@ def test_a_phrase_that_groups_share_makes_no_one_case_of_them(any_url):
     assert grouped(quarantine) == expected
 
 
-def test_what_joins_a_confirmed_case_opens_it_again(any_url):
-    quarantine = Quarantine(any_url)
+def test_what_joins_a_confirmed_case_opens_it_again(quarantine):
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
     quarantine.confirm(["a", "b"], by="anna")
     assert Cases(quarantine).page().cases == ()
@@ -131,15 +104,13 @@ def test_what_joins_a_confirmed_case_opens_it_again(any_url):
     assert (case.number, case.n_waiting, case.n_confirmed) == (closed.number, 1, 2)
 
 
-def test_copies_are_one_case_though_their_numbers_differ(any_url):
-    quarantine = Quarantine(any_url)
+def test_copies_are_one_case_though_their_numbers_differ(quarantine):
     texts = ["Call 0800 1 now", "call  0800 27 NOW", "Call the bank now", "7", "8"]
     hold(quarantine, *(found(str(n)) for n in range(5)), texts=texts)
     assert grouped(quarantine) == [("0", "1"), ("2",), ("3",), ("4",)]
 
 
-def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
-    quarantine = Quarantine(any_url)
+def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(quarantine):
     copies = [str(n) for n in range(30)]
     for store in ("news", "mail"):
         seen = quarantine.for_store(store)
@@ -161,8 +132,7 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
 
 
 @pytest.mark.parametrize("n", [4, 10, 30])
-def test_what_waits_again_joins_the_copies_that_came_meanwhile(any_url, n):
-    quarantine = Quarantine(any_url)
+def test_what_waits_again_joins_the_copies_that_came_meanwhile(quarantine, n):
     floods = [[f"{flood}{k}" for k in range(n)] for flood in "abc"]
     for copies in floods:
         hold(quarantine, *map(found, copies), texts=[f"Call 0800 {k} now" for k in range(n)])
@@ -196,8 +166,7 @@ def test_tenants_and_stores_have_cases_of_their_own(any_url):
     assert Cases(quarantine).beginnings([number]) == {}
 
 
-def test_the_queue_is_ordered_narrowed_and_paged(any_url):
-    quarantine = Quarantine(any_url)
+def test_the_queue_is_ordered_narrowed_and_paged(quarantine):
     hold(
         quarantine,
         found("mild", p_value=0.05),
@@ -233,8 +202,7 @@ def test_the_queue_is_ordered_narrowed_and_paged(any_url):
         cases.page(order="loudness")
 
 
-def test_a_page_is_what_is_listed_and_counted(any_url):
-    quarantine = Quarantine(any_url)
+def test_a_page_is_what_is_listed_and_counted(quarantine):
     names = [f"entry-{i:03}" for i in range(120)]
     hold(quarantine, *map(found, names), texts=["x" * (i + 1) for i in range(120)])  # no copies
     for search, n_cases in ((None, 120), ("ENTRY-0", 100), ("entry-007", 1), ("nowhere", 0)):
@@ -246,16 +214,14 @@ def test_a_page_is_what_is_listed_and_counted(any_url):
             assert [case.number for case in page.cases] == there[page.offset :][:50]
 
 
-def test_a_source_of_any_length_or_kind_is_kept_and_found(any_url):
-    quarantine = Quarantine(any_url)
+def test_a_source_of_any_length_or_kind_is_kept_and_found(quarantine):
     names = ["x" * 10_000, "a\nb", "100%"]
     hold(quarantine, *(found(str(n)) for n in range(3)), lineages=names)
     for name in names:
         assert Cases(quarantine).page(source=name).n_cases == 1
 
 
-def test_counts_follow_every_decision(any_url):
-    quarantine = Quarantine(any_url)
+def test_counts_follow_every_decision(quarantine):
     names = ("a", "b", "c", "d")
     hold(quarantine, *(found(i, names) for i in names))
 
@@ -310,8 +276,7 @@ def test_whatever_is_done_cases_count_what_there_is(steps):
     assert Cases(quarantine).whole()
 
 
-def test_telling_cases_anew_gives_the_same_ones(any_url):
-    quarantine = Quarantine(any_url)
+def test_telling_cases_anew_gives_the_same_ones(quarantine):
     for start in range(0, 60, 4):
         ids = [str(n) for n in range(start, start + 4)]
         others = [f"none {start}", *(str((7 * start + k) % 60) for k in range(2))]
@@ -343,8 +308,7 @@ def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
     assert "told anew" in caplog.text
 
 
-def test_what_is_taken_back_waits_with_what_was_found(any_url):
-    quarantine = Quarantine(any_url)
+def test_what_is_taken_back_waits_with_what_was_found(quarantine):
     batch = hold(quarantine, found("a"))
     quarantine.release(["a"], by="anna")
     assert quarantine.released_among(batch)
@@ -361,8 +325,7 @@ def test_what_is_taken_back_waits_with_what_was_found(any_url):
     quarantine.log.verify()
 
 
-def test_what_somebody_would_do_is_in_the_log_until_something_is_done(any_url):
-    quarantine = Quarantine(any_url)
+def test_what_somebody_would_do_is_in_the_log_until_something_is_done(quarantine):
     hold(quarantine, found("a"), found("b"))
     proposals.note(quarantine, ["a"], WOULD_RELEASE, by="anna", why="a manual of ours")
     (line,) = proposals.proposed(quarantine, ["a", "b", "c"]).values()
@@ -404,8 +367,7 @@ def test_a_text_is_sought_as_a_text_and_read_once(any_url):
     assert ("AS MATERIALIZED" in query) is ("postgresql" in any_url)
 
 
-def test_entries_of_a_case_are_gone_through_as_they_came(any_url):
-    quarantine = Quarantine(any_url)
+def test_entries_of_a_case_are_gone_through_as_they_came(quarantine):
     hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(7)))
     (case,) = Cases(quarantine).page().cases
     quarantine.confirm(["m1", "m4"])
@@ -446,20 +408,6 @@ def test_members_are_read_on_one_connection_however_many_views_there_are(any_url
     with quarantine.database.engine() as engine:
         event.listen(engine, "checkout", take)
         event.listen(engine, "checkin", give)
-    for status, ids in ((None, "0231"), ("held", "023"), ("confirmed", "1"), ("released", "")):
-        members = Cases(quarantine).members(case.number, status=status)
-        assert [one.id for one in members] == [f"m{n}" for n in ids]
+    members = Cases(quarantine).members(case.number)
+    assert [one.id for one in members] == ["m0", "m2", "m3", "m1"]
     assert max(most) == 1
-
-
-def test_members_stand_as_asked_though_their_case_counts_them_otherwise(on_file):
-    quarantine = Quarantine(on_file)
-    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)))
-    with quarantine.database.engine() as engine, engine.begin() as connection:
-        connection.execute(
-            text("UPDATE ragshield_quarantine SET status = 'confirmed' WHERE entry_id = 'm2'")
-        )
-    (case,) = Cases(quarantine).page().cases
-    assert (case.n_waiting, case.n_members) == (4, 4)
-    waiting = Cases(quarantine).members(case.number, status="held")
-    assert [one.id for one in waiting] == ["m0", "m1", "m3"]

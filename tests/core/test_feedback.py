@@ -29,6 +29,12 @@ def fitted(guard):
     return guard
 
 
+@pytest.fixture
+def guard(url):
+    (guard,) = opened(url, 1)
+    return fitted(guard)
+
+
 def test_rates_are_told_by_detector_and_source_with_their_intervals(any_url):
     (guard,) = opened(any_url, 1)
     fitted(guard)
@@ -52,9 +58,7 @@ def test_rates_are_told_by_detector_and_source_with_their_intervals(any_url):
     assert reviewed(quarantine).by_detector[0].fpr is None
 
 
-def test_what_keeps_the_accepted_rate_moves_no_threshold(url):
-    (guard,) = opened(url, 1)
-    fitted(guard)
+def test_what_keeps_the_accepted_rate_moves_no_threshold(guard):
     held = [d.entry_id for d in screened(guard, 40).quarantined]  # .04 of .05
     guard.quarantine.release(held, by="anna")
     seen = preview(guard, guard.quarantine)
@@ -91,9 +95,7 @@ def test_more_than_was_accepted_moves_thresholds_in_all_workers(any_url):
         guard.close()
 
 
-def test_a_preview_names_what_would_come_in_and_what_would_be_missed(url):
-    (guard,) = opened(url, 1)
-    fitted(guard)
+def test_a_preview_names_what_would_come_in_and_what_would_be_missed(guard):
     held = [d.entry_id for d in screened(guard, 300).quarantined]
     lowest, rest = held[:20], held[20:]
     guard.quarantine.confirm(lowest[:10], by="anna")
@@ -104,9 +106,7 @@ def test_a_preview_names_what_would_come_in_and_what_would_be_missed(url):
     assert seen.missed_share.mean == 1.0
 
 
-def test_a_stale_preview_is_refused(url):
-    (guard,) = opened(url, 1)
-    fitted(guard)
+def test_a_stale_preview_is_refused(guard):
     held = [d.entry_id for d in screened(guard, 300).quarantined]
     guard.quarantine.release(held[:200], by="anna")
     seen, before = preview(guard, guard.quarantine), dict(guard.thresholds)
@@ -117,9 +117,7 @@ def test_a_stale_preview_is_refused(url):
     assert "recalibrate" not in {line.action for line in guard.quarantine.log.lines()}
 
 
-def test_a_release_by_sql_moves_nothing(url):
-    (guard,) = opened(url, 1)
-    fitted(guard)
+def test_a_release_by_sql_moves_nothing(guard, url):
     screened(guard, 300)
     engine = create_engine(url)
     with engine.begin() as connection:

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
-from canary_world import World, poison, questions
+from canary_world import poison, questions, watched
+from held import found, hold
 from support import knowledge_base, topical
-from test_cases import found, hold
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
@@ -145,21 +145,6 @@ def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
     ] * 2
 
 
-def test_a_broken_log_is_told_of(on_file):
-    quarantine, heard = Quarantine(on_file), []
-    notifier = Notifier([heard.append])
-    hold(quarantine, found("g0"))
-    assert notifier.verify(quarantine)
-    with quarantine.database.engine() as engine, engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'ham'")
-    for _ in range(2):
-        assert not notifier.verify(quarantine)
-    assert notifier.flush()
-    (one,) = heard
-    assert one.kind is Kind.LOG_BROKEN
-    assert MARKER not in json.dumps(one.to_dict())
-
-
 def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well(on_file):
     quarantine, heard = Quarantine(on_file), []
     notifier = Notifier([heard.append])
@@ -221,6 +206,7 @@ def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
         for _ in range(2):
             assert not notifier.verify(quarantine)
     assert notifier.flush()
+    assert MARKER not in json.dumps([one.to_dict() for one in heard])
     assert [one.data["said"].partition(" (")[0] for one in heard] == [
         f"row {number} of ragshield_quarantine" for number in (2, 1)
     ]
@@ -230,8 +216,7 @@ def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
     heard = []
     notifier = Notifier([heard.append])
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
-    world = World(quarantine=quarantine)
-    world.monitor.record_baseline()
+    world = watched(quarantine=quarantine)
     world.monitor.watch(guard, notifier.drifted)
     guard.admit(guard.screen(topical("billing", 2, prefix="new")))
     notifier.drifted(world.monitor.check())  # nothing has

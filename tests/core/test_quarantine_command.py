@@ -5,12 +5,12 @@ import json
 import re
 
 import pytest
+from held import found, hold
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status, Unverified
 from ragshield_core.tools.review.cases import Cases
 
@@ -124,25 +124,8 @@ def grouped(tmp_path):
     """Return a quarantine with a group of three, and a hostile entry that is alone."""
     quarantine = Quarantine(f"sqlite:///{tmp_path / 'ragshield.db'}")
     ids = [*GROUP, "lone\x1b[2J"]
-    findings = [("clique", [i for i in GROUP if i != one]) for one in GROUP]
-    decisions = [
-        Decision(
-            entry_id=one,
-            verdict=Verdict.QUARANTINE,
-            findings=(
-                Finding(
-                    detector=detector,
-                    entry_id=one,
-                    score=9.0,
-                    threshold=6.9,
-                    p_value=0.001,
-                    evidence="because",
-                    related_ids=tuple(related),
-                ),
-            ),
-        )
-        for one, (detector, related) in zip(ids, [*findings, ("hidden_text", [])], strict=True)
-    ]
+    decisions = [found(one, [i for i in GROUP if i != one]) for one in GROUP]
+    decisions.append(found(ids[-1], detector="hidden_text"))
     batch = Batch.of(
         ids=ids,
         texts=["red pears", "blue figs", "green plums", HOSTILE],
@@ -272,19 +255,7 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
             code, _, error = ragshield("quarantine", command, *named, "--yes")
             assert (code, "and not both" in error) == (2, True)
     hidden = case_of(grouped, "hidden_text")
-    tie = Finding(
-        detector="clique",
-        entry_id="tie",
-        score=9.0,
-        threshold=6.9,
-        p_value=0.001,
-        evidence="because",
-        related_ids=("g1", "lone\x1b[2J"),
-    )
-    grouped.hold(
-        Batch.of(ids=["tie"], texts=["all of them"], embeddings=None),
-        [Decision(entry_id="tie", verdict=Verdict.QUARANTINE, findings=(tie,))],
-    )
+    hold(grouped, found("tie", ["g1", "lone\x1b[2J"]))
     code, _, error = ragshield("quarantine", "confirm", "--case", hidden, "--yes")
     assert (code, f"is a part of case {number} by now" in error) == (2, True)
     assert grouped.count() == 5
@@ -339,18 +310,7 @@ def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped,
     number = case_of(grouped, "clique")
 
     def agreed(question):
-        batch = Batch.of(ids=["new"], texts=["all new"], embeddings=None)
-        tie = Finding(
-            detector="clique",
-            entry_id="new",
-            score=9.0,
-            threshold=6.9,
-            p_value=0.001,
-            evidence="because",
-            related_ids=("g1",),
-        )
-        decision = Decision(entry_id="new", verdict=Verdict.QUARANTINE, findings=(tie,))
-        grouped.hold(batch, [decision])
+        hold(grouped, found("new", ["g1"]))
         return "3 entries" in question
 
     monkeypatch.setattr("ragshield_core.tools.review.quarantine_command._agreed", agreed)

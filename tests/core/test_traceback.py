@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from canary_world import World, batch, embed, joined, knowledge, poison, questions
+from canary_world import batch, embed, joined, knowledge, over, poison, questions, watched
 from rich.console import Console
 
 from ragshield_core import Quarantine
@@ -20,8 +20,7 @@ NAME = QUERY.split()[-1]
 
 
 def traced(*more, queries=None, **options):
-    world = World(queries, **options)
-    world.monitor.record_baseline()
+    world = watched(queries, **options)
     for entries in more:
         world.add(entries)
     return world.monitor.traceback()
@@ -48,8 +47,7 @@ def test_leaving_out_the_group_takes_the_takeover_away():
 def test_an_entry_that_takes_several_heads_is_listed_with_all_of_them():
     names = [q.split()[-1] for q in questions()[:3]]
     one = " ".join(f"What of the {name}" for name in names)
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     for i in range(3):
         world.add(batch([(f"wide-{i}", f"{one} lie{i}")]))
     suspects = world.monitor.traceback().suspects
@@ -76,12 +74,11 @@ def test_the_story_of_the_source():
         [("handbook", ". ".join(answers.values())), ("faq", "returns delivery guarantee")]
     )
     bad = batch([(f"p-{word}", f"{word}, what of {word}: unlimited {word}") for word in answers])
-    world = World(
+    world = watched(
         [f"what of {word}" for word in answers],
         entries=clean,
         answerer=lambda _query, texts: texts[0],
     )
-    world.monitor.record_baseline()
     world.add(bad)
     before = world.monitor.check()
     assert len(before.flagged) == 3
@@ -243,10 +240,7 @@ def test_who_says_the_same_depends_on_how_close_the_model_puts_texts():
 
 def observation(*pairs, below=()):
     """Return what a canary gave that retrieved these, and those below the places."""
-    monitor = CanaryMonitor(
-        ["q"], lambda _query: [*pairs, *below], k=len(pairs), quarantine=Quarantine("sqlite://")
-    )
-    monitor.record_baseline()
+    monitor = over([*pairs, *below], k=len(pairs))
     return monitor.store.baseline("default").observations["q"]
 
 
@@ -269,8 +263,7 @@ def test_a_store_that_was_built_again_brings_nothing_new_but_copies_do():
 
 
 def test_a_store_that_was_built_again_is_not_flagged():
-    world = World()
-    world.monitor.record_baseline()
+    world = watched()
     again = world.retriever.batch
     rows = [(f"uuid-{n}", text) for n, text in enumerate(again.texts)]
     world.retriever.batch = batch(rows)
@@ -279,8 +272,7 @@ def test_a_store_that_was_built_again_is_not_flagged():
 
 def test_what_would_move_up_counts_when_a_group_is_left_out():
     # Poison of two wordings, more of it than places: without one, the other takes over.
-    world = World([QUERY, *questions()[8:]], writable=True)
-    world.monitor.record_baseline()
+    world = watched([QUERY, *questions()[8:]], writable=True)
     world.add(batch([(f"bad-{i}", f"What of the {NAME}? Of {NAME}: no{i}") for i in range(4)]))
     more = [(f"worse-{i}", f"{NAME} {NAME} orchard by day and night yes{i}") for i in range(7)]
     world.add(batch(more))
@@ -347,10 +339,8 @@ def test_what_text_detectors_found_is_said():
     assert "instruct" in suspect.findings[0]
     assert suspect.findings[0] in suspect.why
     assert suspect.to_dict()["findings"] == list(suspect.findings)
-    answer = trace_answer(
-        QUERY, "no", [suspect.passage], suspicion=lambda _p: 0.4, findings=lambda _p: ["found it"]
-    )
-    assert "suspicious text (0.40: found it)" in answer.candidates[0].why
+    answer = trace_answer(QUERY, "no", [suspect.passage], suspicion=lambda _passage: 0.4)
+    assert f"suspicious text (0.40: {suspect.findings[0]})" in answer.candidates[0].why
 
 
 def test_nothing_outweighs_that_an_entry_was_there_before():

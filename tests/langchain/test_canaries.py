@@ -54,22 +54,26 @@ def put(store, batch):
     )
 
 
-def monitored(make):
-    """Return a store with the knowledge base, and a monitor with a baseline of it."""
+def attacked(make):
+    """Return a store with poison, its monitor with a baseline of before, and the poison."""
     store = make()
     put(store, knowledge())
     quarantine = {} if make is guarded else {"quarantine": Quarantine("sqlite://")}
     monitor = CanaryMonitor(questions(), store, **quarantine)
     monitor.record_baseline()
-    return store, monitor
+    assert not monitor.check().flagged
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    return store, monitor, bad
+
+
+def refuse(*_args, **_options):
+    raise NotImplementedError
 
 
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
 def test_from_baseline_to_remediation_and_back(make):
-    store, monitor = monitored(make)
-    assert not monitor.check().flagged
-    bad = poison(TARGET, 4)
-    put(store, bad)
+    store, monitor, bad = attacked(make)
     outcome = monitor.remediate()
     assert outcome.clean
     assert set(outcome.quarantined) == set(bad.ids)
@@ -157,13 +161,7 @@ def test_two_monitors_do_not_stand_in_each_other_s_way():
 
 
 def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
-    store, monitor = monitored(in_faiss)
-    bad = poison(TARGET, 4)
-    put(store, bad)
-
-    def refuse(*_args, **_options):
-        raise NotImplementedError
-
+    store, monitor, bad = attacked(in_faiss)
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete", refuse)
         outcome = monitor.remediate()
@@ -176,17 +174,11 @@ def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
 
 
 def test_what_cannot_be_written_back_stays_held(monkeypatch):
-    store, monitor = monitored(in_memory)
-    bad = poison(TARGET, 4)
-    put(store, bad)
+    store, monitor, bad = attacked(in_memory)
     assert monitor.remediate().clean
-
-    def refuse(*_args, **_options):
-        raise ConnectionError
-
     with monkeypatch.context() as patched:
         patched.setattr(store, "add_texts", refuse)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(NotImplementedError):
             monitor.restore(bad.ids)
     assert {item.id for item in monitor.quarantine_store.list()} == set(bad.ids)
     monitor.restore(bad.ids)
@@ -196,9 +188,7 @@ def test_what_cannot_be_written_back_stays_held(monkeypatch):
 @pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
 def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
     """Between a traceback and what a person does about it, hours may pass."""
-    store, monitor = monitored(make)
-    bad = poison(TARGET, 4)
-    put(store, bad)
+    store, monitor, bad = attacked(make)
     suspects = monitor.traceback().suspects
     store.delete([bad.ids[0]])
     put(store, batch([(bad.ids[0], "the page as its author meant it")]))
@@ -255,9 +245,6 @@ def test_a_function_may_return_documents_and_messages():
 
 
 def test_a_store_that_cannot_search_by_vector_is_asked_by_text(monkeypatch):
-    def refuse(*_args, **_options):
-        raise NotImplementedError
-
     monkeypatch.setattr(InMemoryVectorStore, "similarity_search_by_vector", refuse)
     store = in_memory()
     put(store, knowledge())

@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from held import found
 from starlette.testclient import TestClient
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.tools.review import review_app
 
 TOKEN = "of more than thirty-two characters"  # noqa: S105 - of tests
@@ -18,23 +18,8 @@ def held(quarantine, texts, *, related=True, detector="clique", lineages=None, s
     start = quarantine.count(None) if quarantine.exists() else 0
     ids = [f"e{start + n}" for n in range(len(texts))]
     decisions = [
-        Decision(
-            entry_id=i,
-            verdict=Verdict.QUARANTINE,
-            findings=(
-                Finding(
-                    detector=detector,
-                    entry_id=i,
-                    score=9.0,
-                    threshold=6.9,
-                    p_value=0.001,
-                    evidence="one of a group",
-                    related_ids=tuple(j for j in ids if related and j != i),
-                    span=None if spans is None else spans[n],
-                ),
-            ),
-        )
-        for n, i in enumerate(ids)
+        found(i, [j for j in ids if related and j != i], detector, span=span)
+        for i, span in zip(ids, spans or [None] * len(ids), strict=True)
     ]
     vectors = np.random.default_rng(start).normal(size=(len(ids), 8))
     batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, lineages=lineages)

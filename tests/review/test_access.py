@@ -243,7 +243,7 @@ def test_evidence_and_what_is_invisible_are_marked():
     hidden = [piece for piece in found if piece.kind == "hidden"]
     assert "".join(piece.text for piece in hidden).startswith("<!--")
     assert "".join(p.text for p in found if p.kind != "invisible") == text.replace("\u200b", "")
-    assert rendered(text) == "pay now  bye"
+    assert rendered(text) == "pay now bye"
     assert rendered("plain text\nof two lines") is None
     assert rendered("<p>Hello</p><script>x</script>") == "Hello"
 

@@ -6,7 +6,6 @@ import shutil
 import socket
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +18,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.tools.review import access, review_app
-from ragshield_core.tools.review.app import LIMIT
+from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.marking import SHOWN
 from ragshield_langchain import GuardedVectorStore
 
@@ -168,28 +165,6 @@ def person(chromium, address):
     for each in people:
         each.context.close()
     assert wrong == [[] for _ in people]
-
-
-def test_one_of_a_group_is_released_four_confirmed_and_both_undone(quarantine, person):
-    held(quarantine, GROUP)
-    page = person().page
-    page.get_by_role("link", name="Case 1").click()
-    boxes = page.locator("input[name=entry]")
-    expect(boxes).to_have_count(5)
-    for number in range(1, 5):
-        boxes.nth(number).uncheck()
-    page.get_by_label("Reason").fill("our own leaflet")
-    page.get_by_role("button", name="Release").click()
-    expect(page.get_by_role("status")).to_contain_text("1 entry released")
-    expect(boxes).to_have_count(4)
-    page.get_by_role("button", name="Confirm as poisoned").click()
-    expect(page.get_by_role("status")).to_contain_text("4 entries confirmed")
-    assert (quarantine.count("released"), quarantine.count("confirmed")) == (1, 4)
-    for count, told in ((4, "4 entries wait again"), (5, "1 entry waits again")):
-        page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text(told)
-        assert quarantine.count() == count
-    quarantine.log.verify()
 
 
 def test_all_of_it_by_the_keyboard_alone(quarantine, person):
@@ -488,46 +463,6 @@ def test_hostile_neighbors_and_revisions_are_only_shown(chromium):
     assert anna.wrong == []
 
 
-def test_two_reviewers_at_once(quarantine, person):
-    held(quarantine, GROUP)
-    anna, bert = person("anna"), person("bert")
-    anna.go("/cases/1")
-    bert.go("/cases/1")
-    for number in range(2, 5):
-        anna.page.locator("input[name=entry]").nth(number).uncheck()
-    anna.page.get_by_role("button", name="Confirm").click()
-    expect(anna.page.get_by_role("status")).to_contain_text("2 entries confirmed")
-    bert.page.get_by_role("button", name="Release").click()
-    expect(bert.page.get_by_role("alert")).to_contain_text("is confirmed, by anna")
-    assert (quarantine.count("confirmed"), quarantine.count("released")) == (2, 0)
-    bert.wrong[:] = [one for one in bert.wrong if "409" not in one]
-    expect(bert.page.locator("input[name=entry]")).to_have_count(3)
-    bert.page.get_by_role("button", name="Release").click()
-    expect(bert.page.get_by_role("status")).to_contain_text("3 entries released")
-    assert quarantine.count() == 0
-
-
-@pytest.mark.parametrize("ended", ["aged", "lost"])
-def test_a_session_that_ended_does_nothing_and_says_so(quarantine, person, monkeypatch, ended):
-    held(quarantine, GROUP)
-    anna = person()
-    anna.go("/cases/1")
-    if ended == "lost":
-        anna.context.clear_cookies()
-    else:
-        later = SimpleNamespace(time=lambda: time.time() + 8.1 * 3600)
-        monkeypatch.setattr(access, "time", later)
-    anna.page.get_by_role("button", name="Release").click()
-    expect(anna.page.get_by_role("alert")).to_contain_text("session has ended")
-    anna.wrong[:] = [one for one in anna.wrong if "401" not in one]
-    assert quarantine.count() == 5
-    anna.page.get_by_role("link", name="To the queue").click()
-    anna.log_in()
-    anna.page.get_by_role("link", name="Case 1").click()
-    anna.page.get_by_role("button", name="Release").click()
-    expect(anna.page.get_by_role("status")).to_contain_text("5 entries released")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_hard_to_use_or_moves_by_itself(quarantine, person, scheme, width):
@@ -575,94 +510,3 @@ def faults(page):
         for one in found["violations"]
         if one["impact"] in ("serious", "critical")
     ]
-
-
-FLOOD = 20_000
-# Milliseconds in which that is decided upon, on a busy machine.
-PATIENCE = 180_000
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A quarantine of 100,000 entries: a flood of copies, and groups of five."""
-    quarantine = Quarantine(f"sqlite:///{tmp_path_factory.mktemp('large')}/q.db")
-    vectors = np.random.default_rng(0).normal(size=(5_000, 8)).astype(np.float32)
-    for start in range(0, 100_000, 5_000):
-        numbers = range(start, start + 5_000)
-        ids = [f"e{number}" for number in numbers]
-        batch = Batch.of(
-            ids=ids,
-            texts=[
-                f"call {n} now" if n < FLOOD else f"about {word(n // 5)} {word(n)}" for n in numbers
-            ],
-            embeddings=vectors,
-            lineages=[f"source {number % 50}" for number in numbers],
-        )
-        found = [
-            Decision(
-                entry_id=entry_id,
-                verdict=Verdict.QUARANTINE,
-                findings=(
-                    Finding(
-                        detector="clique",
-                        entry_id=entry_id,
-                        score=9.0,
-                        threshold=6.9,
-                        p_value=1.0 / (2 + start + row),
-                        evidence="one of a group",
-                        related_ids=tuple(ids[row - row % 5 : row - row % 5 + 5]),
-                    ),
-                ),
-            )
-            for row, entry_id in enumerate(ids)
-        ]
-        quarantine.hold(batch, found)
-    return quarantine
-
-
-def word(number):
-    """Return letters that only this number has: copies differ in digits."""
-    return np.base_repr(number, 26).translate(str.maketrans("0123456789", "QRSTUVWXYZ")).lower()
-
-
-@pytest.mark.slow
-def test_a_queue_of_a_hundred_thousand(large, chromium):
-    with served(review_app(large, token=TOKEN)) as address:
-        anna = Person(chromium, address)
-        page = anna.page
-        page.set_default_timeout(PATIENCE)
-        expect(page.get_by_role("heading", level=1)).to_have_text("16,001 cases waiting")
-        expect(page.get_by_text("100,000 entries wait")).to_be_visible()
-        expect(page.locator("tr[data-row]")).to_have_count(LIMIT)
-        page.get_by_role("link", name="Next").click()
-        expect(page.get_by_text("Page 2 of 321")).to_be_visible()
-        page.get_by_label("Search").fill("e99999")
-        page.get_by_role("button", name="Show").click()
-        expect(page.locator("tr[data-row]")).to_have_count(1)
-        page.locator("tr[data-row] a").click()
-        boxes = page.locator("input[name=entry]")
-        expect(boxes).to_have_count(5)
-        page.get_by_role("button", name="All or none").click()
-        boxes.nth(4).check()
-        page.get_by_role("button", name="Release").click()
-        expect(page.get_by_role("status")).to_contain_text("1 entry released")
-        page.get_by_role("button", name="Confirm").click()
-        expect(page.get_by_role("status")).to_contain_text("4 entries confirmed")
-        page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text("4 entries wait again")
-        assert large.count() == 99_999
-        page = anna.go("/cases/1")
-        expect(page.get_by_text("Page 1 of 1,000")).to_be_visible()
-        page.get_by_label("all 20,000 that wait, also on other pages").check()
-        page.get_by_role("button", name="Confirm").click()
-        expect(page.get_by_role("status")).to_contain_text(
-            "20,000 entries confirmed as poisoned", timeout=PATIENCE
-        )
-        assert large.count() == 99_999 - FLOOD
-        page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text(
-            "20,000 entries wait again", timeout=PATIENCE
-        )
-        assert large.count() == 99_999
-        assert anna.wrong == []
-        anna.context.close()

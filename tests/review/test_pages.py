@@ -5,12 +5,12 @@ import re
 
 import pytest
 from conftest import TOKEN, Browser, held
+from held import found, hold
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.review import review_app
@@ -109,6 +109,7 @@ def test_what_was_purged_meanwhile_is_said(quarantine, app):
 
 def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)  # on a slow machine as well
     held(quarantine, [f"leaflet {'x' * n}" for n in range(45)])
     anna = Browser(app)
     anna.get("/cases/1?page=2")
@@ -207,18 +208,7 @@ def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine,
     anna.get("/cases/1")
     anna.post("/cases/1", action="confirm", all="yes")
     assert "10 of 16 entries" in anna.last.text
-    tie = Finding(
-        detector="clique",
-        entry_id="tie",
-        score=9.0,
-        threshold=6.9,
-        p_value=0.001,
-        evidence="one of a group",
-        related_ids=("e1", "e20"),
-    )
-    batch = Batch.of(ids=["tie"], texts=["a tie"], embeddings=None)
-    decision = Decision(entry_id="tie", verdict=Verdict.QUARANTINE, findings=(tie,))
-    quarantine.hold(batch, [decision])
+    hold(quarantine, found("tie", ["e1", "e20"]))
     for _ in range(2):
         anna.post("/progress")
         assert "have become a part of case 1, which nobody has looked at" in anna.last.text
@@ -515,6 +505,16 @@ def test_equally_severe_cases_are_ordered_by_size(quarantine, app):
     held(quarantine, GROUP)
     page = Browser(app).get("/").text
     assert page.index("Case 2<") < page.index("Case 1<")
+
+
+def test_a_long_queue_is_shown_in_pages(quarantine, app):
+    held(quarantine, [f"leaflet {'x' * n}" for n in range(60)], related=False)
+    anna = Browser(app)
+    page = anna.get("/").text
+    assert (page.count("<tr data-row>"), "Page 1 of 2" in page) == (50, True)
+    following = re.search(r'href="([^"]+)"[^>]*>Next', page).group(1)
+    page = anna.get(html.unescape(following)).text
+    assert (page.count("<tr data-row>"), "Page 2 of 2" in page) == (10, True)
 
 
 def test_an_empty_queue_says_so(app):

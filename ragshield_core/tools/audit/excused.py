@@ -16,7 +16,8 @@ from ragshield_core.policy import Policy
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.screening import crash
 from ragshield_core.tools.audit.report import ScanReport
-from ragshield_core.tools.rules.excusing import Excusing
+from ragshield_core.tools.rules import Rules
+from ragshield_core.tools.rules.excusing import by_rules
 
 logger = logging.getLogger("ragshield")  # names and counts, never text
 
@@ -61,7 +62,7 @@ def without_excused(
             return silent
         return np.nan_to_num(scores, nan=np.inf) <= report.thresholds[name]
 
-    after = Excusing(quarantine).decisions(batch, before, Policy(), quiet)
+    after = by_rules(Rules(quarantine), batch, before, Policy(), quiet)
     remarkable = dict(report.remarkable)
     for place, row in enumerate(found):
         if place in before and after[place] is not before[place]:

@@ -6,7 +6,6 @@ from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, Drift
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
-    GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "Embedder",
     "EmbedderChangedError",
     "Framework",
-    "GuardedKnowledgeBase",
     "KnowledgeBase",
     "MatrixRetriever",
     "Passage",

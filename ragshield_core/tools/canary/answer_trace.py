@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.tools.canary.embedder import Embedder, Vectors
+from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.likeness import alike, echoes_of, matrix, words
 from ragshield_core.tools.canary.passages import Passage
+from ragshield_core.tools.canary.suspicions import text_findings
 from ragshield_core.tools.canary.traceback import (
     Suspect,
     Traceback,
@@ -59,21 +60,14 @@ VERDICTS = frozenset(words(_VERDICTS))
 OLDER = -5.0
 
 
-def statement_of(query: str, answer: str) -> str:
-    """Return what a text says that makes a query be answered so."""
-    return f"{query} {answer}"
-
-
 def trace_answer(
     query: str,
     wrong_answer: str,
     passages: Sequence[Passage],
     *,
     embedder: Any = None,
-    statement: Vectors | None = None,
     suspicion: Callable[[Passage], float] = lambda _passage: 0.0,
     since: dt.datetime | None = None,
-    findings: Callable[[Passage], Sequence[str]] = lambda _passage: (),
 ) -> Traceback:
     """Return which retrieved entries are to blame for a wrong answer, most responsible first.
 
@@ -86,16 +80,12 @@ def trace_answer(
     embedder
         The model, of any kind. With it, and with passages that carry their vectors, relevance is
         the similarity to query and answer together; without, the rank stands for it.
-    statement
-        The unit vector of :func:`statement_of` query and answer, if it is known already.
     suspicion
         Of a text, in [0, 1].
     since
         When the answer was still right: entries whose metadata name an earlier time of ingestion
         (:data:`~ragshield_core.tools.canary.traceback.TIME_KEYS`) are not to blame. Only where your
         own pipeline writes it: who brings an entry could claim what he likes.
-    findings
-        What text detectors say of a suspicious passage.
 
     Notes
     -----
@@ -109,14 +99,13 @@ def trace_answer(
     if not passages:
         return Traceback(candidates=(), subject="one wrong answer")
     vectors = matrix(passages)
-    if statement is None and vectors is not None and embedder is not None:
-        statement = Embedder.of(embedder).queries([statement_of(query, wrong_answer)])[0]
-    by_rank = vectors is None or statement is None
+    by_rank = vectors is None or embedder is None
     relevance, likeness = _by_rank(len(passages)), np.zeros(len(passages))
     if vectors is not None:
         others = np.sort(vectors @ vectors.T, axis=1)[:, ::-1][:, 1:5]
         likeness = _standing(others.mean(axis=1), -3.0, 6.0) if others.size else likeness
-        if statement is not None:
+        if embedder is not None:
+            statement = Embedder.of(embedder).queries([f"{query} {wrong_answer}"])[0]
             relevance = _standing(vectors @ statement, -3.0, 8.0)
     shared, echo = _word_signs(query, wrong_answer, passages), echoes_of(query, passages)
     silent = shared["answer_words"] < HALF
@@ -147,8 +136,8 @@ def trace_answer(
         )
         parts.append(f"repeats {echo[row]:.0%} of the query")
         suspicious = float(signs["suspicion"][row])
-        text_findings = tuple(findings(passage)) if suspicious else ()
-        parts += text_part(suspicious, text_findings)
+        findings = text_findings(passage) if suspicious else ()
+        parts += text_part(suspicious, findings)
         if older[row]:
             parts.append("was there when the answer was right")
         suspects.append(
@@ -162,7 +151,7 @@ def trace_answer(
                 related_ids=tuple(
                     passages[n].id for n in np.flatnonzero(same[row]).tolist() if n != row
                 ),
-                findings=text_findings,
+                findings=findings,
             )
         )
     suspects.sort(key=lambda s: (-s.responsibility, s.rank))

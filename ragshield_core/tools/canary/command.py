@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,6 @@ from rich.text import Text
 
 from ragshield_core.errors import CanaryError
 from ragshield_core.findings import printable
-from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.tools.audit.command import (
     FOUND,
@@ -24,18 +24,18 @@ from ragshield_core.tools.audit.command import (
     check_parent,
     no_crash_looks_like_a_finding,
 )
+from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.readers.source import Columns
-from ragshield_core.tools.canary.drift import DriftReport
+from ragshield_core.tools.canary.drift import SHOWN_ID, DriftReport
 from ragshield_core.tools.canary.html_page import html_report
-from ragshield_core.tools.canary.matrix import MatrixRetriever
 from ragshield_core.tools.canary.monitor import CanaryMonitor
 from ragshield_core.tools.canary.rank_figures import Rule
-from ragshield_core.tools.canary.shown import SHOWN_ID
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.traceback import Traceback
+from ragshield_core.tools.options import Tenant, takes
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
@@ -44,32 +44,6 @@ canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions 
 console = Console()
 
 Suite = Annotated[Path, typer.Argument(help="YAML or JSONL file of canary queries.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Knowledge base: JSONL(.gz), parquet or npz file, or a folder of FAISS."),
-]
-RetrieverName = Annotated[
-    str | None,
-    typer.Option("--retriever", help="Instead of --data: module:object, or a factory of one."),
-]
-AnswererName = Annotated[
-    str | None, typer.Option("--answerer", help="module:object, or a factory of one.")
-]
-EmbedderName = Annotated[
-    str | None,
-    typer.Option(
-        "--embedder", help="A model's name, or module:object; default: minilm for --data."
-    ),
-]
-Places = Annotated[int, typer.Option("--k", min=1, help="Places that are compared.")]
-RuleName = Annotated[str, typer.Option("--rule", help="ragshield, or notebook.")]
-Database = Annotated[
-    str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
-]
-Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
-WorkDir = Annotated[
-    Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
-]
 Version = Annotated[
     int | None, typer.Option("--baseline", help="Its version; default: the latest.")
 ]
@@ -77,25 +51,69 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result 
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page with plots there.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watched(Tenant):
+    """The options that say what canaries ask."""
+
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Knowledge base: JSONL(.gz), parquet or npz file, or a folder of FAISS."),
+    ] = None
+    retriever: Annotated[
+        str | None, typer.Option(help="Instead of --data: module:object, or a factory of one.")
+    ] = None
+    answerer: Annotated[str | None, typer.Option(help="module:object, or a factory of one.")] = None
+    embedder: Annotated[
+        str | None,
+        typer.Option(help="A model's name, or module:object; default: minilm for --data."),
+    ] = None
+    k: Annotated[int, typer.Option("--k", min=1, help="Places that are compared.")] = 6
+    rule: Annotated[Rule, typer.Option(help="How they are compared.")] = "ragshield"
+    work_dir: Annotated[
+        Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
+    ] = None
+
+    def monitor(self, suite: Path) -> CanaryMonitor:
+        """Return the monitor of a suite over it."""
+        if (self.data is None) == (self.retriever is None):
+            msg = "expected either --data with a knowledge base or --retriever with module:object."
+            raise CanaryError(msg)
+        canaries = CanarySuite.load(suite)
+        model: Any = None
+        cached: CachedEmbedder | None = None
+        if self.embedder is not None and ":" in self.embedder:
+            model = named_object(self.embedder)
+        elif self.embedder is not None or self.data is not None:
+            name = suite.name if self.data is None else self.data.name
+            folder = self.work_dir or Path(f"{name}.ragshield")
+            cached = kept = cached_embedder(self.embedder or "minilm", folder)
+
+            def model(texts: Sequence[str]) -> Any:
+                return np.vstack(list(kept.chunks(texts)))
+
+        source: Any
+        if self.data is None:
+            source = named_object(str(self.retriever))
+        else:
+            reader = open_source(self.data, Columns(), metadata=True)
+            source = load(reader, embedder=(lambda: cached) if cached else None).batch
+        return CanaryMonitor(
+            canaries,
+            source,
+            answerer=None if self.answerer is None else named_object(self.answerer),
+            embedder=model,
+            k=self.k,
+            rule=self.rule,
+            quarantine=self.quarantine(),
+        )
+
+
 @canary_app.command()
-def baseline(  # noqa: PLR0913 - options of a command line
-    suite: Suite,
-    *,
-    data: Data = None,
-    retriever: RetrieverName = None,
-    answerer: AnswererName = None,
-    embedder: EmbedderName = None,
-    k: Places = 6,
-    rule: RuleName = "ragshield",
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    work_dir: WorkDir = None,
-) -> None:
+@takes(Watched)
+def baseline(watched: Watched, suite: Suite) -> None:
     """Record what the canaries give now, while the knowledge base is believed to be clean."""
     with no_crash_looks_like_a_finding(), modules_here():
-        monitor = _monitor(
-            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
-        )
+        monitor = watched.monitor(suite)
         version = monitor.record_baseline()
         console.print(
             Text(
@@ -105,22 +123,15 @@ def baseline(  # noqa: PLR0913 - options of a command line
 
 
 @canary_app.command()
-def check(  # noqa: PLR0913 - options of a command line
+@takes(Watched)
+def check(
+    watched: Watched,
     suite: Suite,
     *,
-    data: Data = None,
-    retriever: RetrieverName = None,
-    answerer: AnswererName = None,
-    embedder: EmbedderName = None,
-    k: Places = 6,
-    rule: RuleName = "ragshield",
     version: Version = None,
     limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    work_dir: WorkDir = None,
 ) -> None:
     """Ask the canaries again and compare with a baseline.
 
@@ -129,9 +140,7 @@ def check(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding(), modules_here():
         for path in (json_file, html_file):
             check_parent(path)
-        monitor = _monitor(
-            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
-        )
+        monitor = watched.monitor(suite)
         report = monitor.check(baseline=version, keep=False)
         _check_compared(report)  # or it would stand in the history as a check that found nothing
         monitor.store.save_check(report)
@@ -147,15 +156,11 @@ def check(  # noqa: PLR0913 - options of a command line
 
 
 @canary_app.command()
+@takes(Watched)
 def trace(  # noqa: PLR0913 - options of a command line
+    watched: Watched,
     suite: Suite,
     *,
-    data: Data = None,
-    retriever: RetrieverName = None,
-    answerer: AnswererName = None,
-    embedder: EmbedderName = None,
-    k: Places = 6,
-    rule: RuleName = "ragshield",
     query: Annotated[str | None, typer.Option(help="A question that was answered wrong.")] = None,
     answer: Annotated[str | None, typer.Option(help="The wrong answer.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Retrieved entries to look at.")] = 50,
@@ -169,9 +174,6 @@ def trace(  # noqa: PLR0913 - options of a command line
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
     ] = False,
     json_file: JsonFile = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    work_dir: WorkDir = None,
 ) -> None:
     """Say which entries are to blame for drift or, with --query and --answer, for one bad answer.
 
@@ -182,9 +184,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
-        monitor = _monitor(
-            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
-        )
+        monitor = watched.monitor(suite)
         if query is None or answer is None:
             drift = monitor.check(baseline=version, keep=False)
             _check_compared(drift)
@@ -194,20 +194,20 @@ def trace(  # noqa: PLR0913 - options of a command line
         _write(json_file, json.dumps(found.to_dict()))
         console.print(found.table(limit))
         if hold and found.suspects:
-            _hold(monitor, found, in_a_file=data is not None)
+            _hold(monitor, found, in_a_file=watched.data is not None)
         code = FOUND if found.suspects else NOTHING_FOUND
     raise typer.Exit(code)
 
 
 @canary_app.command()
+@takes(Tenant)
 def report(
+    tenant: Tenant,
     suite: Annotated[str, typer.Argument(help="Name of a suite, or its file.")],
     *,
     html_file: HtmlFile = None,
     json_file: JsonFile = None,
     limit: Annotated[int, typer.Option(min=1, help="Checks in the plot over time.")] = 100,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with no_crash_looks_like_a_finding():
@@ -215,7 +215,7 @@ def report(
             check_parent(path)
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
-        quarantine = Quarantine(database, namespace=namespace)
+        quarantine = tenant.quarantine()
         if not quarantine.exists():
             msg = f"{quarantine!r} does not exist: suite {name!r} was never checked there."
             raise CanaryError(msg)
@@ -231,55 +231,6 @@ def report(
             model = f"embedder {fingerprint}" if fingerprint else "no embedder"
             console.print(Text(f"baseline {number}: {at:%Y-%m-%d %H:%M} UTC, k = {k}, {model}"))
         _show(history[-1], 10)
-
-
-def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
-    suite: Path,
-    data: Path | None,
-    retriever: str | None,
-    answerer: str | None,
-    embedder: str | None,
-    k: int,
-    rule: str,
-    where: tuple[str, str],
-    work_dir: Path | None,
-) -> CanaryMonitor:
-    if (data is None) == (retriever is None):
-        msg = "expected either --data with a knowledge base or --retriever with module:object."
-        raise CanaryError(msg)
-    rules: dict[str, Rule] = {"ragshield": "ragshield", "notebook": "notebook"}
-    if rule not in rules:
-        msg = f"--rule is {rule!r}, expected one of {sorted(rules)}."
-        raise CanaryError(msg)
-    canaries = CanarySuite.load(suite)
-    source: Any
-    model: Any = None
-    if embedder is not None and ":" in embedder:
-        model = named_object(embedder)
-    elif embedder is not None or data is not None:
-        name = suite.name if data is None else data.name
-        folder = Path(f"{name}.ragshield") if work_dir is None else work_dir
-        cached = cached_embedder(embedder or "minilm", folder)
-
-        def model(texts: Sequence[str]) -> Any:
-            return np.vstack(list(cached.chunks(texts)))
-
-    if data is None:
-        assert retriever is not None  # noqa: S101 - one of the two is given
-        source = named_object(retriever)
-    else:
-        reader = open_source(data, Columns(), metadata=True)
-        kept = cached if embedder is None or ":" not in embedder else None
-        source = MatrixRetriever(load(reader, embedder=(lambda: kept) if kept else None).batch)
-    return CanaryMonitor(
-        canaries,
-        source,
-        answerer=None if answerer is None else named_object(answerer),
-        embedder=model,
-        k=k,
-        rule=rules[rule],
-        quarantine=Quarantine(where[0], namespace=where[1]),
-    )
 
 
 def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ragshield_core.findings import printable
-from ragshield_core.tools.canary.drift import SIBLINGS_APART, AnomalyWeights, CanaryDrift
+from ragshield_core.tools.canary.drift import SHOWN_ID, SIBLINGS_APART, AnomalyWeights, CanaryDrift
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.likeness import newcomers_of, says, words
 from ragshield_core.tools.canary.passages import Passage
@@ -24,7 +24,6 @@ from ragshield_core.tools.canary.rank_figures import (
     rank_biased_overlap,
     takeover,
 )
-from ragshield_core.tools.canary.shown import SHOWN_ID
 from ragshield_core.tools.canary.storage import Baseline, Observation
 from ragshield_core.tools.canary.suite import Canary
 from ragshield_core.tools.canary.usual_growth import UsualCoverage, UsualResemblance
@@ -56,6 +55,30 @@ class Usual(NamedTuple):
 
     coverage: UsualCoverage
     resemblance: UsualResemblance
+
+
+class Asked(NamedTuple):
+    """A canary, and what it gives.
+
+    Attributes
+    ----------
+    canary, before
+        Which, and what it gave; None where there is nothing to compare with.
+    head, fresh
+        What is compared, and which of it is new.
+    deep, new
+        The same, and what stands below.
+    answer
+        With its vector.
+    """
+
+    canary: Canary
+    before: Observation | None
+    head: Sequence[Passage]
+    fresh: Sequence[bool]
+    deep: Sequence[Passage]
+    new: Sequence[bool]
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,47 +122,31 @@ class Comparison:
         poisoned
             Ids known to be poisoned.
         """
-        # Another question under a known name has nothing to be compared with.
-        known = [
-            then.observations.get(c.name) if then.asked.get(c.name) == c.query else None
-            for c in canaries
-        ]
-        all_new = [
-            [False] * len(passages) if before is None else newcomers_of(passages, before)
-            for passages, before in zip(deep, known, strict=True)
-        ]
-        growth = self._growth(then, deep, all_new)
+        asked = []
+        for canary, passages, answer in zip(canaries, deep, answers, strict=True):
+            # Another question under a known name has nothing to be compared with.
+            known = then.asked.get(canary.name) == canary.query
+            before = then.observations.get(canary.name) if known else None
+            new = [False] * len(passages) if before is None else newcomers_of(passages, before)
+            head, fresh = passages[: self.k], new[: self.k]
+            asked.append(Asked(canary, before, head, fresh, passages, new, answer))
+        growth = self._growth(then, asked)
         told = None if self._cannot_tell(then, growth) else growth
-        found = [passages[: self.k] for passages in deep]
-        new = [flags[: self.k] for flags in all_new]
-        drifts = [
-            self._figures(canary, before, passages, answer, poisoned)
-            for canary, before, passages, answer in zip(
-                canaries, known, found, answers, strict=True
-            )
-        ]
+        drifts = [self._figures(one, poisoned) for one in asked]
         # What has no baseline is recorded, but there is nothing to compare it with.
+        compared = [row for row, one in enumerate(asked) if one.before is not None]
         if self.rule == "notebook":
-            drifts = [d if d.jaccard is None else self._flagged_as_source(d) for d in drifts]
+            for row in compared:
+                drifts[row] = self._flagged_as_source(drifts[row])
             return growth, tuple(drifts)
-        usual = Usual(UsualCoverage(then, self.k), UsualResemblance(deep, all_new, self.k))
-        drifts = [
-            drift
-            if before is None
-            else self._with_takeover(drift, row, passages, flags, told, usual)
-            for row, (drift, before, passages, flags) in enumerate(
-                zip(drifts, known, found, all_new, strict=True)
-            )
-        ]
+        resemblance = UsualResemblance(deep, [one.new for one in asked], self.k)
+        usual = Usual(UsualCoverage(then, self.k), resemblance)
+        for row in compared:
+            drifts[row] = self._with_takeover(drifts[row], row, asked[row], told, usual)
         threshold = self._threshold(drifts)
-        return growth, tuple(
-            drift
-            if before is None
-            else self._flagged(drift, canary, before, passages, fresh, threshold)
-            for drift, canary, before, passages, fresh in zip(
-                drifts, canaries, known, found, new, strict=True
-            )
-        )
+        for row in compared:
+            drifts[row] = self._flagged(drifts[row], asked[row], threshold)
+        return growth, tuple(drifts)
 
     def _threshold(self, drifts: Sequence[CanaryDrift]) -> float:
         """Return the probability under mere growth up to which a head counts as taken over."""
@@ -147,16 +154,10 @@ class Comparison:
         everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
         return max(self.weights.takeover_p, EVERYWHERE) if everywhere else self.weights.takeover_p
 
-    def _figures(
-        self,
-        canary: Canary,
-        before: Observation | None,
-        passages: Sequence[Passage],
-        answered: Answer,
-        poisoned: Collection[str] | None,
-    ) -> CanaryDrift:
+    def _figures(self, asked: Asked, poisoned: Collection[str] | None) -> CanaryDrift:
         """Return the figures of the notebook, and rank-biased overlap."""
-        answer, vector = answered
+        canary, before, passages = asked.canary, asked.before, asked.head
+        answer, vector = asked.answer
         ids = tuple(p.id for p in passages)
         suspicions = [self.suspicion(p) for p in passages]
         ratio = float(np.mean(suspicions)) if suspicions else 0.0
@@ -202,9 +203,7 @@ class Comparison:
             poison_delta=poison_delta,
             baseline_ids=before.ids,
             newcomers=tuple(
-                p.id
-                for p, is_new in zip(passages, newcomers_of(passages, before), strict=True)
-                if is_new
+                p.id for p, is_new in zip(passages, asked.fresh, strict=True) if is_new
             ),
         )
 
@@ -221,16 +220,10 @@ class Comparison:
         return [f"the anomaly score is {drift.score:.3f}, {self.weights.threshold:g} or more"]
 
     def _with_takeover(
-        self,
-        drift: CanaryDrift,
-        row: int,
-        passages: Sequence[Passage],
-        flags: Sequence[bool],
-        growth: float | None,
-        usual: Usual,
+        self, drift: CanaryDrift, row: int, asked: Asked, growth: float | None, usual: Usual
     ) -> CanaryDrift:
         """Add how much of the head newcomers hold, and how probable that is."""
-        fresh = flags[: self.k]
+        passages, fresh = asked.head, asked.fresh
         if not any(fresh):
             return replace(drift, takeover=0.0, takeover_p=1.0)
         share, _ = takeover(fresh, growth or HALF, self.weights.persistence)
@@ -239,7 +232,7 @@ class Comparison:
         siblings = _siblings(passages, fresh)
         counted = [is_new for place, is_new in enumerate(fresh) if place not in siblings]
         if usual.resemblance.knows(row):  # else poison that fills the ranks below would be believed
-            growth = self._own_growth(flags, growth)
+            growth = self._own_growth(asked.new, growth)
         _, by_growth = takeover(counted, growth, self.weights.persistence)
         rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
         by_coverage = usual.coverage.p_value(drift.query, passages, rows)
@@ -268,15 +261,9 @@ class Comparison:
             return growth
         return max(growth, (came + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
 
-    def _flagged(
-        self,
-        drift: CanaryDrift,
-        canary: Canary,
-        before: Observation,
-        passages: Sequence[Passage],
-        fresh: Sequence[bool],
-        threshold: float,
-    ) -> CanaryDrift:
+    def _flagged(self, drift: CanaryDrift, asked: Asked, threshold: float) -> CanaryDrift:
+        canary, before, passages, fresh = asked.canary, asked.before, asked.head, asked.fresh
+        assert before is not None  # noqa: S101 - of what is compared
         reasons = self._anomaly(drift)
         p = drift.takeover_p
         taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= threshold
@@ -331,14 +318,12 @@ class Comparison:
         told = f"the answer drifted by {changed:.3f}, and follows the entry at rank {row + 1}"
         return [f"{told}, which is new"]
 
-    def _growth(
-        self, then: Baseline, deep: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
-    ) -> float:
+    def _growth(self, then: Baseline, asked: Sequence[Asked]) -> float:
         """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
         # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
         # shows the growth. Poison that fills these ranks as well aims at a minority of the
         # canaries: a trimmed mean.
-        below = [flags[min(self.k, len(flags) // 2) :] for flags in new]
+        below = [one.new[min(self.k, len(one.new) // 2) :] for one in asked]
         counts = sorted(zip(map(sum, below), map(len, below), strict=True))
         ends = round(TRIMMED * len(counts))
         usual = counts[ends : len(counts) - ends]
@@ -347,10 +332,7 @@ class Comparison:
             # One in two is added, for want of better knowledge of small suites.
             return (came + 1) / (places + 2)
         fresh = {
-            p.id
-            for passages, flags in zip(deep, new, strict=True)
-            for p, is_new in zip(passages[: self.k], flags, strict=False)
-            if is_new
+            p.id for one in asked for p, is_new in zip(one.head, one.fresh, strict=True) if is_new
         }
         added = max(self.size - then.size, len(fresh), 1)
         share = min(added / self.size, 1.0 - 1e-6)

@@ -5,31 +5,27 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragshield_core.findings import printable
 from ragshield_core.tools.canary.passages import Passage
-from ragshield_core.tools.canary.rank_figures import Rule, rule_named
+from ragshield_core.tools.canary.rank_figures import Rule
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-from ragshield_core.tools.canary.shown import figures
+
 
 Weight = Annotated[float, Field(ge=0.0)]
-
-
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
 Threshold = Annotated[float, Field(gt=0.0, le=1.0)]
-
-
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
+# Characters of an id that are shown.
+SHOWN_ID = 60
 # Chunks of one document, closer to each other than this, are no accident of chunking.
 SIBLINGS_APART = 0.8
 
@@ -172,6 +168,31 @@ class CanaryDrift:
     baseline_ids: tuple[str, ...] = ()
     newcomers: tuple[str, ...] = ()
 
+    def figures(self) -> list[tuple[str, str]]:
+        """Return names and values of the figures that there are, as people see them."""
+        rows: list[tuple[str, str]] = [
+            ("flagged", "yes" if self.flagged else "no"),
+            ("anomaly", f"{self.score:.3f}"),
+        ]
+        for name in (
+            *("answer_drift", "answer_cosine", "jaccard", "overlap_at_k", "rank_biased_overlap"),
+            *("takeover", "takeover_p", "resemblance_p", "suspicion_ratio", "suspicion_delta"),
+            *("poison_ratio", "poison_delta"),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                shown = f"{value:+.3f}" if name.endswith("_delta") else f"{value:.3g}"
+                if not name.endswith(("_p", "_delta")):
+                    shown = f"{value:.3f}"
+                rows.append((name.replace("_", " ").replace("overlap at k", "overlap@k"), shown))
+        new = set(self.newcomers)
+        # Each shortened: a long id must not hide the others.
+        ids = (("+" if i in new else "") + printable(i, SHOWN_ID) for i in self.ids)
+        rows.append(("retrieved", ", ".join(ids)))
+        if self.reasons:
+            rows.append(("why", "; ".join(self.reasons)))
+        return rows
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DriftReport:
@@ -234,13 +255,9 @@ class DriftReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but passages as JSON-ready values."""
-        return {
-            "suite": self.suite,
-            "baseline": self.baseline,
-            "k": self.k,
-            "rule": self.rule,
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "passages"}
+        return values | {
             "checked_at": self.checked_at.isoformat(timespec="microseconds"),
-            "growth": self.growth,
             "flagged": len(self.flagged),
             "total": len(self.canaries),
             "still_served": list(self.still_served),
@@ -250,17 +267,14 @@ class DriftReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the report that :meth:`to_dict` wrote."""
+        given = {name: values[name] for name in ("suite", "baseline", "k", "rule", "growth")}
         lists = ("reasons", "ids", "baseline_ids", "newcomers")
         return cls(
-            suite=values["suite"],
-            baseline=values["baseline"],
-            k=values["k"],
-            rule=rule_named(values["rule"]),
+            **given,
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
-            growth=values["growth"],
             still_served=tuple(values["still_served"]),
             canaries=tuple(
-                CanaryDrift(**{**c, **{key: tuple(c[key]) for key in lists}})
+                CanaryDrift(**c | {name: tuple(c[name]) for name in lists})
                 for c in values["canaries"]
             ),
         )
@@ -299,7 +313,7 @@ class DriftReport:
             table.title_justify = "left"
             table.add_column("figure", no_wrap=True)
             table.add_column("value", overflow="fold")
-            for name, value in figures(drift):
+            for name, value in drift.figures():
                 style = "red" if name in ("flagged", "why") and drift.flagged else ""
                 table.add_row(name, Text(printable(value, 400), style=style))
             shown.append(table)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ragshield_core.tools.canary.drift import AnomalyWeights
 from ragshield_core.tools.canary.likeness import alike, echoes_of, newcomers_of, says, words
 from ragshield_core.tools.canary.passages import Passage
+from ragshield_core.tools.canary.suspicions import text_findings
 from ragshield_core.tools.canary.traceback import Suspect, Traceback, origin, text_part
 
 if TYPE_CHECKING:
-    from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
+    from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
     from ragshield_core.tools.canary.storage import Observation
     from ragshield_core.tools.canary.suite import Canary
 
@@ -75,8 +75,7 @@ def trace_drift(
     canaries: Mapping[str, Canary],
     suspicion: Callable[[Passage], float],
     *,
-    findings: Callable[[Passage], Sequence[str]] = lambda _passage: (),
-    weights: AnomalyWeights | None = None,
+    weights: AnomalyWeights,
     top_n: int | None = None,
 ) -> Traceback:
     """Return the newcomers among what flagged canaries retrieve, most responsible first.
@@ -94,8 +93,6 @@ def trace_drift(
         By name, with what is expected of them.
     suspicion
         Of a text, in [0, 1].
-    findings
-        What text detectors say of a suspicious passage.
     weights
         By which canaries were flagged.
     top_n
@@ -112,7 +109,6 @@ def trace_drift(
     something else, such as an expected entry that somebody deleted. What was there at the baseline,
     unchanged, is to blame for nothing.
     """
-    weights = weights if weights is not None else AnomalyWeights()
     found = _appearances(passages, report.k)
     gravest: dict[str, _Blame] = {}
     for name, listed in passages.items():
@@ -120,7 +116,7 @@ def trace_drift(
         if before is None:
             continue
         traced = _Canary(canaries[name], report[name], before, listed, report.k)
-        blames = traced.blames(suspicion, findings, weights)
+        blames = traced.blames(suspicion, weights)
         for entry_id, blame in blames.items():
             if entry_id not in gravest or blame.responsibility > gravest[entry_id].responsibility:
                 gravest[entry_id] = blame
@@ -189,7 +185,6 @@ class _Canary:
     def blames(
         self,
         suspicion: Callable[[Passage], float],
-        findings: Callable[[Passage], Sequence[str]],
         weights: AnomalyWeights,
     ) -> dict[str, _Blame]:
         """Return what the canary holds against each newcomer among its first k places."""
@@ -223,7 +218,7 @@ class _Canary:
             known_blame = blames.get(passage.id)  # retrievers may give one id to several texts
             if known_blame is not None and known_blame.responsibility >= responsibility:
                 continue
-            text_findings = tuple(findings(passage)) if suspicious else ()
+            findings = text_findings(passage) if suspicious else ()
             parts = [f"new at rank {rows[number] + 1}"]
             if taken_over:
                 others = len(group) - 1
@@ -232,13 +227,13 @@ class _Canary:
             parts += [sentence for cause, sentence in SENTENCES.items() if causes[cause] >= TOLD]
             if causes["echo"]:
                 parts.append(f"repeats {echo[number]:.0%} of the query")
-            parts += text_part(suspicious, text_findings)
+            parts += text_part(suspicious, findings)
             blames[passage.id] = _Blame(
                 passage=passage,
                 responsibility=responsibility,
                 why=", ".join(parts),
                 related=tuple(new[member].id for member in group if member != number),
-                findings=text_findings,
+                findings=findings,
             )
         return blames
 

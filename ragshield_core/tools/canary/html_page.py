@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ragshield_core.findings import printable
-from ragshield_core.tools.canary.shown import figures
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
@@ -86,7 +85,7 @@ def html_body(
 def _canary(drift: CanaryDrift) -> str:
     rows = "".join(
         f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>"
-        for name, value in figures(drift)
+        for name, value in drift.figures()
     )
     return (
         f'<details open><summary class="bad">{_escaped(drift.name, 120)}</summary>'
@@ -102,12 +101,7 @@ def _others(report: DriftReport) -> str:
         for d in report.canaries
         if d.name not in shown
     )
-    if not rows:
-        return ""
-    return (
-        "<table><thead><tr><th>flagged</th><th>canary</th><th>anomaly</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
+    return _table("flagged canary anomaly", rows) if rows else ""
 
 
 def _suspects(traceback: Traceback) -> str:
@@ -117,10 +111,12 @@ def _suspects(traceback: Traceback) -> str:
         f"<td>{s.responsibility:.3f}</td><td>{_escaped(s.why)}</td></tr>"
         for s in traceback.candidates[:DRAWN]
     )
-    return (
-        "<table><thead><tr><th>entry</th><th>responsibility</th><th>why</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
+    return _table("entry responsibility why", rows)
+
+
+def _table(columns: str, rows: str) -> str:
+    head = "".join(f"<th>{column}</th>" for column in columns.split())
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _over_time(checks: Sequence[DriftReport]) -> str:

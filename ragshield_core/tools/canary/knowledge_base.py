@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ragshield_core.entries import Batch
-from ragshield_core.findings import Decision
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.passages import Passage, as_passage
 
 if TYPE_CHECKING:
+    from ragshield_core.adapters.guarded import Guarded
     from ragshield_core.quarantine import Quarantine
 
 
@@ -70,9 +70,14 @@ class KnowledgeBase(ABC):
         return None
 
     @property
+    def guarded(self) -> Guarded | None:
+        """The guarded store that holds what is taken out of it; None if it has no guard."""
+        return None
+
+    @property
     def quarantine(self) -> Quarantine | None:
         """Where its guard holds entries; None if it has no guard."""
-        return None
+        return None if self.guarded is None else self.guarded.quarantine
 
 
 class FunctionKnowledgeBase(KnowledgeBase):
@@ -113,25 +118,3 @@ class WritableKnowledgeBase(KnowledgeBase):
     @abstractmethod
     def restore(self, entries: Batch) -> None:
         """Put back entries that were held, under their ids."""
-
-
-class GuardedKnowledgeBase(KnowledgeBase):
-    """A knowledge base with a guard that holds what is taken out, and puts it back."""
-
-    @property
-    @abstractmethod
-    def quarantine(self) -> Quarantine:
-        """Where its guard holds entries."""
-
-    @abstractmethod
-    def recall(
-        self, ids: Sequence[str], decisions: Sequence[Decision], *, by: str
-    ) -> Sequence[str]:
-        """Hold entries for these reasons, one per id, and return the ids of those that left.
-
-        What a person has released before stays.
-        """
-
-    @abstractmethod
-    def release(self, ids: Sequence[str], *, by: str, note: str | None) -> None:
-        """Judge held entries good and put them back."""

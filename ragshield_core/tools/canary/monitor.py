@@ -13,9 +13,9 @@ import numpy as np
 from ragshield_core.arguments import check_type
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CanaryError, EmbedderChangedError
-from ragshield_core.tools.canary.answer_trace import statement_of, trace_answer
+from ragshield_core.tools.canary.answer_trace import trace_answer
 from ragshield_core.tools.canary.compare import Comparison, poison_share
-from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
+from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport
 from ragshield_core.tools.canary.drift_trace import trace_drift, trace_drift_as_source
 from ragshield_core.tools.canary.embedder import PROBES, Embedder, Vectors
 from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
@@ -32,7 +32,7 @@ from ragshield_core.tools.canary.remediation import (
 from ragshield_core.tools.canary.search import Search
 from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.tools.canary.suite import Canary, CanarySuite
-from ragshield_core.tools.canary.suspicions import Suspicions, text_findings
+from ragshield_core.tools.canary.suspicions import Suspicions
 from ragshield_core.tools.canary.text_figures import coverage, word_weights
 from ragshield_core.tools.canary.traceback import Suspect, Traceback
 
@@ -182,8 +182,8 @@ class CanaryMonitor:
     @property
     def _holder(self) -> Holder:
         return Holder(
-            self._knowledge_base,
-            self.quarantine_store,
+            knowledge_base=self._knowledge_base,
+            quarantine=self.quarantine_store,
             embedder=self._embedder,
             remove=self._remove,
             restore=self._restore,
@@ -302,7 +302,17 @@ class CanaryMonitor:
         deep, still_served = self._search(queries, vectors, DEPTH * self.k, without)
         for observation in then.observations.values():
             self._suspicions.remember(observation.revisions, observation.suspicions)
-        growth, canaries = self._compared(then, deep, poisoned)
+        found = [passages[: self.k] for passages in deep]
+        self._suspicions.judge(p for passages in found for p in passages)
+        comparison = Comparison(
+            k=self.k,
+            rule=self.rule,
+            weights=self.weights,
+            size=self._knowledge_base.size(),
+            suspicion=self._suspicions,
+        )
+        answers = self._answers(self.suite.canaries, found)
+        growth, canaries = comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
         return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
@@ -377,7 +387,6 @@ class CanaryMonitor:
             then.observations,
             {canary.name: canary for canary in canaries},
             self._suspicions,
-            findings=text_findings,
             weights=self.weights,
             top_n=top_n,
         )
@@ -401,22 +410,15 @@ class CanaryMonitor:
         --------
         ragshield_core.tools.canary.answer_trace.trace_answer : How responsibility is found.
         """
-        vectors = statement = None
-        if self._embedder is not None:  # asked once: a model takes two texts nearly as fast as one
-            texts = [query, statement_of(query, wrong_answer)]
-            vectors = self._embedder.queries(texts, unit=False)
-            statement = vectors[1] / max(float(np.linalg.norm(vectors[1])), 1e-12)
-            vectors = vectors[:1]
-        passages = self._search([query], vectors, depth).passages[0]
+        passages = self._search([query], self._query_vectors([query]), depth).passages[0]
         self._suspicions.judge(passages)
         return trace_answer(
             query,
             wrong_answer,
             passages,
-            statement=statement,
+            embedder=self._embedder,
             suspicion=self._suspicions,
             since=since,
-            findings=text_findings,
         )
 
     # What is done about it
@@ -476,25 +478,7 @@ class CanaryMonitor:
         """
         return remediate(self, max_entries, by)
 
-    # How it is compared
-
-    def _compared(
-        self,
-        then: Baseline,
-        deep: Sequence[Sequence[Passage]],
-        poisoned: Collection[str] | None,
-    ) -> tuple[float, tuple[CanaryDrift, ...]]:
-        found = [passages[: self.k] for passages in deep]
-        self._suspicions.judge(p for passages in found for p in passages)
-        comparison = Comparison(
-            k=self.k,
-            rule=self.rule,
-            weights=self.weights,
-            size=self._knowledge_base.size(),
-            suspicion=self._suspicions,
-        )
-        answers = self._answers(self.suite.canaries, found)
-        return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
+    # How it is asked
 
     def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
         """Return the vectors of queries, each embedded once."""

@@ -13,11 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 Rule = Literal["ragshield", "notebook"]
 
 
-def rule_named(name: str) -> Rule:
-    """Return the rule that a baseline or check was saved with; one had another name before."""
-    return "ragshield" if name == "ragshield" else "notebook"
-
-
 # Ranks that the growth test looks at; with a persistence of .8, those behind hold 7 % of the weight
 # together, and every pattern of newcomers among so many can be enumerated.
 HEAD = 12

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.knowledge_base import (
-    GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,
 )
 from ragshield_core.tools.canary.passages import Passage, Revision, batch_of
-from ragshield_core.tools.canary.rank_figures import Rule
-from ragshield_core.tools.canary.traceback import SUSPECT_AT, Suspect, Traceback
+from ragshield_core.tools.canary.traceback import SUSPECT_AT, Suspect
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.tools.canary.monitor import CanaryMonitor
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -57,10 +56,11 @@ class Remediation:
         return not (self.after.flagged or self.after.still_served)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Holder:
     """Puts suspects into quarantine and out of a knowledge base, and back.
 
-    Parameters
+    Attributes
     ----------
     knowledge_base
         Where they are.
@@ -72,37 +72,29 @@ class Holder:
         Instead of the knowledge base's own methods.
     """
 
-    def __init__(
-        self,
-        knowledge_base: KnowledgeBase,
-        quarantine: Quarantine,
-        *,
-        embedder: Embedder | None = None,
-        remove: Remove | None = None,
-        restore: Restore | None = None,
-    ) -> None:
-        self._knowledge_base = knowledge_base
-        self._quarantine = quarantine
-        self._embedder = embedder
-        self._remove, self._restore = remove, restore
+    knowledge_base: KnowledgeBase
+    quarantine: Quarantine
+    embedder: Embedder | None
+    remove: Remove | None
+    restore: Restore | None
 
     def hold(self, suspects: Sequence[Suspect], *, by: str = BY) -> tuple[str, ...]:
         """Hold suspects and return the ids of those that are held now.
 
         What a person has released before stays, and so does what has another text by now.
         """
-        there = self._knowledge_base.texts([s.entry_id for s in suspects])
+        there = self.knowledge_base.texts([s.entry_id for s in suspects])
         suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
         # Retrievers may give one id to several texts; the first suspect is the most responsible.
         suspects = [*{s.entry_id: s for s in reversed(suspects)}.values()][::-1]
         if not suspects:
             return ()
         decisions = [_decision(suspect) for suspect in suspects]
-        if self._remove is None and isinstance(self._knowledge_base, GuardedKnowledgeBase):
-            ids = [s.entry_id for s in suspects]
-            return tuple(self._knowledge_base.recall(ids, decisions, by=by))
+        guarded = self.knowledge_base.guarded
+        if self.remove is None and guarded is not None:
+            return guarded.recall([s.entry_id for s in suspects], decisions, by=by)
         batch = self._batch([suspect.passage for suspect in suspects])
-        released = self._quarantine.hold(batch, decisions, by=by)
+        released = self.quarantine.hold(batch, decisions, by=by)
         gone = tuple(i for i in batch.ids if i not in released)
         self._take_out(gone)
         return gone
@@ -111,25 +103,25 @@ class Holder:
         """Judge held entries good and put them back."""
         if not ids:
             return
-        knowledge_base, write = self._knowledge_base, self._restore
-        if write is None and isinstance(knowledge_base, GuardedKnowledgeBase):
-            knowledge_base.release(list(ids), by=by, note=note)
+        knowledge_base, write = self.knowledge_base, self.restore
+        if write is None and knowledge_base.guarded is not None:
+            knowledge_base.guarded.release(list(ids), by=by, note=note)
             return
         if write is None and isinstance(knowledge_base, WritableKnowledgeBase):
             write = knowledge_base.restore
         if write is not None:
             from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
 
-            for batch in batches_of(self._quarantine.vouched(ids, Status.HELD)):
+            for batch in batches_of(self.quarantine.vouched(ids, Status.HELD)):
                 write(batch)
-        self._quarantine.release(ids, by=by, note=note)
+        self.quarantine.release(ids, by=by, note=note)
 
     def _take_out(self, ids: Sequence[str]) -> None:
         """Take what is held out of the knowledge base, as far as it can be written."""
-        if self._remove is not None:
-            self._remove(ids)
-        elif isinstance(self._knowledge_base, WritableKnowledgeBase):
-            left = self._knowledge_base.remove(ids)
+        if self.remove is not None:
+            self.remove(ids)
+        elif isinstance(self.knowledge_base, WritableKnowledgeBase):
+            left = self.knowledge_base.remove(ids)
             if left:
                 logger.warning("%d held entries could not be deleted from the store", len(left))
         elif ids:
@@ -143,31 +135,11 @@ class Holder:
         vectors: Any = [p.vector for p in passages]
         if any(vector is None for vector in vectors):
             texts = [p.text for p in passages]
-            vectors = None if self._embedder is None else self._embedder.documents(texts)
+            vectors = None if self.embedder is None else self.embedder.documents(texts)
         return batch_of(passages, vectors)
 
 
-class Checks(Protocol):
-    """What remediation needs of a monitor."""
-
-    rule: Rule
-
-    def check(self, *, baseline: int | None = None) -> DriftReport:
-        """Ask the canaries again, and keep what comes of it."""
-
-    def compare(
-        self, *, baseline: int | None = None, without: Collection[Revision] = ()
-    ) -> DriftReport:
-        """Ask as if some revisions were not there; nothing is kept."""
-
-    def traceback(self, report: DriftReport) -> Traceback:
-        """Return who is to blame."""
-
-    def quarantine(self, suspects: Sequence[Suspect], *, by: str) -> tuple[str, ...]:
-        """Hold suspects."""
-
-
-def remediate(monitor: Checks, max_entries: int, by: str) -> Remediation:
+def remediate(monitor: CanaryMonitor, max_entries: int, by: str) -> Remediation:
     """Hold suspects until the drift is gone, as :meth:`CanaryMonitor.remediate` says."""
     before = report = monitor.check()
     held: dict[str, Suspect] = {}
@@ -199,7 +171,7 @@ def remediate(monitor: Checks, max_entries: int, by: str) -> Remediation:
 
 
 def _needed(
-    monitor: Checks, trial: Mapping[str, Suspect], report: DriftReport
+    monitor: CanaryMonitor, trial: Mapping[str, Suspect], report: DriftReport
 ) -> dict[str, Suspect]:
     """Return those on trial with which more canaries would be flagged than in a report."""
     needed = dict(trial)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ragshield_core.tools.canary.embedder import Vectors
@@ -20,10 +21,11 @@ class Found(NamedTuple):
     still_served: tuple[str, ...]
 
 
+@dataclass(frozen=True)
 class Search:
     """Searches of a knowledge base that leave out what is held.
 
-    Parameters
+    Attributes
     ----------
     knowledge_base
         What is asked.
@@ -33,10 +35,9 @@ class Search:
         Of how many first places it is said what is held and retrieved nevertheless.
     """
 
-    def __init__(self, knowledge_base: KnowledgeBase, quarantine: Quarantine, shown: int) -> None:
-        self._knowledge_base = knowledge_base
-        self._quarantine = quarantine
-        self._shown = shown
+    knowledge_base: KnowledgeBase
+    quarantine: Quarantine
+    shown: int
 
     def __call__(
         self,
@@ -46,9 +47,9 @@ class Search:
         without: Collection[Revision] = (),
     ) -> Found:
         """Return the k best passages per query, each once, and without some more revisions."""
-        found = self._knowledge_base.search(queries, vectors, k)
+        found = self.knowledge_base.search(queries, vectors, k)
         held = self._held(found)
-        first = (p for passages in found for p in passages[: self._shown])
+        first = (p for passages in found for p in passages[: self.shown])
         still_served = tuple(dict.fromkeys(p.id for p in first if (p.id, p.revision) in held))
         held |= {*without}
         wide = k
@@ -57,7 +58,7 @@ class Search:
             for passages in found
         ):
             wide = 2 * wide + len(held)
-            wider = self._knowledge_base.search(queries, vectors, wide)
+            wider = self.knowledge_base.search(queries, vectors, wide)
             if sum(map(len, wider)) <= sum(map(len, found)):
                 break
             found = wider
@@ -71,16 +72,13 @@ class Search:
     def _held(self, found: Sequence[Sequence[Passage]]) -> set[Revision]:
         """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""
         passages = {(p.id, p.revision): p for listed in found for p in listed}
-        quarantine = self._quarantine
+        quarantine = self.quarantine
         if not passages or not quarantine.exists():
             return set()
-        held = set()
         ids = list(dict.fromkeys(entry_id for entry_id, _ in passages))
         # Of an id, a later revision may be held while the one before is live.
         latest = {i: quarantine.show(i).entry.text for i in quarantine.held_ids(ids)}
-        for revision, passage in passages.items():
-            if latest.get(passage.id) == passage.text:
-                held.add(revision)
+        held = {revision for revision, p in passages.items() if latest.get(p.id) == p.text}
         if not quarantine.count("confirmed"):
             return held
         rest = {p.id: p for revision, p in passages.items() if revision not in held}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ragshield_core.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Vectors
-from ragshield_core.tools.canary.rank_figures import rule_named
+from ragshield_core.tools.canary.rank_figures import Rule
 
 # Of the JSON within a row.
 FORMAT = 1
@@ -45,7 +46,7 @@ class _Baseline(_Base):
     k: Mapped[int]
     fingerprint: Mapped[str | None] = mapped_column(String(32))
     content: Mapped[str] = mapped_column(Text)
-    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # float32: probes, queries, answers
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
 
 
 class _Check(_Base):
@@ -117,7 +118,7 @@ class Baseline:
     version: int
     created_at: dt.datetime
     k: int
-    rule: str
+    rule: Rule
     size: int | None
     probes: Vectors | None
     queries: Vectors | None
@@ -265,36 +266,17 @@ class CanaryStore:
 
 
 def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
-    observations = baseline.observations.values()
-    answers = [o.answer_vector for o in observations if o.answer_vector is not None]
-    parts = [p for p in (baseline.probes, baseline.queries) if p is not None] + [
-        a[None] for a in answers
-    ]
-    vectors = np.vstack(parts).astype("<f4") if parts else np.empty((0, 0), "<f4")
-    content = {
-        "format": FORMAT,
-        "rule": baseline.rule,
-        "size": baseline.size,
-        "dim": int(vectors.shape[1]),
-        "probes": 0 if baseline.probes is None else len(baseline.probes),
-        "queries": 0 if baseline.queries is None else len(baseline.queries),
-        "canaries": [
-            {
-                "name": name,
-                "query": baseline.asked[name],
-                "ids": list(o.ids),
-                "revisions": list(o.revisions),
-                "suspicions": list(o.suspicions),
-                "coverages": list(o.coverages),
-                "answer": o.answer,
-                "has_vector": o.answer_vector is not None,
-                "poison_ratio": o.poison_ratio,
-                "below": [list(pair) for pair in o.below],
-            }
-            for name, o in baseline.observations.items()
-        ],
-    }
-    return content, vectors.tobytes()
+    """Return a baseline as JSON-ready values, and its vectors as the bytes of an npz file."""
+    vectors: dict[str, Any] = {"probes": baseline.probes, "queries": baseline.queries}
+    canaries: list[dict[str, Any]] = []
+    for name, observation in baseline.observations.items():
+        values = asdict(observation)
+        vectors[f"answer {len(canaries)}"] = values.pop("answer_vector")
+        canaries.append({"name": name, "query": baseline.asked[name]} | values)
+    file = io.BytesIO()
+    np.savez(file, **{name: v for name, v in vectors.items() if v is not None})
+    content = {"format": FORMAT, "rule": baseline.rule, "size": baseline.size}
+    return content | {"canaries": canaries}, file.getvalue()
 
 
 def _unpacked(row: _Baseline) -> Baseline:
@@ -305,33 +287,25 @@ def _unpacked(row: _Baseline) -> Baseline:
             f"version of RAGShield reads only format {FORMAT}; set the baseline anew."
         )
         raise CanaryError(msg)
-    dim = content["dim"]
-    vectors = np.frombuffer(row.vectors, dtype="<f4").astype(np.float32)
-    vectors = vectors.reshape(-1, dim) if dim else vectors.reshape(0, 0)
-    start = content["probes"] + content["queries"]
-    answers = iter(vectors[start:])
+    with np.load(io.BytesIO(row.vectors), allow_pickle=False) as file:
+        vectors = dict(file)
     observations, asked = {}, {}
-    for item in content["canaries"]:
-        asked[item["name"]] = item["query"]
-        observations[item["name"]] = Observation(
-            ids=tuple(item["ids"]),
-            revisions=tuple(item["revisions"]),
-            suspicions=tuple(item["suspicions"]),
-            answer=item["answer"],
-            answer_vector=next(answers) if item["has_vector"] else None,
-            poison_ratio=item["poison_ratio"],
-            below=tuple((entry_id, revision) for entry_id, revision in item["below"]),
-            coverages=tuple(item["coverages"]),
-        )
+    for number, item in enumerate(content["canaries"]):
+        name = item.pop("name")
+        asked[name] = item.pop("query")
+        lists = ("ids", "revisions", "suspicions", "coverages")
+        item |= {each: tuple(item[each]) for each in lists}
+        item["below"] = tuple(map(tuple, item["below"]))
+        observations[name] = Observation(**item, answer_vector=vectors.get(f"answer {number}"))
     return Baseline(
         suite=row.suite,
         version=row.version,
         created_at=dt.datetime.fromisoformat(row.created_at),
         k=row.k,
-        rule=rule_named(content["rule"]),
+        rule=content["rule"],
         size=content["size"],
-        probes=vectors[: content["probes"]] if content["probes"] else None,
-        queries=vectors[content["probes"] : start] if content["queries"] else None,
+        probes=vectors.get("probes"),
+        queries=vectors.get("queries"),
         asked=asked,
         observations=observations,
     )

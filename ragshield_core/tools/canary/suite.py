@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CanaryError
 
-# Rounds of k-means for suggestions: cluster centres need not be exact to be covered.
-ROUNDS = 10
-# Entries that suggestions look at; more say little about what the clusters are.
-SAMPLE = 20_000
+# Entries that suggestions have to cover, and of which they choose: more say little about what the
+# subjects are.
+SAMPLE, CANDIDATES = 20_000, 500
 # Characters of a text that a suggestion is cut to, at the end of a sentence if there is one; ends
 # before the least are those of abbreviations, as a rule.
 SUGGESTED, LEAST = 160, 20
@@ -210,14 +208,14 @@ class CanarySuite:
         Parameters
         ----------
         source
-            A knowledge base with vectors: its vectors are parted into n clusters, and the text
-            nearest to each centre, shortened, becomes a canary that expects this entry. Or logged
-            queries, repetitions and all: the most frequent ones are taken, without regard to case
-            and white space.
+            A knowledge base with vectors: of n entries that all others together resemble most, the
+            text, shortened, becomes a canary that expects this entry. Or logged queries,
+            repetitions and all: the most frequent ones are taken, without regard to case and white
+            space.
         n
             How many at most.
         seed
-            Of the clusters' first centres.
+            Of the entries that are looked at, if there are many.
 
         Notes
         -----
@@ -274,7 +272,7 @@ def _canary(item: str | dict[str, Any] | Canary, row: int) -> Canary:
 
 
 def _covering(batch: Batch, n: int, seed: int) -> list[Canary]:
-    """Return a canary for the entry nearest to each of n cluster centres."""
+    """Return canaries for n entries that all others resemble most, chosen one after the other."""
     rows = np.array([row for row, text in enumerate(batch.texts) if text.strip()], dtype=np.intp)
     if not batch.dim or not rows.size:
         msg = "the knowledge base has no entry with text and vector; pass logged queries instead."
@@ -283,38 +281,16 @@ def _covering(batch: Batch, n: int, seed: int) -> list[Canary]:
     if rows.size > SAMPLE:
         rows = np.sort(rng.choice(rows, SAMPLE, replace=False))
     vectors = batch.embeddings[rows]
-    centres = _centres(vectors, min(n, rows.size), rng)
-    nearest = dict.fromkeys(rows[np.argmax(vectors @ centres.T, axis=0)].tolist())
-    by_query = {_shortened(batch.texts[row]): row for row in nearest}
+    candidates = rng.permutation(rows.size)[:CANDIDATES]
+    similarities = vectors[candidates] @ vectors.T
+    chosen: dict[int, None] = {}
+    nearest = np.full(rows.size, -1.0, dtype=np.float32)
+    for _ in range(n):
+        taken = int(np.argmax(np.maximum(similarities, nearest).sum(axis=1, dtype=np.float64)))
+        nearest = np.maximum(nearest, similarities[taken])
+        chosen[int(rows[candidates[taken]])] = None
+    by_query = {_shortened(batch.texts[row]): row for row in chosen}
     return [Canary(query=q, expected_entries=(batch.ids[r],)) for q, r in by_query.items()]
-
-
-def _centres(vectors: NDArray[np.float32], n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return n unit centres by spherical k-means, first centres spread as by k-means++.
-
-    Of several candidates for each the one that leaves the least distance is taken: a single draw
-    now and then leaves two clusters to one centre.
-    """
-    chosen = [int(rng.integers(len(vectors)))]
-    best = vectors @ vectors[chosen[0]]
-    trials = 2 + int(np.log(n))
-    for _ in range(n - 1):
-        distance = np.maximum(0.0, 1.0 - best.astype(np.float64))
-        total = distance.sum()
-        odds = distance / total if total > 0.0 else None
-        candidates = rng.choice(len(vectors), size=trials, p=odds)
-        nearer = np.maximum(best[:, None], vectors @ vectors[candidates].T)
-        taken = int(np.argmax(nearer.sum(axis=0, dtype=np.float64)))
-        chosen.append(int(candidates[taken]))
-        best = nearer[:, taken]
-    centres = vectors[chosen]
-    for _ in range(ROUNDS):
-        nearest = np.argmax(vectors @ centres.T, axis=1)
-        sums = np.zeros_like(centres)
-        np.add.at(sums, nearest, vectors)
-        norms = np.linalg.norm(sums, axis=1, keepdims=True)
-        centres = np.where(norms > 0.0, sums / np.maximum(norms, 1e-12), centres)
-    return np.asarray(centres, dtype=np.float32)
 
 
 def _shortened(text: str) -> str:

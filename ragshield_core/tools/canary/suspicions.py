@@ -39,8 +39,11 @@ class Suspicions:
         """Judge texts that were not judged before, all at once."""
         new = {p.revision: p.text for p in passages if p.revision not in self._known}
         if new:
-            judge = notebook_suspicions if self._rule == "notebook" else text_suspicions
-            self.remember(new, judge(list(new.values())))
+            texts = list(new.values())
+            of_notebook = self._rule == "notebook"
+            self.remember(
+                new, map(notebook_suspicion, texts) if of_notebook else text_suspicions(texts)
+            )
 
     def remember(self, revisions: Iterable[str], suspicions: Iterable[float]) -> None:
         """Take over what was judged before, as a baseline has it."""
@@ -56,19 +59,14 @@ def text_suspicions(texts: Sequence[str]) -> list[float]:
     return [saturated(int(n)) for n in hits]
 
 
-def text_findings(passage: Passage) -> list[str]:
+def text_findings(passage: Passage) -> tuple[str, ...]:
     """Return what those detectors say of a passage, a sentence each."""
     batch = Batch.of(ids=["0"], texts=[passage.text], embeddings=None)
-    return [
+    return tuple(
         detector.explain(batch, [0])[0].sentence
         for detector in _text_detectors()
         if detector.score(batch)[0] > detector.default_threshold
-    ]
-
-
-def notebook_suspicions(texts: Sequence[str]) -> list[float]:
-    """Return the notebook's suspicions."""
-    return [notebook_suspicion(text) for text in texts]
+    )
 
 
 @cache

@@ -43,7 +43,6 @@ class UsualCoverage:
         for row, observation in zip(self._table, then.observations.values(), strict=True):
             known = observation.coverages[:k]
             row[: len(known)] = known
-        self._by_rows: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def p_value(self, query: str, passages: Sequence[Passage], rows: Sequence[int]) -> float:
         """Return how probable it is that newcomers hold so much of a query under mere growth.
@@ -65,10 +64,8 @@ class UsualCoverage:
 
     def _usual(self, rows: tuple[int, ...]) -> NDArray[np.float64]:
         """Return the baseline's means over some rows, in order, of canaries with all of them."""
-        if rows not in self._by_rows:
-            means = self._table[:, list(rows)].mean(axis=1)
-            self._by_rows[rows] = np.sort(means[~np.isnan(means)])
-        return self._by_rows[rows]
+        means = self._table[:, list(rows)].mean(axis=1)
+        return np.sort(means[~np.isnan(means)])
 
 
 class UsualResemblance:

@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.errors import (
     CalibrationError,
     QuarantineError,
@@ -41,7 +42,6 @@ from ragshield_core.tools.review.desk import (
     Action,
     ConflictError,
     Desk,
-    LiveStore,
     Outcome,
     TakenBack,
     WholeCase,
@@ -71,7 +71,7 @@ Page = Callable[["_Visit"], Response]
 
 
 def review_app(
-    store: LiveStore | Quarantine,
+    store: Guarded | Quarantine,
     *,
     authenticate: Authenticate | None = None,
     token: str | None = None,
@@ -188,8 +188,10 @@ class _Visit:
         given = self.request.query_params.get(name, "")
         return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else default  # noqa: PLR2004
 
-    def to(self, name: str, **path: Any) -> RedirectResponse:
-        """Return an answer that leads to another page."""
+    def to(self, name: str, *, told: str | None = None, **path: Any) -> RedirectResponse:
+        """Return an answer that leads to another page, and what is told there."""
+        if told is not None:
+            self.session["told"] = told
         return RedirectResponse(self.request.url_for(name, **path).path, status_code=303)
 
 
@@ -347,7 +349,8 @@ class _Pages:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
-        self._remember(visit, outcome)
+        self._tell(visit, outcome)
+        self._can_undo(visit, outcome)
         if action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed:
             return visit.to("case", number=case.number)
         waits = self._case(case.number).n_waiting
@@ -366,22 +369,20 @@ class _Pages:
         key, by = str(visit.form.get("source", "")), visit.reviewer.name
         asked = {key_of(one.source): one for one in open_questions(self.desk.quarantine, store)}
         if key not in asked:
-            visit.session["told"] = "Nothing was done: this source is not asked about any more."
-            return visit.to("queue")
+            return visit.to(
+                "queue", told="Nothing was done: this source is not asked about any more."
+            )
         source = asked[key].source
         named = "What names no source" if source is None else f"Source {printable(source, 80)!r}"
         if choice == "keep":
             store.keep_holding(source, by=by)
-            visit.session["told"] = f"{named}: what is held stays held."
-            return visit.to("queue")
+            return visit.to("queue", told=f"{named}: what is held stays held.")
         try:
             released = store.adopt_source(source, by=by)
         except (QuarantineError, ValueError) as error:
-            visit.session["told"] = printable(str(error), 500)
-            return visit.to("queue")
+            return visit.to("queue", told=printable(str(error), 500))
         told = f"{named} is adopted; {_entries(len(released))} released into the store."
-        visit.session["told"] = told
-        return visit.to("queue")
+        return visit.to("queue", told=told)
 
     def undo(self, visit: _Visit) -> Response:
         """Take the latest decision back."""
@@ -390,15 +391,13 @@ class _Pages:
             return self.progress(visit, 409, FIRST)
         undoable = list(visit.session.get("undo", []))
         if not undoable:
-            visit.session["told"] = "There is nothing to take back in this session."
-            return visit.to("queue")
+            return visit.to("queue", told="There is nothing to take back in this session.")
         first, last = map(int, undoable.pop())
         visit.session["undo"] = undoable
         try:
             return self._step(visit, TakenBack(lines=(first, last), at=first - 1), None)
         except QuarantineError as error:
-            visit.session["told"] = printable(str(error), 300)
-        return visit.to("queue")
+            return visit.to("queue", told=printable(str(error), 300))
 
     # What takes longer than a request should
 
@@ -434,7 +433,7 @@ class _Pages:
         if isinstance(running, TakenBack):
             undo = [*visit.session.get("undo", []), list(running.lines)]
             visit.session["undo"] = undo[-REMEMBERED:]
-            visit.session["told"] = f"Stopped: {_waiting_again(running.n_done)}"
+            return visit.to("queue", told=f"Stopped: {_waiting_again(running.n_done)}")
         return visit.to("queue")
 
     def _step(self, visit: _Visit, running: WholeCase | TakenBack, note: str | None) -> Response:
@@ -449,8 +448,7 @@ class _Pages:
             if not taken.n_done:
                 msg = "there is nothing to take back: it was taken back, or decided anew, since."
                 raise QuarantineError(msg)
-            session["told"] = _waiting_again(taken.n_done)
-            return visit.to("queue")
+            return visit.to("queue", told=_waiting_again(taken.n_done))
         whole = self.desk.go_on(running, by=by, note=note, seconds=STEP)
         self._can_undo(visit, whole)
         if not whole.finished:
@@ -536,8 +534,9 @@ class _Pages:
             )
         except RuleError as error:
             return self.rules(visit, 400, printable(str(error), 500))
-        visit.session["told"] = f"Rule {rule.number} is in force; what is held already stays held."
-        return visit.to("rules")
+        return visit.to(
+            "rules", told=f"Rule {rule.number} is in force; what is held already stays held."
+        )
 
     def revoke_rule(self, visit: _Visit) -> Response:
         """Take a rule back."""
@@ -548,8 +547,7 @@ class _Pages:
             Rules(self.desk.quarantine).revoke(number, by=visit.reviewer.name, reason=reason)
         except RuleError as error:
             return self.rules(visit, 409, printable(str(error), 500))
-        visit.session["told"] = f"Rule {number} counts no more."
-        return visit.to("rules")
+        return visit.to("rules", told=f"Rule {number} counts no more.")
 
     def feedback(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show what decisions say of detectors and sources, and thresholds by them."""
@@ -583,8 +581,9 @@ class _Pages:
             apply(seen, by=visit.reviewer.name, note=note)
         except (CalibrationError, StalePreviewError) as error:
             return self.feedback(visit, 409, printable(str(error), 500))
-        visit.session["told"] = "Released entries count in the thresholds now; what waits waits on."
-        return visit.to("feedback")
+        return visit.to(
+            "feedback", told="Released entries count in the thresholds now; what waits waits on."
+        )
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
         """Show how guard and quarantine stand."""
@@ -656,10 +655,6 @@ class _Pages:
     def _may_decide(self, visit: _Visit) -> None:
         if visit.reviewer.role is not Role.DECIDE:
             raise HTTPException(403, "You may look, and not decide; nothing was done.")
-
-    def _remember(self, visit: _Visit, outcome: Outcome) -> None:
-        self._tell(visit, outcome)
-        self._can_undo(visit, outcome)
 
     def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
         told = f"{before}{_entries(outcome.n_done)} {DONE[outcome.action]}."

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.entries import Batch
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import Decision, Finding, Verdict, by_strength, printable
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.tools.review.cases import Case, Cases
-from ragshield_core.tools.review.desk import LiveStore
 from ragshield_core.tools.review.marking import (
     SHOWN,
     Change,
@@ -90,18 +91,13 @@ class Shown:
         return self.held.status is Status.HELD
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Square:
+class Square(NamedTuple):
     """Similarity of two entries of a group, in a drawing."""
 
     row: int
     column: int
     similarity: float
-
-    @property
-    def tone(self) -> int:
-        """From 0, strangers, to 9, copies: a tenth of the similarity above one half each."""
-        return int(np.clip((self.similarity - 0.5) * 20, 0, 9))
+    tone: int  # from 0, strangers, to 9, copies: a tenth of the similarity above one half each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +122,7 @@ class CaseView:
 
 
 def case_view(
-    quarantine: Quarantine, store: LiveStore | None, case: Case, offset: int = 0
+    quarantine: Quarantine, store: Guarded | None, case: Case, offset: int = 0
 ) -> CaseView:
     """Return the contents of the page of a case.
 
@@ -144,7 +140,8 @@ def case_view(
     held = Cases(quarantine).members(case.number, limit=PAGE, offset=offset)
     ids = [one.id for one in held]
     remarks: list[str] = []
-    older, neighbors = _older(quarantine, held), _no_neighbors(held)
+    older = _older(quarantine, held)
+    neighbors: list[Sequence[Neighbor]] = [()] * len(held)
     taken: list[Takeover] = []
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
@@ -220,13 +217,9 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
     return found
 
 
-def _no_neighbors(held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
-    return [() for _ in held]
-
-
-def _neighbors(store: LiveStore, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
+def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
     """Return the entries of the store that are nearest to each held one."""
-    found = _no_neighbors(held)
+    found: list[Sequence[Neighbor]] = [()] * len(held)
     rows = [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
     if not rows:
         return found
@@ -261,8 +254,9 @@ def _squares(vectors: Sequence[NDArray[np.float32]]) -> list[Square]:
     rows = np.stack(vectors).astype(np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     alike = rows @ rows.T
+    tones = np.clip((alike - 0.5) * 20, 0, 9).astype(int)
     return [
-        Square(row=i, column=j, similarity=float(alike[i, j]))
+        Square(row=i, column=j, similarity=float(alike[i, j]), tone=int(tones[i, j]))
         for i in range(len(rows))
         for j in range(len(rows))
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,26 +181,17 @@ class Cases:
         with self._quarantine.database.read() as session:
             return self._show(session, number)
 
-    def members(
-        self,
-        number: int,
-        *,
-        status: Status | str | None = None,
-        limit: int = LIMIT,
-        offset: int = 0,
-    ) -> tuple[HeldEntry, ...]:
+    def members(self, number: int, *, limit: int = LIMIT, offset: int = 0) -> tuple[HeldEntry, ...]:
         """Return a page of the entries of a case, those that wait first, then as they came.
 
         How many wait is taken from the case: of a million nobody counts them. Where that is no
         longer so, because somebody decides of them at the moment or the database was changed past
-        ragshield, a page may lack entries or have some of the next, but none of another status.
+        ragshield, a page may lack entries or have some of the next.
 
         Parameters
         ----------
         number
             Of the case.
-        status
-            Only entries that stand so; ``None`` for all.
         limit, offset
             A page.
 
@@ -211,22 +202,18 @@ class Cases:
         """
         with self._quarantine.database.read() as session:
             case = self._show(session, number)
-            n_waiting = 0 if status not in (None, Status.HELD) else case.n_waiting
             numbers: list[int] = []
-            if offset < n_waiting:
+            if offset < case.n_waiting:
                 waiting = self._waiting(session, case).offset(offset)
-                numbers += session.scalars(waiting.limit(min(limit, n_waiting - offset)))
-            if status != Status.HELD and len(numbers) < limit:
+                numbers += session.scalars(waiting.limit(min(limit, case.n_waiting - offset)))
+            if len(numbers) < limit:
                 others = select(MemberRow.number).where(*self._of(case.number))
-                if status is not None:
-                    others = others.where(self._stands((Status(status),)))
-                elif n_waiting:
-                    others = others.where(~self._stands((Status.HELD,)))
+                if case.n_waiting:
+                    others = others.where(~self._waits())
                 others = others.order_by(MemberRow.number).limit(limit - len(numbers))
-                numbers += session.scalars(others.offset(max(0, offset - n_waiting)))
+                numbers += session.scalars(others.offset(max(0, offset - case.n_waiting)))
         # Only now what is long.
-        found = self.entries(numbers).values()
-        return tuple(one for one in found if status in (None, one.status))
+        return tuple(self.entries(numbers).values())
 
     def places(
         self, number: int, *, after: int = 0, until: int, limit: int = LIMIT
@@ -414,18 +401,17 @@ class Cases:
         if case.n_waiting == case.n_members:
             return members
         if case.n_members <= self._n_waiting(session):
-            return members.where(self._stands((Status.HELD,)))
+            return members.where(self._waits())
         query = select(HeldRow.number).where(
             HeldRow.namespace == self._quarantine.namespace, HeldRow.status == Status.HELD
         )
-        query = query.where(exists().where(*of_case))
-        return query.order_by(HeldRow.number)
+        return query.where(exists().where(*of_case)).order_by(HeldRow.number)
 
     @staticmethod
-    def _stands(statuses: Collection[Status]) -> ColumnElement[bool]:
-        """Return the condition that a member stands so."""
-        standing = checked(HeldRow.status).in_(statuses)
-        return exists().where(HeldRow.number == MemberRow.number, standing)
+    def _waits() -> ColumnElement[bool]:
+        """Return the condition that a member waits."""
+        held = checked(HeldRow.status) == Status.HELD
+        return exists().where(HeldRow.number == MemberRow.number, held)
 
     def _sees(self, row: CaseRow) -> bool:
         return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.database import DEFAULT_URL
-from ragshield_core.errors import ConfigurationError, QuarantineError
+from ragshield_core.errors import ConfigurationError
 from ragshield_core.findings import printable
-from ragshield_core.quarantine import Quarantine
-from ragshield_core.settings.objects import modules_here, named_object
+from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.options import Into, Place, live_store, takes
 
 if TYPE_CHECKING:
-    from ragshield_core.tools.review.desk import LiveStore
+    from ragshield_core.adapters.guarded import Guarded
+    from ragshield_core.quarantine import Quarantine
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = 8642
@@ -24,22 +24,11 @@ PORT = 8642
 TOKEN_BYTES = 24
 
 
-def review_command(  # noqa: PLR0913 - options of a command
+@takes(Place)
+def review_command(
+    place: Place,
     *,
-    database: Annotated[
-        str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
-    ] = DEFAULT_URL,
-    namespace: Annotated[str, typer.Option(help="Of the tenant.")] = "default",
-    store: Annotated[
-        str | None, typer.Option(help="Only what is held for the store of that name.")
-    ] = None,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="module:object of your guarded store, or a factory of one: what is released is "
-            "back at once. Without it, at the next ingest."
-        ),
-    ] = None,
+    into: Into = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535)] = PORT,
     two_persons: Annotated[
@@ -72,17 +61,12 @@ def review_command(  # noqa: PLR0913 - options of a command
             "an application that has TLS."
         )
         raise ConfigurationError(msg)
-    reviewed: Quarantine | LiveStore
+    reviewed: Quarantine | Guarded
     if into is not None:
         with modules_here():
-            reviewed = _live(into)
+            reviewed = live_store(into, "guard", "quarantine", "release", "standing")
     else:
-        reviewed = Quarantine(database, namespace=namespace, store=store)
-        if not reviewed.exists():
-            msg = (
-                f"{reviewed!r} does not exist: nothing was ever held there, or --database is wrong."
-            )
-            raise QuarantineError(msg)
+        reviewed = place.opened()
     token = secrets.token_urlsafe(TOKEN_BYTES)
     app = review_app(
         reviewed,
@@ -106,14 +90,3 @@ def review_command(  # noqa: PLR0913 - options of a command
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
-
-
-def _live(name: str) -> LiveStore:
-    found = named_object(name)
-    if isinstance(found, Quarantine) or not all(
-        hasattr(found, method) for method in ("guard", "quarantine", "release", "standing")
-    ):
-        msg = f"{name!r} is a {type(found).__name__}, expected a guarded store or index."
-        raise ConfigurationError(msg)
-    store: LiveStore = found
-    return store

@@ -6,15 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ragshield_core.entries import Batch
 from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Verdict
-from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Case, Cases, Place
+
+if TYPE_CHECKING:
+    from ragshield_core.adapters.guarded import Guarded
 
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
 # a request, or for a write of theirs, shall not wait for long.
@@ -38,49 +39,6 @@ class Action(StrEnum):
         if self is Action.REOPEN:
             return Status.RELEASED, Status.CONFIRMED
         return (Status.HELD,)
-
-
-class LiveStore(Protocol):
-    """A guarded store, of either framework, into which entries are released."""
-
-    @property
-    def guard(self) -> Guard:
-        """Its guard."""
-        ...
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """The quarantine, as the store sees it."""
-        ...
-
-    def release(self, ids: Sequence[str], *, by: str, note: str | None = None) -> object:
-        """Put held entries into the store."""
-        ...
-
-    def recall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str,
-        note: str | None = None,
-    ) -> object:
-        """Take entries out of the store and into quarantine."""
-        ...
-
-    def standing(self, ids: Sequence[str]) -> Batch:
-        """Return entries as the store has them."""
-        ...
-
-    def adopt_source(
-        self, source: str | None, *, by: str, note: str | None = None
-    ) -> Sequence[HeldEntry]:
-        """Take thresholds for a source, and release what comes free."""
-        ...
-
-    def keep_holding(self, source: str | None, *, by: str) -> None:
-        """Close the question about a source."""
-        ...
 
 
 class ConflictError(Exception):
@@ -179,7 +137,7 @@ class Desk:
     """
 
     def __init__(
-        self, quarantine: Quarantine, store: LiveStore | None = None, *, two_persons: bool = False
+        self, quarantine: Quarantine, store: Guarded | None = None, *, two_persons: bool = False
     ) -> None:
         self.quarantine, self.store, self.two_persons = quarantine, store, two_persons
 

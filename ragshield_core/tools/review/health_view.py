@@ -6,29 +6,19 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.database.read_only import read_only
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.growth.status import Status as Standing
 from ragshield_core.knowledge.standing import status_of
 from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
-from ragshield_core.tools.evaluate.rates import exact_interval
+from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.desk import LiveStore
 from ragshield_core.tools.review.takeovers import Suite, suites
 
 # Days of which the page shows how many entries were held.
 DAYS = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """A share with its interval of 95 %."""
-
-    count: int
-    total: int
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +34,7 @@ class Health:
     by_day
         Entries held on each of the last ``DAYS`` days, the earliest first; empty before any was.
     good
-        Of what people have decided, what was good: of all that is held, about as many are.
+        Share of what people have decided that was good: of all that is held, about as many are.
     whole
         Whether cases count what waits.
     head
@@ -60,7 +50,7 @@ class Health:
     why_not: str
     counts: Mapping[str, int]
     by_day: Sequence[tuple[str, int]]
-    good: Share | None
+    good: Interval | None
     whole: bool
     head: str
     suites: Sequence[Suite] = ()
@@ -68,17 +58,14 @@ class Health:
     n_since: int = 0
 
 
-def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
+def health_view(quarantine: Quarantine, store: Guarded | None) -> Health:
     """Return how guard and quarantine stand; changes nothing."""
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
     counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
     days = _latest(Cases(quarantine).by_day(DAYS)) if there else []
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
-    good = None
-    if judged:
-        within = exact_interval(counts[Status.RELEASED], judged)
-        good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
+    good = exact_interval(counts[Status.RELEASED], judged) if judged else None
     verified = quarantine.log.verification() if there else Unverified.NEVER
     n_since = 0
     if isinstance(verified, Verified):
@@ -104,7 +91,7 @@ def _latest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return [(day, counts.get(day, 0)) for day in days] if counts else []
 
 
-def _standing(quarantine: Quarantine, store: LiveStore | None) -> tuple[Standing | None, str]:
+def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[Standing | None, str]:
     try:
         if store is not None:
             return store.guard.status(), ""

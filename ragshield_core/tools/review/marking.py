@@ -5,11 +5,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from html.parser import HTMLParser
 from typing import Literal, NamedTuple
 
 from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.findings import Finding, printable
+from ragshield_core.tools.audit.readers.text_folder import shown_in
 
 # Characters of a text that are shown at once.
 SHOWN = 4_000
@@ -114,28 +114,6 @@ def invisible(character: str) -> bool:
     return unicodedata.category(character) in GLYPHLESS or character in SELECTORS
 
 
-class _Reader(HTMLParser):
-    """Keeps what a page shows of its text."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.shown: list[str] = []
-        self._skipping = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - as it is called
-        self._skipping += tag in ("script", "style", "template")
-        if tag in ("p", "br", "div", "li", "tr", "h1", "h2", "h3"):
-            self.shown.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("script", "style", "template"):
-            self._skipping = max(0, self._skipping - 1)
-
-    def handle_data(self, data: str) -> None:
-        if not self._skipping:
-            self.shown.append(data)
-
-
 def rendered(text: str) -> str | None:
     """Return the text as the page renders it, or ``None`` if that is the same.
 
@@ -149,10 +127,7 @@ def rendered(text: str) -> str | None:
             kept.append(begin[last:first])
             last = end
     kept.append(begin[last:])
-    reader = _Reader()
-    reader.feed("".join(kept))
-    reader.close()
-    shown = "".join(c for c in "".join(reader.shown) if not invisible(c)).strip()
+    shown = "".join(c for c in shown_in("".join(kept)) if not invisible(c)).strip()
     return None if shown.split() == begin.split() else shown[:SHOWN]
 
 

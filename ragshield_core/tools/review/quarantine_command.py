@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
 
@@ -15,21 +15,23 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import select
 
 from ragshield_core.errors import ConfigurationError, QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
-from ragshield_core.quarantine import (
-    DEFAULT_URL,
-    HeldEntry,
-    Narrowing,
-    Quarantine,
-    Status,
-    metadata_json,
-)
+from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
-from ragshield_core.quarantine.tables import HeldRow
-from ragshield_core.settings.objects import modules_here, named_object
+from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.options import (
+    AsJson,
+    By,
+    Into,
+    Note,
+    Place,
+    Tenant,
+    completed,
+    live_store,
+    takes,
+)
 from ragshield_core.tools.review.cases import Case, Cases, Order
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 
@@ -62,194 +64,169 @@ class Which(StrEnum):
     ALL = "all"
 
 
-def _there(context: typer.Context) -> Quarantine | None:
-    """Return the quarantine that a command being typed is about, if it is there."""
-    said = context.params
-    url = said.get("database") or os.environ.get("RAGSHIELD_DATABASE") or DEFAULT_URL
-    quarantine = Quarantine(url, namespace=said.get("namespace") or "default")
-    return quarantine if quarantine.exists() else None
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The options of commands that list: which rows, and how they are shown."""
+
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT
+    offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0
+    as_json: AsJson = False
+
+    def show(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int
+    ) -> None:
+        """Print a table, and how many of a count of rows come after those that it shows."""
+        table = _table(title, columns, rows)
+        shown = self.offset + len(table.rows)
+        if count > shown:
+            table.caption = f"and {count - shown} more: --limit, or --offset {shown}"
+        console.print(table)
 
 
-def _completed(names: Callable[[Quarantine], Sequence[str]]) -> Any:
-    """Return a completion of names for the shell; without a database, it offers none."""
-
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
-        try:
-            quarantine = _there(context)
-            found = () if quarantine is None else names(quarantine)
-        except RAGShieldError:
-            return []
-        return [name for name in found if name.startswith(incomplete) and name.isprintable()]
-
-    return complete
+def _detectors(quarantine: Quarantine) -> Sequence[str]:
+    return Cases(quarantine).detectors()
 
 
-def _namespaces(quarantine: Quarantine) -> Sequence[str]:
-    """Return the namespaces of the database in which anything is or was held."""
-    query = select(HeldRow.namespace).distinct().order_by(HeldRow.namespace)
-    with quarantine.database.read() as session:
-        return session.scalars(query).all()
+@dataclass(frozen=True, kw_only=True)
+class Narrowed:
+    """The options by which lists are narrowed."""
+
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            help="Only what it has found.",
+            autocompletion=completed(_detectors),
+        ),
+    ] = None
+    source: Annotated[str | None, typer.Option(help="Only what claims to be of that lineage.")] = (
+        None
+    )
+    search: Annotated[
+        str | None,
+        typer.Option(help="Only what this is in: the id, or the beginning of the text."),
+    ] = None
 
 
-Database = Annotated[
-    str,
-    typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL."),
-]
-Namespace = Annotated[
-    str,
-    typer.Option(help="Of the tenant.", autocompletion=_completed(_namespaces)),
-]
-Store = Annotated[str | None, typer.Option(help="Only what is held for the store of that name.")]
-IdsOrCase = Annotated[list[str] | None, typer.Argument(help="Ids of entries; or --case.")]
-OfCase = Annotated[int | None, typer.Option("--case", help="The whole case of that number.")]
-InCase = Annotated[int | None, typer.Option("--case", help="Only what is in that case.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a whole case is decided.")]
-By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
-Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Limit = Annotated[int, typer.Option(min=0, help="Rows to show.")]
-Offset = Annotated[int, typer.Option(min=0, help="Rows to skip.")]
-DetectorName = Annotated[
-    str | None,
-    typer.Option(
-        "--detector",
-        help="Only what it has found.",
-        autocompletion=_completed(lambda one: Cases(one).detectors()),
-    ),
-]
-Source = Annotated[str | None, typer.Option(help="Only what claims to be of that lineage.")]
-Search = Annotated[
-    str | None, typer.Option(help="Only what this is in: the id, or the beginning of the text.")
-]
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The options of a decision: of which entries, by whom, and why."""
+
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of entries; or --case.")] = None
+    case: Annotated[int | None, typer.Option(help="The whole case of that number.")] = None
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before a whole case is decided.")
+    ] = False
+    by: By = "cli"
+    note: Note = None
 
 
 @quarantine_app.command("list")
-def list_held(  # noqa: PLR0913 - options of a command
+@takes(Place, Narrowed, Rows)
+def list_held(
+    place: Place,
+    narrowed: Narrowed,
+    rows: Rows,
     *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
     status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
-    detector: DetectorName = None,
-    source: Source = None,
     since: Annotated[
         dt.datetime | None, typer.Option(formats=DATES, help="Only what was held since, UTC.")
     ] = None,
-    case: InCase = None,
-    search: Search = None,
-    limit: Limit = LIMIT,
-    offset: Offset = 0,
-    as_json: AsJson = False,
+    case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
 ) -> None:
     """Show what is held, oldest first."""
-    quarantine = _opened(database, namespace, store)
+    quarantine = place.opened()
     number = None if case is None else Cases(quarantine).show(case).number
-    narrowing = Narrowing(detector=detector, source=source, since=since, case=number, search=search)
-    found = quarantine.list(status, narrowing=narrowing, limit=limit, offset=offset)
+    narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
+    found = quarantine.list(status, narrowing=narrowing, limit=rows.limit, offset=rows.offset)
     cases = Cases(quarantine).numbers_of(found)
-    if as_json:
+    if rows.as_json:
         _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
         return
     count = quarantine.count(status, narrowing=narrowing)
-    columns = ("entry", "case", "store", "label", "since", "by", "why")
-    table = _table(f"{count} entries {status}", columns)
-    for held in found:
-        row = (
-            *(held.id, str(cases.get(held.number, "")), _store(held.store)),
-            *(held.entry.label or "", _minute(held.held_at), held.held_by, _why(held)),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    _tell_rest(table, count, offset, len(found))
-    console.print(table)
+    rows.show(
+        f"{count} entries {status}",
+        ("entry", "case", "store", "label", "since", "by", "why"),
+        (
+            (
+                *(held.id, str(cases.get(held.number, "")), _store(held.store)),
+                *(held.entry.label or "", _minute(held.held_at), held.held_by, _why(held)),
+            )
+            for held in found
+        ),
+        count,
+    )
 
 
 @quarantine_app.command("cases")
-def list_cases(  # noqa: PLR0913 - options of a command
+@takes(Place, Narrowed, Rows)
+def list_cases(
+    place: Place,
+    narrowed: Narrowed,
+    rows: Rows,
     *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
     status: Annotated[Which, typer.Option(help="Only those.")] = Which.WAITING,
-    detector: DetectorName = None,
-    source: Source = None,
-    search: Search = None,
     order: Annotated[Order, typer.Option(help="Which come first.")] = Order.SEVERITY,
-    limit: Limit = LIMIT,
-    offset: Offset = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Show what waits in cases: entries that are judged together, one decision each."""
-    cases = Cases(_opened(database, namespace, store))
+    cases = Cases(place.opened())
     found, count, offset = cases.page(
         waiting={Which.WAITING: True, Which.DECIDED: False}.get(status),
-        detector=detector,
-        source=source,
-        search=search,
+        **asdict(narrowed),
         order=order,
-        limit=limit,
-        offset=offset,
+        limit=rows.limit,
+        offset=rows.offset,
     )
-    if as_json:
+    if rows.as_json:
         _print_json([_case_summary(case) for case in found])
         return
     begins = cases.beginnings([case.number for case in found])
-    columns = ("case", "waiting", "of", "one clean in", "found by", "source", "since", "begins")
-    table = _table(f"{count} cases", columns)
-    for case in found:
-        row = (
-            *(str(case.number), str(case.n_waiting), str(case.n_members), _one_in(case)),
-            *(", ".join(case.detectors) or "a person", case.source or ""),
-            *(_minute(case.opened_at), printable(begins.get(case.number, ""), BEGINNING)),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    _tell_rest(table, count, offset, len(found))
-    console.print(table)
+    replace(rows, offset=offset).show(
+        f"{count} cases",
+        ("case", "waiting", "of", "one clean in", "found by", "source", "since", "begins"),
+        (
+            (
+                *(str(case.number), str(case.n_waiting), str(case.n_members), _one_in(case)),
+                *(", ".join(case.detectors) or "a person", case.source or ""),
+                *(_minute(case.opened_at), printable(begins.get(case.number, ""), BEGINNING)),
+            )
+            for case in found
+        ),
+        count,
+    )
 
 
 @quarantine_app.command("show-case")
+@takes(Place, Rows)
 def show_case(
-    number: Annotated[int, typer.Argument(help="Of the case.")],
-    *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-    limit: Limit = LIMIT,
-    offset: Offset = 0,
-    as_json: AsJson = False,
+    place: Place, rows: Rows, number: Annotated[int, typer.Argument(help="Of the case.")]
 ) -> None:
     """Show a case and its entries, those that wait first; `show` has the whole of one entry."""
-    cases = Cases(_opened(database, namespace, store))
+    cases = Cases(place.opened())
     case = cases.show(number)
-    members = cases.members(case.number, limit=limit, offset=offset)
-    if as_json:
+    members = cases.members(case.number, limit=rows.limit, offset=rows.offset)
+    if rows.as_json:
         _print_json(_case_summary(case) | {"entries": [_summary(held) for held in members]})
         return
-    title = (
+    rows.show(
         f"case {case.number}: {case.n_waiting} waiting, {case.n_confirmed} confirmed, "
-        f"{case.n_released} released; one clean entry in {_one_in(case)}"
+        f"{case.n_released} released; one clean entry in {_one_in(case)}",
+        ("entry", "status", "store", "source", "why", "begins"),
+        (
+            (
+                *(held.id, str(held.status), _store(held.store), held.entry.lineage or ""),
+                *(_why(held), printable(held.entry.text, BEGINNING)),
+            )
+            for held in members
+        ),
+        case.n_members,
     )
-    table = _table(title, ("entry", "status", "store", "source", "why", "begins"))
-    for held in members:
-        row = (
-            *(held.id, str(held.status), _store(held.store), held.entry.lineage or ""),
-            *(_why(held), printable(held.entry.text, BEGINNING)),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    _tell_rest(table, case.n_members, offset, len(members))
-    console.print(table)
 
 
 @quarantine_app.command()
-def show(
-    entry_id: str,
-    *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-    as_json: AsJson = False,
-) -> None:
+@takes(Place)
+def show(place: Place, entry_id: str, *, as_json: AsJson = False) -> None:
     """Show all that is kept of one entry; its text is hostile and shown escaped."""
-    quarantine = _opened(database, namespace, store)
+    quarantine = place.opened()
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
     if as_json:
@@ -276,142 +253,82 @@ def show(
 
 
 @quarantine_app.command()
-def confirm(
-    ids: IdsOrCase = None,
-    *,
-    case: OfCase = None,
-    yes: Yes = False,
-    by: By = "cli",
-    note: Note = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-) -> None:
+@takes(Place, Chosen)
+def confirm(place: Place, chosen: Chosen) -> None:
     """Judge held entries poisoned; they are kept as evidence."""
-    quarantine = _opened(database, namespace, store)
-    if (whole := _whole(quarantine, ids, case, "confirm", yes=yes)) is None:
-        n_confirmed = len(quarantine.confirm(ids or [], by=by, note=note))
-    else:
-        n_confirmed = _carried_out(Desk(quarantine), Action.CONFIRM, whole, by, note)
-    console.print(f"confirmed {n_confirmed} entries")
+    console.print(f"confirmed {_decide(Action.CONFIRM, chosen, place.opened())} entries")
 
 
 @quarantine_app.command()
-def release(  # noqa: PLR0913 - options of a command
-    ids: IdsOrCase = None,
-    *,
-    case: OfCase = None,
-    yes: Yes = False,
-    by: By = "cli",
-    note: Note = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="module:object of your guarded store, or a factory of one: they are back at once."
-        ),
-    ] = None,
-) -> None:
+@takes(Place, Chosen)
+def release(place: Place, chosen: Chosen, *, into: Into = None) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
     With --into, they are put back into that store, with the vectors that they were held with; what
     is held is that of the store then.
     """
-    if into is not None:
-        with modules_here():
-            live = _live(into)
-            kept = _quarantine_of(live)
-            if (whole := _whole(kept, ids, case, "release", yes=yes)) is None:
-                n_released = len(live.release(ids or [], by=by, note=note))
-            else:
-                n_released = _carried_out(Desk(kept, live), Action.RELEASE, whole, by, note)
-            console.print(f"released {n_released} entries into the store")
-            return
-    quarantine = _opened(database, namespace, store)
-    if (whole := _whole(quarantine, ids, case, "release", yes=yes)) is None:
-        n_released = len(quarantine.release(ids or [], by=by, note=note))
-    else:
-        n_released = _carried_out(Desk(quarantine), Action.RELEASE, whole, by, note)
-    console.print(f"released {n_released} entries; the guard admits them at the next ingest")
+    if into is None:
+        n_released = _decide(Action.RELEASE, chosen, place.opened())
+        console.print(f"released {n_released} entries; the guard admits them at the next ingest")
+        return
+    with modules_here():
+        live = live_store(into, "release")
+        kept = live.quarantine if hasattr(live, "quarantine") else live.guard.quarantine
+        n_released = _decide(Action.RELEASE, chosen, kept, live)
+    console.print(f"released {n_released} entries into the store")
 
 
 @quarantine_app.command()
-def reopen(
-    ids: IdsOrCase = None,
-    *,
-    case: OfCase = None,
-    yes: Yes = False,
-    by: By = "cli",
-    note: Note = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-) -> None:
+@takes(Place, Chosen)
+def reopen(place: Place, chosen: Chosen) -> None:
     """Take decisions back: what was released or confirmed waits again, with its findings.
 
     What was released into a store is hidden from all who read it through a guard.
     """
-    quarantine = _opened(database, namespace, store)
-    if (whole := _whole(quarantine, ids, case, "reopen", yes=yes)) is None:
-        n_reopened = len(quarantine.reopen(ids or [], by=by, note=note))
-    else:
-        n_reopened = _carried_out(Desk(quarantine), Action.REOPEN, whole, by, note)
+    n_reopened = _decide(Action.REOPEN, chosen, place.opened())
     console.print(f"reopened {n_reopened} entries; they wait for a decision")
 
 
 @quarantine_app.command()
-def purge(
-    ids: IdsOrCase = None,
-    *,
-    case: OfCase = None,
-    yes: Yes = False,
-    by: By = "cli",
-    note: Note = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
-) -> None:
+@takes(Place, Chosen)
+def purge(place: Place, chosen: Chosen) -> None:
     """Delete entries from quarantine for good; of a case, the decided ones as well."""
-    quarantine = _opened(database, namespace, store)
-    if (whole := _whole(quarantine, ids, case, "delete for good", yes=yes)) is None:
-        deleted = quarantine.purge(ids or [], by=by, note=note)
-    else:
-        deleted = 0
-        for name, some in _by_store(quarantine, whole).items():
-            one = quarantine if name is None else quarantine.for_store(name)
-            for start in range(0, len(some), AT_ONCE):
-                deleted += one.purge(some[start : start + AT_ONCE], by=by, note=note)
+    quarantine = place.opened()
+    looked = _whole(quarantine, chosen, "delete for good")
+    parts = {None: chosen.ids or []} if looked is None else _by_store(quarantine, looked)
+    deleted = 0
+    for name, ids in parts.items():
+        one = quarantine if name is None else quarantine.for_store(name)
+        for start in range(0, len(ids), AT_ONCE):
+            deleted += one.purge(ids[start : start + AT_ONCE], by=chosen.by, note=chosen.note)
     console.print(f"deleted {deleted} revisions")
 
 
 @quarantine_app.command()
-def log(
-    *, database: Database = DEFAULT_URL, namespace: Namespace = "default", as_json: AsJson = False
-) -> None:
+@takes(Tenant)
+def log(tenant: Tenant, *, as_json: AsJson = False) -> None:
     """Show who did what, after checking that the log was not tampered with."""
-    quarantine = _opened(database, namespace)
-    quarantine.log.verify_lines()
+    kept = tenant.opened().log
+    kept.verify_lines()
     if as_json:
-        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in quarantine.log.lines()])
+        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
         return
     columns = ("line", "when", "what", "entry", "revision", "who", "note")
-    table = _table("audit log, verified", columns)
-    for line in quarantine.log.lines():
-        row = (
+    rows = (
+        (
             *(str(line.seq), f"{line.at:%Y-%m-%d %H:%M:%S}", line.action, line.entry_id),
             *(line.fingerprint, line.actor, line.note or ""),
         )
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table)
+        for line in kept.lines()
+    )
+    console.print(_table("audit log, verified", columns, rows))
 
 
 @quarantine_app.command()
+@takes(Tenant)
 def verify(
+    tenant: Tenant,
     *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
     head: Annotated[
         bool, typer.Option("--head", help="Print the head of the log only, to keep elsewhere.")
     ] = False,
@@ -427,41 +344,41 @@ def verify(
     Those of all namespaces: they have one log. Of others than the given one, no entry is named.
     With the key of RAGSHIELD_AUDIT_KEY, if they were written with one.
     """
-    quarantine = _opened(database, namespace)
+    kept = tenant.opened().log
     try:
-        quarantine.log.verify(anchor, by=by)
+        kept.verify(anchor, by=by)
     except QuarantineError as error:
-        _say_broken(str(error))
+        shown = Text(f"error: {printable(str(error), limit=2000)}", style="red")
+        Console(stderr=True).print(shown)
         raise typer.Exit(1) from None
-    told = quarantine.log.head()
-    typer.echo(told if head else f"log and entries are whole; the log's head is {told}")
+    typer.echo(
+        kept.head() if head else f"log and entries are whole; the log's head is {kept.head()}"
+    )
 
 
 @quarantine_app.command()
-def regroup(*, database: Database = DEFAULT_URL, namespace: Namespace = "default") -> None:
+@takes(Tenant)
+def regroup(tenant: Tenant) -> None:
     """Tell anew which held entries are judged together, from what was found of them.
 
     Of all namespaces. Nothing else is changed; needed only where somebody else has written to the
     database.
     """
-    count = Cases(_opened(database, namespace)).regroup()
-    console.print(f"{count} cases")
+    console.print(f"{Cases(tenant.opened()).regroup()} cases")
 
 
 @quarantine_app.command()
-def seal(
-    *, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
-) -> None:
+@takes(Tenant)
+def seal(tenant: Tenant, *, by: By = "cli") -> None:
     """Go on with the new key of RAGSHIELD_AUDIT_KEY, after checking what was written without."""
-    quarantine = _opened(database, namespace)
-    quarantine.log.seal(by=by)
-    typer.echo(f"sealed; the log's head is {quarantine.log.head()}")
+    kept = tenant.opened().log
+    kept.seal(by=by)
+    typer.echo(f"sealed; the log's head is {kept.head()}")
 
 
 @quarantine_app.command()
-def rekey(
-    *, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
-) -> None:
+@takes(Tenant)
+def rekey(tenant: Tenant, *, by: By = "cli") -> None:
     """Exchange the audit key, of all namespaces, for that of RAGSHIELD_NEW_AUDIT_KEY.
 
     What was written is checked with the key of RAGSHIELD_AUDIT_KEY before, or without one.
@@ -470,35 +387,23 @@ def rekey(
     if not new:
         msg = f"there is no new key; set {NEW_KEY_VARIABLE}: openssl rand -hex 32."
         raise ConfigurationError(msg)
-    quarantine = _opened(database, namespace)
-    quarantine.log.rekey(new, by=by)
+    kept = tenant.opened().log
+    kept.rekey(new, by=by)
     typer.echo(
-        f"the key is another one now, set {KEY_VARIABLE} to it; the log's head is "
-        f"{quarantine.log.head()}"
+        f"the key is another one now, set {KEY_VARIABLE} to it; the log's head is {kept.head()}"
     )
 
 
-def _live(name: str) -> Any:
-    """Return the guarded store or pipeline that ``module:object`` names."""
-    found = named_object(name)
-    if not hasattr(found, "release") or isinstance(found, Quarantine):
-        msg = (
-            f"{name!r} is a {type(found).__name__}, expected a guarded store or pipeline, which "
-            "can release into it."
-        )
-        raise ConfigurationError(msg)
-    return found
+def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = None) -> int:
+    """Carry a decision out, in a live store if there is one; return of how many entries."""
+    looked = _whole(quarantine, chosen, str(action))
+    if looked is not None:
+        return _carried_out(Desk(quarantine, live), action, looked, chosen.by, chosen.note)
+    decide = getattr(quarantine if live is None else live, action)
+    return len(decide(chosen.ids, by=chosen.by, note=chosen.note))
 
 
-def _quarantine_of(live: Any) -> Quarantine:
-    """Return the quarantine of a guarded store, or of a pipeline."""
-    kept: Quarantine = live.quarantine if hasattr(live, "quarantine") else live.guard.quarantine
-    return kept
-
-
-def _whole(
-    quarantine: Quarantine, ids: Sequence[str] | None, number: int | None, what: str, *, yes: bool
-) -> Looked | None:
+def _whole(quarantine: Quarantine, chosen: Chosen, what: str) -> Looked | None:
     """Return the case that is to be decided as a whole, once somebody agrees; none if ids are.
 
     Raises
@@ -506,7 +411,8 @@ def _whole(
     QuarantineError
         If neither or both are named, the case is a part of another one by now, or nobody agrees.
     """
-    if bool(ids) == (number is not None):
+    number = chosen.case
+    if bool(chosen.ids) == (number is not None):
         msg = "nothing was done: name ids of entries, or a whole case by --case, and not both."
         raise QuarantineError(msg)
     if number is None:
@@ -524,7 +430,9 @@ def _whole(
     }
     count = counts.get(what, case.n_waiting)
     found_by = printable(", ".join(case.detectors) or "a person", BEGINNING)
-    if not yes and not _agreed(f"{what} {count} entries of case {number}, found by {found_by}?"):
+    if not chosen.yes and not _agreed(
+        f"{what} {count} entries of case {number}, found by {found_by}?"
+    ):
         msg = "nothing was done: nobody has agreed; --yes does."
         raise QuarantineError(msg)
     return Looked(case, last)
@@ -571,21 +479,14 @@ def _by_store(quarantine: Quarantine, looked: Looked) -> dict[str | None, list[s
     return ids
 
 
-def _opened(database: str, namespace: str, store: str | None = None) -> Quarantine:
-    """Return a quarantine that is there: a mistyped name must not look like an empty one."""
-    quarantine = Quarantine(database, namespace=namespace, store=store)
-    if not quarantine.exists():
-        msg = f"{quarantine!r} does not exist: nothing was ever held there, or --database is wrong."
-        raise QuarantineError(msg)
-    return quarantine
-
-
-def _table(title: str, columns: tuple[str, ...]) -> Table:
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table that keeps ids whole, on a narrow terminal as well."""
     table = Table(title=title)
     for column in columns:
         width = WHOLE_ID if column == "entry" else None
         table.add_column(column, overflow="fold", min_width=width)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
 
 
@@ -629,17 +530,6 @@ def _one_in(case: Case) -> str:
 
 def _minute(at: dt.datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M}"
-
-
-def _tell_rest(table: Table, count: int, offset: int, n_shown: int) -> None:
-    """Say how many rows there are after those that a table shows."""
-    if (more := count - offset - n_shown) > 0:
-        table.caption = f"and {more} more: --limit, or --offset {offset + n_shown}"
-
-
-def _say_broken(message: str) -> None:
-    shown = Text(f"error: {printable(message, limit=2000)}", style="red")
-    Console(stderr=True).print(shown)
 
 
 def _why(held: HeldEntry) -> str:

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.database.read_only import read_only
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.growth.questions import Question
 from ragshield_core.knowledge.standing import questions_of
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.tools.review.desk import LiveStore
 from ragshield_core.tools.review.sources_command import command_of
 
 BEGINNING = 160  # characters of a text
@@ -50,7 +50,7 @@ class Asked:
     commands: Sequence[str]
 
 
-def open_questions(quarantine: Quarantine, store: LiveStore | None) -> tuple[Question, ...]:
+def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Question, ...]:
     """Return the open questions of the guard; none if there is no guard.
 
     Parameters
@@ -70,7 +70,7 @@ def open_questions(quarantine: Quarantine, store: LiveStore | None) -> tuple[Que
         return ()
 
 
-def source_view(quarantine: Quarantine, store: LiveStore | None) -> list[Asked]:
+def source_view(quarantine: Quarantine, store: Guarded | None) -> list[Asked]:
     """Return all that is asked, with examples; changes nothing."""
     return [
         Asked(
@@ -110,7 +110,7 @@ def _held(quarantine: Quarantine, ids: Sequence[str]) -> list[Example]:
     ]
 
 
-def _admitted(store: LiveStore | None, ids: Sequence[str]) -> list[Example]:
+def _admitted(store: Guarded | None, ids: Sequence[str]) -> list[Example]:
     texts = {}
     if store is not None and ids:
         try:

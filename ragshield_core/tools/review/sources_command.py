@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.database import DEFAULT_URL
-from ragshield_core.database.connecting import shown as url_shown
 from ragshield_core.database.read_only import read_only
-from ragshield_core.errors import ConfigurationError, RAGShieldError, StateError
+from ragshield_core.errors import ConfigurationError, StateError
 from ragshield_core.findings import printable
 from ragshield_core.growth.questions import Question
 from ragshield_core.guard import Guard
 from ragshield_core.knowledge.standing import namespaces, questions_of
-from ragshield_core.screening import crash
-from ragshield_core.settings.objects import modules_here, named_object
+from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.audit.command import (
+    FOUND,
+    NOTHING_FOUND,
+    no_crash_looks_like_a_finding,
+)
+from ragshield_core.tools.options import AsJson, By, Into, Note, live_store
 
-FINE, LOOK, ERROR = 0, 1, 2
 # Characters of a name in a command: more than a source has.
 LONGEST_NAME = 300
 # Entries that are released in one transaction: other writers wait for it.
@@ -35,7 +38,6 @@ console = Console()
 
 Name = Annotated[str | None, typer.Argument(help="Of the source, as the list has it.")]
 Unnamed = Annotated[bool, typer.Option("--unnamed", help="What names no source.")]
-By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 # An option after "adopt" or "keep" overrides the same one before it. Parameters of these types have
 # names of their own, so that settings fill in the options before it only.
 Url = Annotated[str | None, typer.Option("--database", help="SQLAlchemy URL.")]
@@ -50,7 +52,7 @@ def sources_command(
         str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
     ] = DEFAULT_URL,
     namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List sources of which far more is held than of clean entries.
 
@@ -60,18 +62,14 @@ def sources_command(
     if context.invoked_subcommand is not None:
         context.obj = database, namespace
         return
-    try:
+    with no_crash_looks_like_a_finding():
         found = _asked(database, namespace)
-    except RAGShieldError as error:
-        _fail(str(error))
-    except Exception as error:  # noqa: BLE001 - Python's own code for a crash is that of LOOK
-        _fail(f"{url_shown(database)} cannot be read ({crash(error)}).")
     if as_json:
         values = [{"namespace": name} | question.to_dict() for name, question in found]
         typer.echo(json.dumps({"questions": values}, indent=2))  # in ASCII, hostile names escaped
     else:
         _show(found)
-    raise typer.Exit(LOOK if found else FINE)
+    raise typer.Exit(FOUND if found else NOTHING_FOUND)
 
 
 @sources_app.command()
@@ -81,15 +79,10 @@ def adopt(
     *,
     unnamed: Unnamed = False,
     by: By = "cli",
-    note: Annotated[str | None, typer.Option(help="Why; kept in the log.")] = None,
+    note: Note = None,
     own_url: Url = None,
     own_namespace: Tenant = None,
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="module:object of your guarded store, or a factory of one: they are back at once."
-        ),
-    ] = None,
+    into: Into = None,
 ) -> None:
     """Take thresholds for a source that is good, and release what comes free.
 
@@ -97,12 +90,11 @@ def adopt(
     admits what is released when it is ingested again.
     """
     _check_named(source, unnamed=unnamed)
-    try:
+    with no_crash_looks_like_a_finding(), modules_here():
         if into is not None:
-            with modules_here():
-                store = _store(into)
-                named = _named(source, store.guard.questions())
-                n_released = len(store.adopt_source(named, by=by, note=note))
+            store = live_store(into, "adopt_source", "guard", "release")
+            named = _named(source, store.guard.questions())
+            n_released = len(store.adopt_source(named, by=by, note=note))
             told = " into the store"
         else:
             guard, named = _opened(context, source, own_url, own_namespace)
@@ -110,8 +102,6 @@ def adopt(
             for start in range(0, len(free), AT_ONCE):
                 guard.quarantine.release(free[start : start + AT_ONCE], by=by, note=note)
             n_released, told = len(free), "; the guard admits them at the next ingest"
-    except (RAGShieldError, ValueError) as error:
-        _fail(str(error))
     console.print(Text(f"adopted {_shown(named)}: released {n_released} entries{told}"))
 
 
@@ -130,17 +120,14 @@ def keep(
     It is asked again once twice as many are held.
     """
     _check_named(source, unnamed=unnamed)
-    try:
-        guard, named = _opened(context, source, own_url, own_namespace)
-        if named not in {question.source for question in guard.questions()}:
-            msg = (
-                f"nothing was done: {_shown(named)} is not asked about; `ragshield sources` lists "
-                "those that are."
-            )
-            raise StateError(msg)
-        guard.keep_holding(named, by=by)
-    except RAGShieldError as error:
-        _fail(str(error))
+    guard, named = _opened(context, source, own_url, own_namespace)
+    if named not in {question.source for question in guard.questions()}:
+        msg = (
+            f"nothing was done: {_shown(named)} is not asked about; `ragshield sources` lists "
+            "those that are."
+        )
+        raise StateError(msg)
+    guard.keep_holding(named, by=by)
     console.print(Text(f"{_shown(named)}: what is held stays held"))
 
 
@@ -220,22 +207,8 @@ def _named(given: str | None, questions: Sequence[Question]) -> str | None:
 def _check_named(source: str | None, *, unnamed: bool) -> None:
     if (source is None) != unnamed:
         msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
-        _fail(msg)
-
-
-def _store(name: str) -> Any:
-    """Return the guarded store or index that ``module:object`` names."""
-    found = named_object(name)
-    if not all(hasattr(found, method) for method in ("adopt_source", "guard", "release")):
-        msg = f"{name!r} is a {type(found).__name__}, expected a guarded store or index."
         raise ConfigurationError(msg)
-    return found
 
 
 def _shown(source: str | None) -> str:
     return "what names no source" if source is None else f"the source {printable(source, 80)!r}"
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(Text(f"error: {printable(message, 2000)}", style="red"))
-    raise typer.Exit(ERROR)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.entries import Batch
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.tools.canary.storage import CanaryStore
-from ragshield_core.tools.review.desk import LiveStore
 
 # Takeovers that are shown of a page.
 SHOWN = 20
@@ -29,9 +29,7 @@ class Takeover(NamedTuple):
     k: int
 
 
-def takeovers(
-    quarantine: Quarantine, store: LiveStore, held: Sequence[HeldEntry]
-) -> list[Takeover]:
+def takeovers(quarantine: Quarantine, store: Guarded, held: Sequence[HeldEntry]) -> list[Takeover]:
     """Return the places that entries would take, the first ones first.
 
     By the vectors that the latest baseline of each suite has of its queries, held against the
@@ -59,7 +57,7 @@ def takeovers(
     return sorted(found, key=lambda one: (one.place, one.canary, one.entry_id))[:SHOWN]
 
 
-def _known(store: LiveStore, queries: NDArray[np.float32], k: int) -> NDArray[np.float32]:
+def _known(store: Guarded, queries: NDArray[np.float32], k: int) -> NDArray[np.float32]:
     """Return how near the k nearest known entries are to each query."""
     names = [f"query {row}" for row in range(len(queries))]
     batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=queries)

@@ -14,29 +14,21 @@ from rich.text import Text
 
 from ragshield_core.errors import RuleError
 from ragshield_core.findings import printable
-from ragshield_core.quarantine import DEFAULT_URL, Quarantine
+from ragshield_core.tools.options import AsJson, By, Place, takes
 from ragshield_core.tools.rules.register import NEVER, Rules
 from ragshield_core.tools.rules.rule import CAUTIONS, Kind
 
 rules_app = typer.Typer(no_args_is_help=True, help="Say what is not to be held, and until when.")
 console = Console()
 
-Database = Annotated[
-    str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
-]
-Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
-Store = Annotated[str | None, typer.Option(help="Only of that store; default: of all stores.")]
-By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @rules_app.command("list")
+@takes(Place)
 def list_rules(
+    place: Place,
     *,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
     every: Annotated[
         bool, typer.Option("--all", help="Also those that are expired, revoked or broken.")
     ] = False,
@@ -44,7 +36,7 @@ def list_rules(
 ) -> None:
     """Show the rules that are in force, oldest first."""
     now = dt.datetime.now(dt.UTC)
-    found = Rules(Quarantine(database, namespace=namespace, store=store)).list(every=every)
+    found = Rules(place.quarantine()).list(every=every)
     if as_json:
         typer.echo(json.dumps([rule.to_dict(now) for rule in found], indent=2))
         return
@@ -63,7 +55,9 @@ def list_rules(
 
 
 @rules_app.command()
-def add(  # noqa: PLR0913 - options of a command line
+@takes(Place)
+def add(
+    place: Place,
     kind: Annotated[Kind, typer.Argument(help="What it is about.")],
     value: Annotated[str, typer.Argument(help="The lineage, or the phrase.")],
     *,
@@ -73,15 +67,12 @@ def add(  # noqa: PLR0913 - options of a command line
     detector: Annotated[
         list[str] | None, typer.Option(help="Whose findings; again for more. Default: the usual.")
     ] = None,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a rule; it is in force in every process at its next read or write."""
-    rules = Rules(Quarantine(database, namespace=namespace, store=store))
-    end = _end(expires)
-    rule = rules.add(kind, value, reason=reason, by=by, expires_at=end, detectors=detector)
+    rule = Rules(place.quarantine()).add(
+        kind, value, reason=reason, by=by, expires_at=_end(expires), detectors=detector
+    )
     if as_json:
         typer.echo(json.dumps(rule.to_dict(dt.datetime.now(dt.UTC)), indent=2))
         return
@@ -89,18 +80,16 @@ def add(  # noqa: PLR0913 - options of a command line
 
 
 @rules_app.command()
+@takes(Place)
 def revoke(
+    place: Place,
     number: Annotated[int, typer.Argument(help="Of the rule, as listed.")],
     *,
     by: By,
     reason: Reason,
-    database: Database = DEFAULT_URL,
-    namespace: Namespace = "default",
-    store: Store = None,
 ) -> None:
     """Take a rule back; what came in by it stays until an audit judges it."""
-    quarantine = Quarantine(database, namespace=namespace, store=store)
-    rule = Rules(quarantine).revoke(number, by=by, reason=reason)
+    rule = Rules(place.quarantine()).revoke(number, by=by, reason=reason)
     console.print(Text(f"{rule.told()} is revoked"))
 
 

@@ -13,7 +13,6 @@ from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Finding
 from ragshield_core.hooks import Quiet
 from ragshield_core.policy import Policy
-from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.rules.phrases import Phrase, Span, lies_within, without
 from ragshield_core.tools.rules.register import Rules
 from ragshield_core.tools.rules.rule import Kind, Rule
@@ -21,37 +20,25 @@ from ragshield_core.tools.rules.rule import Kind, Rule
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-class Excusing:
-    """What the rules of a quarantine make of decisions.
+def by_rules(
+    rules: Rules,
+    batch: Batch,
+    decisions: Mapping[int, Decision],
+    policy: Policy,
+    quiet: Quiet,
+) -> Mapping[int, Decision]:
+    """Return decisions by the rules that are in force now, see :func:`excused`.
 
-    Parameters
-    ----------
-    quarantine
-        Beside which rules are kept, and which knows what people have confirmed.
+    Where rules cannot be read, none excuses anything.
     """
-
-    def __init__(self, quarantine: Quarantine) -> None:
-        self._rules = Rules(quarantine)
-
-    def of(self, quarantine: object) -> bool:
-        """Return whether it goes by the rules of this very quarantine."""
-        return self._rules.quarantine is quarantine
-
-    def decisions(
-        self, batch: Batch, decisions: Mapping[int, Decision], policy: Policy, quiet: Quiet
-    ) -> Mapping[int, Decision]:
-        """Return decisions by the rules that are in force now, see :func:`excused`.
-
-        Where rules cannot be read, none excuses anything.
-        """
-        if not any(decision.findings for decision in decisions.values()):
-            return decisions
-        try:
-            rules = self._rules.in_force()
-        except QuarantineError as error:
-            logger.warning("rules cannot be read, and none excuses anything: %s", error)
-            return decisions
-        return excused(batch, decisions, rules, policy, quiet) if rules else decisions
+    if not any(decision.findings for decision in decisions.values()):
+        return decisions
+    try:
+        found = rules.in_force()
+    except QuarantineError as error:
+        logger.warning("rules cannot be read, and none excuses anything: %s", error)
+        return decisions
+    return excused(batch, decisions, found, policy, quiet) if found else decisions
 
 
 def excused(

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from ragshield_core.findings import Decision
     from ragshield_core.policy import Policy
     from ragshield_core.quarantine import Quarantine
-    from ragshield_core.tools.rules.excusing import Excusing
+    from ragshield_core.tools.rules.register import Rules
 
 # Rules that are in force are read again only when the database has changed.
-_excusing: WeakKeyDictionary[Quarantine, Excusing] = WeakKeyDictionary()
+_rules: WeakKeyDictionary[Quarantine, Rules] = WeakKeyDictionary()
 
 
 @hookimpl
@@ -28,8 +28,9 @@ def excuse(
     quiet: Quiet,
 ) -> Mapping[int, Decision]:
     """Return decisions by the rules of a quarantine."""
-    from ragshield_core.tools.rules.excusing import Excusing  # noqa: PLC0415 - SQLAlchemy
+    from ragshield_core.tools.rules.excusing import by_rules  # noqa: PLC0415 - SQLAlchemy
+    from ragshield_core.tools.rules.register import Rules  # noqa: PLC0415
 
-    if quarantine not in _excusing:
-        _excusing[quarantine] = Excusing(quarantine)
-    return _excusing[quarantine].decisions(batch, decisions, policy, quiet)
+    if quarantine not in _rules:
+        _rules[quarantine] = Rules(quarantine)
+    return by_rules(_rules[quarantine], batch, decisions, policy, quiet)

@@ -18,6 +18,7 @@ from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     SHARED_PARTS,
+    SIZES,
     Channel,
     GroupEvidence,
     Kin,

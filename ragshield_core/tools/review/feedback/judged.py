@@ -4,17 +4,61 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from sqlalchemy import select, union_all
+
+from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine, Status
+from ragshield_core.quarantine.rows import findings_of
+from ragshield_core.quarantine.searching import checked
+from ragshield_core.quarantine.tables import ANY_STORE, HeldRow
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
-from ragshield_core.tools.review.feedback.found import each_found
 
+# Rows that are read at a time.
+PAGE = 5_000
 # Where a revision stands that was found by a detector and not replaced by another since.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
+
+
+class Found(NamedTuple):
+    """Findings about a revision, and its status."""
+
+    number: int  # in the order in which they came
+    id: str
+    status: Status
+    lineage: str | None
+    findings: tuple[Finding, ...]
+
+
+def each_found(quarantine: Quarantine) -> Iterator[Found]:
+    """Yield the findings about each revision, in the order they came; nothing without a database.
+
+    Reads a page at a time, since a flood has a million, and nothing of other tenants: each status
+    has its numbers in an index. Rows are not compared with their digests, see
+    :meth:`.AuditLog.verify` and :meth:`.Quarantine.vouched`.
+    """
+    if not quarantine.exists():
+        return
+    columns = (HeldRow.number, HeldRow.entry_id, HeldRow.status, HeldRow.lineage)
+    query = select(*columns, HeldRow.findings).order_by(HeldRow.number)
+    numbers = select(HeldRow.number).where(HeldRow.namespace == quarantine.namespace)
+    if quarantine.store is not None:
+        numbers = numbers.where(checked(HeldRow.store).in_((quarantine.store, ANY_STORE)))
+    last = 0
+    while True:
+        later = numbers.where(HeldRow.number > last)
+        each = union_all(*(later.where(HeldRow.status == status) for status in Status))
+        some = each.order_by("number").limit(PAGE)
+        with quarantine.database.connection() as connection:
+            page = connection.execute(query.where(HeldRow.number.in_(some))).all()
+        for last, i, status, lineage, findings in page:
+            yield Found(last, i, Status(status), lineage, findings_of(findings))
+        if len(page) < PAGE:
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +118,6 @@ class Judged:
             high=exact_interval(most, every).high if every else 1.0,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready values."""
-        fpr = self.fpr
-        return asdict(self) | {
-            "held": self.held,
-            "precision": _listed(self.precision),
-            "fpr": None if fpr is None else _listed(fpr),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
@@ -94,14 +129,6 @@ class Feedback:
     total: Judged
     by_detector: tuple[Judged, ...]
     by_source: tuple[Judged, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-ready values; sources are hostile text."""
-        return {
-            "total": self.total.to_dict(),
-            "by_detector": [judged.to_dict() for judged in self.by_detector],
-            "by_source": [judged.to_dict() for judged in self.by_source],
-        }
 
 
 def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
@@ -175,8 +202,3 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
 
 def _listed_by_size(judged: Any) -> tuple[Judged, ...]:
     return tuple(sorted(judged, key=lambda one: (-one.held, one.name or "")))
-
-
-def _listed(interval: Interval) -> dict[str, float | None]:
-    values = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
-from ragshield_core.tools.review.feedback.found import Found, each_found
+from ragshield_core.tools.review.feedback.judged import Found, each_found
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -84,30 +83,6 @@ class Preview:
         thresholds miss already is not in it.
         """
         return exact_interval(len(self.missed), self.n_confirmed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything that is shown as JSON-ready values; ids are hostile text."""
-        share = self.missed_share
-        return {
-            "detectors": [
-                {
-                    "detector": one.detector,
-                    "now": one.now,
-                    "then": one.then,
-                    "released": one.released,
-                }
-                for one in self.detectors
-            ],
-            "let_in": list(self.let_in),
-            "n_waiting": self.n_waiting,
-            "missed": list(self.missed),
-            "n_confirmed": self.n_confirmed,
-            "missed_share": [share.low, share.high] if self.n_confirmed else None,
-            "n_released": len(self.released),
-            "n_passed": self.released.n_passed,
-            "n_left_out": self.n_left_out,
-            "token": self.token,
-        }
 
 
 def preview(guard: Guard, quarantine: Quarantine) -> Preview:

@@ -11,7 +11,7 @@ import time
 from urllib.parse import urlsplit
 
 from ragshield_core.errors import ConfigurationError
-from ragshield_core.tools.review.notifications.notice import Notice
+from ragshield_core.tools.review.notifications.notifier import Notice
 
 SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name
 PREFIX = "whsec_"
@@ -35,8 +35,6 @@ class Webhook:
     secret
         With which the receiver checks that it comes from here: ``whsec_`` and 24 to 64 random bytes
         in base 64.
-    timeout
-        Seconds for one try; 10 by default.
     tries
         How often it is tried, with pauses that grow to a minute; 6 by default.
 
@@ -48,9 +46,7 @@ class Webhook:
         If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
     """
 
-    def __init__(
-        self, url: str, secret: str, *, timeout: float = TIMEOUT, tries: int = TRIES
-    ) -> None:
+    def __init__(self, url: str, secret: str, *, tries: int = TRIES) -> None:
         try:
             import httpx  # noqa: PLC0415, F401 - of an extra
             import tenacity  # noqa: PLC0415, F401
@@ -61,8 +57,7 @@ class Webhook:
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in LOOPBACK):
             msg = "a webhook's address is no https one: what it says could be read on the way."
             raise ConfigurationError(msg)
-        self._url, self._key = url, _key_of(secret)
-        self._timeout, self._tries = timeout, tries
+        self._url, self._key, self._tries = url, _key_of(secret), tries
         self.host = parts.hostname or ""
 
     def __repr__(self) -> str:
@@ -84,7 +79,7 @@ class Webhook:
         )
 
         body = json.dumps(notice.to_dict()).encode()
-        with httpx.Client(timeout=self._timeout, follow_redirects=False) as client:
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
             for attempt in Retrying(
                 stop=stop_after_attempt(self._tries),
                 wait=wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE),
