@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.adapters.guarded import AnswersSources
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Step, Steps, asked, own
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
@@ -32,6 +32,7 @@ from ragshield_llamaindex.transformer import (
     judges_text,
     read_by_model,
 )
+from ragshield_llamaindex.twins import asynchronous, synchronous
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")
@@ -212,6 +213,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         return self._result
 
     @dispatcher.span
+    @synchronous
     def run(
         self,
         show_progress: bool = False,  # noqa: FBT001, FBT002
@@ -222,7 +224,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         store_doc_text: bool = True,  # noqa: FBT001, FBT002
         num_workers: int | None = None,
         **kwargs: Any,
-    ) -> Sequence[BaseNode]:
+    ) -> Steps[Sequence[BaseNode]]:
         """Transform documents, screen their nodes, and store and record what is admitted.
 
         Parameters are those of IngestionPipeline.
@@ -239,39 +241,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             "num_workers": num_workers,
             **kwargs,
         }
-        return done(self._running(documents, nodes, options, store_doc_text=store_doc_text))
-
-    @dispatcher.span
-    async def arun(
-        self,
-        show_progress: bool = False,  # noqa: FBT001, FBT002
-        documents: list[Document] | None = None,
-        nodes: Sequence[BaseNode] | None = None,
-        cache_collection: str | None = None,
-        in_place: bool = True,  # noqa: FBT001, FBT002
-        store_doc_text: bool = True,  # noqa: FBT001, FBT002
-        num_workers: int | None = None,
-        **kwargs: Any,
-    ) -> Sequence[BaseNode]:
-        """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
-        options = {
-            "show_progress": show_progress,
-            "cache_collection": cache_collection,
-            "in_place": in_place,
-            "num_workers": num_workers,
-            **kwargs,
-        }
-        steps = self._running(documents, nodes, options, store_doc_text=store_doc_text)
-        return await adone(steps)
-
-    def _running(
-        self,
-        documents: list[Document] | None,
-        nodes: Sequence[BaseNode] | None,
-        options: dict[str, Any],
-        *,
-        store_doc_text: bool,
-    ) -> Steps[Sequence[BaseNode]]:
         keeper = self._keeper()
         inputs = self._prepare_inputs(documents, nodes)
         arrived, waiting = frozenset[tuple[str, str | None]](), frozenset[str]()
@@ -316,6 +285,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             raise
         yield own(self._record, plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
+
+    arun = dispatcher.span(asynchronous(run))
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None

@@ -23,20 +23,21 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, Query
 from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.adapters.steps import Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Steps, asked, own
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
+from ragshield_llamaindex.convert import Keyed, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.running import running, watch
+from ragshield_llamaindex.twins import asynchronous, synchronous
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -68,7 +69,7 @@ class _Columns(NamedTuple):
     doubtful: list[int]  # rows under another id than their own, which stands for another text
 
 
-class PoisonFilter(BaseNodePostprocessor):
+class PoisonFilter(Keyed, BaseNodePostprocessor):
     """Node postprocessor that drops suspicious nodes and leaves the others as they are.
 
     Put it last: what another postprocessor puts in afterwards was not judged. It warns
@@ -123,12 +124,6 @@ class PoisonFilter(BaseNodePostprocessor):
     nothing is left, engines answer "Empty Response"; see :func:`~ragshield_llamaindex.answering`.
     """
 
-    label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str | None = Field(
-        default=None,
-        description="Metadata key of what a node was cut from; None where readers put it.",
-    )
-
     _guard: RetrievalGuard = PrivateAttr()
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _access: InnerStore | None = PrivateAttr(default=None)
@@ -145,7 +140,7 @@ class PoisonFilter(BaseNodePostprocessor):
         label_key: str = "label",
         lineage_key: str | None = None,
     ) -> None:
-        super().__init__(label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        super().__init__(label_key=label_key, lineage_key=lineage_key)
         if not isinstance(guard, RetrievalGuard | None):
             msg = (
                 f"guard is of type {type(guard).__name__}, expected a "
@@ -177,22 +172,11 @@ class PoisonFilter(BaseNodePostprocessor):
         """The guard."""
         return self._guard
 
+    @synchronous
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        self._look_around()
-        return done(self._judging(nodes, query_bundle))
-
-    @dispatcher.span
-    async def _apostprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        self._look_around()
-        return await adone(self._judging(nodes, query_bundle))
-
-    def _judging(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None
     ) -> Steps[list[NodeWithScore]]:
+        self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
@@ -215,6 +199,8 @@ class PoisonFilter(BaseNodePostprocessor):
         kept: list[NodeWithScore]
         kept = yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector)
         return kept
+
+    _apostprocess_nodes = dispatcher.span(asynchronous(_postprocess_nodes))
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
@@ -338,9 +324,8 @@ class PoisonFilter(BaseNodePostprocessor):
         query_vector: Sequence[float] | None,
     ) -> Report:
         n = len(columns.ids)
-        keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
-        labels = [_claim(keys.label_of, node) for node in columns.nodes]
-        lineages = [_claim(keys.lineage_of, node) for node in columns.nodes]
+        labels = [_claim(self.keys.label_of, node) for node in columns.nodes]
+        lineages = [_claim(self.keys.lineage_of, node) for node in columns.nodes]
         contexts = [_context(node) for node in columns.nodes]
 
         def batch(embeddings: Any) -> Batch:
@@ -505,28 +490,25 @@ class GuardedRetriever(BaseRetriever):
         """What judges the nodes."""
         return self._filter
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return done(self._retrieving(query_bundle))
-
-    @dispatcher.span
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    @synchronous
+    def _retrieve(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
         model = self._filter._model()  # noqa: SLF001 - of one piece with this
         if query_bundle.embedding is None and model is not None and self._embeds():
             # Once, for the search and for the filter, however often is asked for more.
-            vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
+            texts = query_bundle.embedding_strs
+            vector = yield asked(model, "get_agg_embedding_from_queries", texts)
             query_bundle = replace(query_bundle, embedding=vector)
-        return await adone(self._retrieving(query_bundle))
-
-    def _retrieving(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
-        n = self._first()
+        n = max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
         while True:
             found = yield asked(self._asking_for(n), "retrieve", query_bundle)
             kept: list[NodeWithScore]
             kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
-            more = self._more(n, len(found), len(kept))
-            if more is None:
+            enough = self._k is None or len(kept) >= self._k
+            if enough or self._field is None or len(found) < n or n >= MOST_FETCHED:
                 return kept if self._k is None else kept[: self._k]
-            n = more
+            n = min(2 * n, MOST_FETCHED)
+
+    _aretrieve = dispatcher.span(asynchronous(_retrieve))
 
     def _embeds(self) -> bool:
         """Return whether the retriever would embed the query with the filter's model."""
@@ -536,9 +518,6 @@ class GuardedRetriever(BaseRetriever):
             and retriever._embed_model is self._filter._model()  # noqa: SLF001
             and retriever._needs_embedding()  # noqa: SLF001
         )
-
-    def _first(self) -> int:
-        return max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
 
     def _asking_for(self, asked: int) -> BaseRetriever:
         if self._field is None:
@@ -551,13 +530,6 @@ class GuardedRetriever(BaseRetriever):
             if limit is not None:
                 setattr(retriever, name, limit + max(0, asked - own))
         return retriever
-
-    def _more(self, asked: int, found: int, kept: int) -> int | None:
-        """Return how many to fetch next, None if enough survived or there is no more to be had."""
-        enough = self._k is None or kept >= self._k
-        if enough or self._field is None or found < asked or asked >= MOST_FETCHED:
-            return None
-        return min(2 * asked, MOST_FETCHED)
 
 
 def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import threading
+import time
 from unittest.mock import patch
 
 import numpy as np
@@ -305,17 +307,17 @@ async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_stor
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
     store.add(known())
     access, text = store._keeper.access, known()[0].text
-    areplace, begun = access.areplace, asyncio.Event()
+    replace, begun = access.replace, threading.Event()
 
-    async def slow(nodes, **kwargs):
+    def slow(nodes, **kwargs):
         begun.set()
-        await asyncio.sleep(0.05)
-        await areplace(nodes, **kwargs)
+        time.sleep(0.05)
+        replace(nodes, **kwargs)
 
-    with patch.object(access, "areplace", slow):
+    with patch.object(access, "replace", slow):
         better = node("billing better", text, label="billing")
         task = asyncio.create_task(store.async_add([better]))
-        await begun.wait()
+        await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -418,7 +420,7 @@ def test_an_update_that_cannot_be_written_leaves_the_version_before(index):
     index.insert(document("d", "billing fine"))
     better = document("d", "billing better")
     with (
-        patch.object(index._keeper.access, "write", side_effect=OSError),
+        patch.object(type(index.storage_context.vector_store), "add", side_effect=OSError),
         pytest.raises(OSError),  # noqa: PT011
     ):
         index.refresh_ref_docs([better])
