@@ -20,6 +20,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
@@ -495,6 +496,10 @@ def in_stages(reports: Sequence[Report]) -> Report:
     parts.append((last, list(range(len(last.batch)))))
     placed = [(report, row) for report, rows in parts for row in rows]
     names = dict.fromkeys(name for report, _ in parts for name in report.scores)
+
+    def scores_of(name: str, report: Report) -> NDArray[np.float64]:
+        return report.scores.get(name, np.full(len(report.batch), np.nan))
+
     return replace(
         last,
         batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
@@ -504,12 +509,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
             if row in report.remarkable
         },
         scores={
-            name: np.array(
-                [
-                    report.scores[name][row] if name in report.scores else np.nan
-                    for report, row in placed
-                ]
-            )
+            name: np.concatenate([scores_of(name, report)[rows] for report, rows in parts])
             for name in names
         },
     )
@@ -594,13 +594,9 @@ def _beyond(
 def _annotated(node: BaseNode, names: str) -> BaseNode:
     copy = node.model_copy()
     copy.metadata = {**node.metadata, FLAG_KEY: names}
-    copy.excluded_llm_metadata_keys = _with_flag(node.excluded_llm_metadata_keys)
-    copy.excluded_embed_metadata_keys = _with_flag(node.excluded_embed_metadata_keys)
+    for field in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
+        setattr(copy, field, [*(key for key in getattr(node, field) if key != FLAG_KEY), FLAG_KEY])
     return copy
-
-
-def _with_flag(keys: Sequence[str]) -> list[str]:
-    return [*(key for key in keys if key != FLAG_KEY), FLAG_KEY]
 
 
 def _packed(node: BaseNode) -> dict[str, Any]:

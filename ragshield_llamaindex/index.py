@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -73,9 +73,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     Nodes are embedded, screened, and only then handed to the vector store, so that positions and
     ids agree also for stores that keep vectors only. Every way in is screened: ``from_documents``,
     the constructor, ``insert``, ``insert_nodes``, ``update_ref_doc`` and ``refresh_ref_docs``.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         nodes: Sequence[BaseNode]
@@ -204,22 +201,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         return index
 
     @classmethod
-    def from_vector_store(
-        cls, vector_store: BasePydanticVectorStore, embed_model: Any = None, **kwargs: Any
-    ) -> Self:
-        """Return an index over a store that keeps texts; for one that holds nodes, :meth:`adopt`.
-
-        Parameters
-        ----------
-        vector_store, embed_model
-            As of VectorStoreIndex.
-        **kwargs
-            As of the constructor; ``guard`` is needed.
-        """
-        index: Self = super().from_vector_store(vector_store, embed_model, **kwargs)  # type: ignore[assignment]
-        return index
-
-    @classmethod
     def adopt(
         cls,
         index: VectorStoreIndex,
@@ -243,10 +224,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         guard
             Fitted anew; default: :meth:`Guard.default`.
         clean_ids
-            Ids of nodes that are known to be clean: thresholds come from half of them, held out
-            while the guard is fitted. Default: from all nodes, each held out in turn. If there are
-            too few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
-            below 20 or so, the guard begins as it does with nothing.
+            As of :meth:`GuardedVectorStore.adopt`.
         inner_store, **options
             As for the constructor.
         fit
@@ -321,8 +299,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def _embedding(self, nodes: Sequence[BaseNode], progress: bool) -> Steps[list[BaseNode]]:  # noqa: FBT001
         """Return nodes with vectors; those that the model refuses without, unless it is all."""
         self._offer_embedder()
-        rows = _embeddable(nodes)
-        some = [nodes[row] for row in rows]
+        some = _embeddable(nodes)
         try:
             found = list((yield self._vectors(some, progress)))
         except REFUSALS:
@@ -332,8 +309,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
                     found += yield self._vectors([node], progress)
             if not found:
                 raise
-            found = _merged(some, _rows_of(some, found), found)
-        return _merged(nodes, rows, found)
+        asked = {id(node) for node in some}  # another one under the same id has a vector of its own
+        made = {node.node_id: node for node in found}
+        return [made.get(node.node_id, node) if id(node) in asked else node for node in nodes]
 
     def _vectors(self, nodes: Sequence[BaseNode], progress: bool = False) -> Step:  # noqa: FBT001, FBT002
         """Embed nodes as LlamaIndex does."""
@@ -355,15 +333,13 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
                 self._record()
             raise
 
-    def insert(self, document: Document, **insert_kwargs: Any) -> None:
+    @synchronous
+    def insert(self, document: Document, **insert_kwargs: Any) -> Steps[None]:
         """Cut a document into nodes and index those that are admitted."""
-        super().insert(document, **insert_kwargs)
+        yield asked(super(), "insert", document, **insert_kwargs)
         self._unrecord(document.id_)
 
-    async def ainsert(self, document: Document, **insert_kwargs: Any) -> None:
-        """Do as :meth:`insert` does, by async methods."""
-        await super().ainsert(document, **insert_kwargs)
-        self._unrecord(document.id_)
+    ainsert = asynchronous(insert)
 
     @dispatcher.span
     @synchronous
@@ -517,44 +493,27 @@ def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None
             docstore.set_document_hash(document, f"restored {document}")
 
 
-def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
-    """Guard an index that holds nodes already; see :meth:`GuardedVectorStoreIndex.adopt`."""
-    return GuardedVectorStoreIndex.adopt(index, **kwargs)
+adopt = GuardedVectorStoreIndex.adopt
 
 
-def _embeddable(nodes: Sequence[BaseNode]) -> list[int]:
-    """Return the rows of nodes that can be asked a vector for, without hurting the others.
+def _embeddable(nodes: Sequence[BaseNode]) -> list[BaseNode]:
+    """Return those nodes that can be asked a vector for, without hurting the others.
 
     LlamaIndex gives nodes under one id the vector of the last, and fails on all where metadata of
     one cannot be written.
     """
     check_are_nodes(nodes)
     refused = unusable([node.node_id for node in nodes], [text_or_none(node) for node in nodes])
-    rows = []
+    some = []
     for row, node in enumerate(nodes):
         if row not in refused:
             try:
                 if node.embedding is None:
                     node.get_content(metadata_mode=MetadataMode.EMBED)
-                rows.append(row)
+                some.append(node)
             except Exception:  # noqa: BLE001, S112 - it is held, with the reason
                 continue
-    return rows
-
-
-def _rows_of(nodes: Sequence[BaseNode], some: Sequence[BaseNode]) -> list[int]:
-    rows = {node.node_id: row for row, node in enumerate(nodes)}
-    return [rows[node.node_id] for node in some]
-
-
-def _merged(
-    nodes: Sequence[BaseNode], rows: Sequence[int], found: Sequence[BaseNode]
-) -> list[BaseNode]:
-    """Return nodes with those that were found in their places."""
-    merged = list(nodes)
-    for row, node in zip(rows, found, strict=True):
-        merged[row] = node
-    return merged
+    return some
 
 
 def _with_objects(
@@ -618,24 +577,19 @@ def answering(engine: Engine, answer: str = ALL_DROPPED) -> Engine:
     TypeError
         If the engine has no response synthesizer.
     """
+
+    def saying(synthesizer: Any) -> Any:
+        synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only
+        return synthesizer
+
     synthesizer = getattr(engine, "_response_synthesizer", None)
     make = getattr(engine, "_get_response_synthesizer", None)  # chat engines: one per message
     if synthesizer is not None:
-        _say(synthesizer, answer)
+        saying(synthesizer)
     elif make is not None:
-        made = partial(_made, make, answer)
+        made = lambda *args, **kwargs: saying(make(*args, **kwargs))  # noqa: E731
         setattr(engine, "_get_response_synthesizer", made)  # noqa: B010 - not of the base classes
     else:
         msg = f"{type(engine).__name__} has no response synthesizer, expected one that has."
         raise TypeError(msg)
     return engine
-
-
-def _made(make: Callable[..., Any], answer: str, *given: Any, **named: Any) -> Any:
-    synthesizer = make(*given, **named)
-    _say(synthesizer, answer)
-    return synthesizer
-
-
-def _say(synthesizer: Any, answer: str) -> None:
-    synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only

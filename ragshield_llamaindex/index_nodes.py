@@ -84,7 +84,9 @@ class HalvedInner(InnerStore):
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector; orphans among them are ignored."""
-        if not self.holds():  # some stores cannot be asked before they hold anything
+        if not nodes_by_vector(
+            self._index
+        ):  # some stores cannot be asked before they hold anything
             return []
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k + self.orphans)
         found = (self.node(vector_id) for vector_id in self._store.query(query).ids or ())

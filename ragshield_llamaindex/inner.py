@@ -82,9 +82,9 @@ class InnerStore(ABC):
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self.ids())
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.ids())
 
     @abstractmethod
     def document(self, ref_doc_id: str) -> list[str]:
@@ -250,9 +250,9 @@ class ChromaInner(InnerStore):
         """Return the ids of all nodes."""
         return list(self._store.client.get(include=[])["ids"])
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self._store.client.count())
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        return int(self._store.client.count())
 
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
@@ -331,11 +331,10 @@ class QdrantInner(InnerStore):
         """Return the ids of all nodes, by the asynchronous client."""
         return await adone(self._scroll(None))
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return (
-            done(self._there()) and self._store.client.count(self._store.collection_name).count > 0
-        )
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        store = self._store
+        return store.client.count(store.collection_name).count if done(self._there()) else 0
 
     @synchronous
     def document(self, ref_doc_id: str) -> Steps[list[str]]:
@@ -434,9 +433,12 @@ class PostgresInner(InnerStore):
         """Return the ids of all nodes."""
         return [node_id for (node_id,) in self._select((self._table().node_id,))]
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self._select((self._table().node_id,), limit=1))
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        from sqlalchemy import func  # noqa: PLC0415 - only where there is such a store
+
+        ((n_nodes,),) = self._select((func.count(self._table().node_id),), order=False)
+        return int(n_nodes)
 
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
@@ -447,13 +449,12 @@ class PostgresInner(InnerStore):
     def _table(self) -> Any:
         return self._store._table_class  # noqa: SLF001 - there is no public way to it
 
-    def _select(
-        self, columns: Sequence[Any], *conditions: Any, limit: int | None = None
-    ) -> list[Any]:
+    def _select(self, columns: Sequence[Any], *conditions: Any, order: bool = True) -> list[Any]:
         from sqlalchemy import select  # noqa: PLC0415 - only where there is such a store
 
         self._store._initialize()  # noqa: SLF001 - makes the table, as its own methods do
-        query = select(*columns).where(*conditions).order_by(self._table().id).limit(limit)
+        query = select(*columns).where(*conditions)
+        query = query.order_by(self._table().id) if order else query
         with self._store._session() as session:  # noqa: SLF001
             return list(session.execute(query))
 

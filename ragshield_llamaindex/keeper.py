@@ -126,7 +126,7 @@ class NodeKeeper(Keeper[BaseNode]):
                 warn_if_different(self, what, stacklevel=4)
             return
         try:
-            holds = self.access.holds()
+            holds = self.access.size() > 0
         except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
             logger.warning(
                 "a guard that knows nothing: whether its store holds nodes could not be asked (%s)",

@@ -145,14 +145,14 @@ def cut(result: VectorStoreQueryResult, rows: Sequence[int]) -> VectorStoreQuery
     """Return those rows of a result; nodes, similarities and ids stay parallel."""
     if len(rows) == size_of(result):
         return result
+
+    def chosen(column: Any) -> Any:
+        return [column[row] for row in rows] if column else column
+
     return VectorStoreQueryResult(
-        nodes=[result.nodes[row] for row in rows] if result.nodes else result.nodes,
-        similarities=(
-            [result.similarities[row] for row in rows]
-            if result.similarities
-            else result.similarities
-        ),
-        ids=[result.ids[row] for row in rows] if result.ids else result.ids,
+        nodes=chosen(result.nodes),
+        similarities=chosen(result.similarities),
+        ids=chosen(result.ids),
     )
 
 

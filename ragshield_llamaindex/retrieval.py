@@ -76,9 +76,6 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     (:class:`PoisonFilterOrderWarning`) when one that is known to do so comes after it in the same
     engine; :func:`check_order` looks at a list of your own.
 
-    Setup:
-        Install ``ragshield[llamaindex]``.
-
     Key init args:
         guard: RetrievalGuard | None
             Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with default thresholds; fit
@@ -193,7 +190,8 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
                     query_vector = yield asked(model, "get_agg_embedding_from_queries", texts)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
-                    texts = _embedded_texts(columns, missing)
+                    mode = MetadataMode.EMBED
+                    texts = [columns.nodes[row].get_content(metadata_mode=mode) for row in missing]
                     made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
         kept: list[NodeWithScore]
@@ -268,24 +266,45 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             shown = [node.get_content(metadata_mode=mode) for node in columns.nodes]
             if shown not in views:
                 views.append(shown)
-        report = self._judged(self._guard, query, columns, views[0], vectors, query_vector)
-        report = self._with_parents(report, columns)
+        n = len(columns.ids)
+        described: dict[str, Any] = {
+            "ids": columns.ids,
+            "labels": [_claim(self.keys.label_of, node) for node in columns.nodes],
+            "lineages": [_claim(self.keys.lineage_of, node) for node in columns.nodes],
+            "contexts": [_context(node) for node in columns.nodes],
+        }
+
+        def judged(guard: RetrievalGuard, texts: Sequence[str]) -> Report:
+            if len(vectors) == n:
+                try:
+                    rows = [vectors[row] for row in range(n)]
+                    batch = Batch.of(texts=texts, embeddings=rows, **described)
+                    return guard.screen(query, batch, query_vector)
+                except InvalidBatchError:
+                    # A zero vector, or one of another model: that must not stop an engine.
+                    logger.warning("vectors of %d retrieved nodes are of no use", n)
+            # Rows of one stand for vectors that are not known.
+            batch = Batch.of(texts=texts, embeddings=np.ones((n, 1)), **described)
+            return guard.screen(query, batch, has_vectors=False)
+
+        report = self._with_parents(judged(self._guard, views[0]), columns)
         further = copy.copy(self._guard)
         further.quarantine = None  # it knows texts without metadata
         further.detectors = tuple(
             d for d in further.detectors if not (isinstance(d, Detector) and d.reads_contexts)
         )
-        passed = {
-            row for row, decision in report.remarkable.items() if _released_by_person(decision)
+        released = {  # by a person
+            row
+            for row, decision in report.remarkable.items()
+            if decision.verdict is Verdict.ADMIT and decision.note is not None
         }
         for texts in views[1:] if further.detectors else ():
-            again = self._judged(further, query, columns, texts, vectors, query_vector)
             found = {
                 row: decision
-                for row, decision in again.remarkable.items()
+                for row, decision in judged(further, texts).remarkable.items()
                 if decision.verdict is Verdict.QUARANTINE
                 and report.admitted[row]
-                and row not in passed
+                and row not in released
             }
             if found:
                 report = replace(report, remarkable={**report.remarkable, **found})
@@ -313,40 +332,6 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             if report.admitted[row] and not held.isdisjoint(ids)
         }
         return replace(report, remarkable={**report.remarkable, **dropped})
-
-    def _judged(
-        self,
-        guard: RetrievalGuard,
-        query: str | None,
-        columns: _Columns,
-        texts: Sequence[str],
-        vectors: Mapping[int, Any],
-        query_vector: Sequence[float] | None,
-    ) -> Report:
-        n = len(columns.ids)
-        labels = [_claim(self.keys.label_of, node) for node in columns.nodes]
-        lineages = [_claim(self.keys.lineage_of, node) for node in columns.nodes]
-        contexts = [_context(node) for node in columns.nodes]
-
-        def batch(embeddings: Any) -> Batch:
-            return Batch.of(
-                ids=columns.ids,
-                texts=texts,
-                embeddings=embeddings,
-                labels=labels,
-                lineages=lineages,
-                contexts=contexts,
-            )
-
-        if len(vectors) == n:
-            try:
-                given = batch([vectors[row] for row in range(n)])
-                return guard.screen(query, given, query_vector)
-            except InvalidBatchError:
-                # A zero vector, or one of another model: that must not stop an engine.
-                logger.warning("vectors of %d retrieved nodes are of no use", n)
-        # Rows of one stand for vectors that are not known.
-        return guard.screen(query, batch(np.ones((n, 1))), has_vectors=False)
 
     def _look_around(self) -> None:
         """Warn if the engine that is running has something after this that changes text."""
@@ -398,9 +383,6 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
 
 class GuardedRetriever(BaseRetriever):
     """Retriever that drops suspicious nodes, and fetches more so that k survive.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         retriever: BaseRetriever | VectorStoreIndex
@@ -607,11 +589,3 @@ def _context(node: BaseNode) -> str | None:
         return context_of(node)
     except InvalidBatchError:
         return None
-
-
-def _embedded_texts(columns: _Columns, rows: Sequence[int]) -> list[str]:
-    return [columns.nodes[row].get_content(metadata_mode=MetadataMode.EMBED) for row in rows]
-
-
-def _released_by_person(decision: Any) -> bool:
-    return decision.verdict is Verdict.ADMIT and decision.note is not None

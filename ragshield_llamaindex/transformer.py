@@ -31,7 +31,6 @@ from ragshield_core.errors import (
     PoisonGuardOrderWarning,
     RAGShieldError,
 )
-from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     Keyed,
@@ -45,7 +44,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.held_nodes import nodes_of
+from ragshield_llamaindex.held_nodes import release
 from ragshield_llamaindex.keeper import checked
 from ragshield_llamaindex.running import running, watch
 from ragshield_llamaindex.twins import asynchronous, synchronous
@@ -76,9 +75,6 @@ class PoisonGuard(Keyed, TransformComponent):
     raises a TypeError: that records held documents as done, and deletes the good version of a
     document before it looks at the new one. Use
     :class:`~ragshield_llamaindex.GuardedIngestionPipeline` there.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         guard: Guard
@@ -238,7 +234,7 @@ class PoisonGuard(Keyed, TransformComponent):
         survivors, _ = yield asked(self, "screen", nodes)
         return survivors  # type: ignore[no-any-return]
 
-    acall = dispatcher.span(asynchronous(__call__))
+    acall = dispatcher.span(asynchronous(__call__, "acall"))
 
     @synchronous
     def screen(
@@ -327,15 +323,7 @@ class PoisonGuard(Keyed, TransformComponent):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        ids = nodes_of(self.quarantine, ids)
-
-        def let_in() -> tuple[HeldEntry, ...]:
-            held = self.quarantine.release(ids, by=by, note=note)
-            self._guard.forget_held(ids)
-            self._guard.trust(ids)
-            return held
-
-        return [to_node(item) for item in self._guard.together(let_in)]
+        return [to_node(one) for one in release(self._guard, ids, by, note)]
 
     def _screen(
         self,

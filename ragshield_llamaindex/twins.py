@@ -23,13 +23,20 @@ def synchronous(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
     return method
 
 
-def asynchronous(method: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the twin of a method of :func:`synchronous`, which awaits what can be awaited."""
+def asynchronous(
+    method: Callable[..., T], name: str | None = None
+) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Return the twin of a method of :func:`synchronous`, which awaits what can be awaited.
+
+    Its name, which spans have, is that of the method with an ``a``, unless another is given.
+    """
     steps = cast("Callable[..., Steps[T]]", inspect.unwrap(method))
 
     @functools.wraps(steps)
     async def twin(*args: Any, **kwargs: Any) -> T:
         return await adone(steps(*args, **kwargs))
 
+    bare = method.__name__.lstrip("_")
+    twin.__name__ = method.__name__.replace(bare, f"a{bare}") if name is None else name
     twin.__doc__ = f"Do as :meth:`{method.__name__}` does, by asynchronous methods."
     return twin

@@ -45,9 +45,6 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     and further results take its place. What is held stays held until a reviewer decides, even if it
     looks admissible when it comes again.
 
-    Setup:
-        Install ``ragshield[llamaindex]`` and the package of the store inside.
-
     Key init args:
         inner: BasePydanticVectorStore
             The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore, or another that
@@ -196,7 +193,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         _warn_of_held(pipeline, held)
         return [node.node_id for node in nodes]
 
-    async_add = dispatcher.span(asynchronous(add))
+    async_add = dispatcher.span(asynchronous(add, "async_add"))
 
     @dispatcher.span
     @synchronous
