@@ -1,4 +1,7 @@
-"""RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
+"""RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out.
+
+Install ``ragshield[llamaindex]``, and the package of your vector store.
+"""
 
 from ragshield_core.errors import (
     HeldTextElsewhereWarning,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -19,8 +20,7 @@ from ragshield_core.tools.canary.knowledge_base import (
     KnowledgeBase,
 )
 from ragshield_core.tools.canary.passages import Passage
-from ragshield_llamaindex.index import GuardedVectorStoreIndex
-from ragshield_llamaindex.sizes import size_of
+from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
 
 
 class LlamaIndex(Framework):
@@ -28,11 +28,16 @@ class LlamaIndex(Framework):
 
     def knowledge_base(self, source: Any) -> KnowledgeBase | None:
         """Return what an index, a retriever or an engine asks."""
-        if isinstance(source, GuardedVectorStoreIndex):
-            return GuardedIndex(source)
         if isinstance(source, BaseIndex):
-            return Index(source)
-        return Retriever(source) if isinstance(source, BaseRetriever | BaseQueryEngine) else None
+            # By a new retriever each time: older ones do not see what is inserted.
+            kind = GuardedIndex if isinstance(source, GuardedVectorStoreIndex) else Asked
+            return kind(
+                source, lambda text, k: source.as_retriever(similarity_top_k=k).retrieve(text)
+            )
+        if isinstance(source, BaseRetriever | BaseQueryEngine):
+            ask: Any = source.retrieve  # engines pass a text on to their retriever
+            return Asked(source, lambda text, _k: ask(text))  # how many is their own affair
+        return None
 
     def passage(self, item: Any) -> Passage | None:
         """Return a node as a passage."""
@@ -55,7 +60,7 @@ class LlamaIndex(Framework):
         return source.query if isinstance(source, BaseQueryEngine) else None
 
 
-class _Asked(FunctionKnowledgeBase):
+class Asked(FunctionKnowledgeBase):
     """What has a model and a store, or an index with one, inside."""
 
     def __init__(self, source: Any, find: Callable[[str, int], Any]) -> None:
@@ -63,8 +68,14 @@ class _Asked(FunctionKnowledgeBase):
         self._source = source
 
     def size(self) -> int | None:
-        """Return how many nodes the store behind it holds."""
-        return size_of(self._source)
+        """Return how many nodes the index behind it holds; None where nobody can be asked."""
+        index = getattr(self._source, "_index", self._source)
+        if not isinstance(index, VectorStoreIndex):
+            return None
+        try:
+            return access_to_index(index).size()
+        except Exception:  # noqa: BLE001 - a store of another kind, or one that does not answer
+            return None
 
     @property
     def embedder(self) -> Any:
@@ -72,24 +83,7 @@ class _Asked(FunctionKnowledgeBase):
         return getattr(self._source, "_embed_model", None)
 
 
-class Retriever(_Asked):
-    """A retriever, or an engine that retrieves; how many it finds is its own affair."""
-
-    def __init__(self, retriever: BaseRetriever | BaseQueryEngine) -> None:
-        ask: Any = retriever.retrieve  # engines pass a text on to their retriever
-        super().__init__(retriever, lambda query, _k: ask(query))
-
-
-class Index(_Asked):
-    """An index, asked by a new retriever each time: older ones do not see what is inserted."""
-
-    def __init__(self, index: BaseIndex[Any]) -> None:
-        super().__init__(
-            index, lambda query, k: index.as_retriever(similarity_top_k=k).retrieve(query)
-        )
-
-
-class GuardedIndex(Index):
+class GuardedIndex(Asked):
     """A GuardedVectorStoreIndex."""
 
     @property

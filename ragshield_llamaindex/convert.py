@@ -20,7 +20,8 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
@@ -81,6 +82,21 @@ class MetadataKeys:
         """
         claimed, _ = lineage_of(node.metadata, node.node_id, self.lineage)
         return claimed if claimed is not None else node.ref_doc_id
+
+
+class Keyed(BaseModel):
+    """A component that is told where a node's metadata says what is claimed about it."""
+
+    label_key: str = Field(default="label", description="Metadata key of a node's label.")
+    lineage_key: str | None = Field(
+        default=None,
+        description="Metadata key of what a node was cut from; None where readers put it.",
+    )
+
+    @property
+    def keys(self) -> MetadataKeys:
+        """Where metadata says what belongs to a revision."""
+        return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
 
 
 def text_of(node: BaseNode) -> str:
@@ -170,9 +186,7 @@ def _beside(node: BaseNode, text: str) -> str:
     return f"{before}{after}".strip() if apart else shown
 
 
-def to_batch(
-    nodes: Sequence[BaseNode], keys: MetadataKeys, vectors: ArrayLike | None = None
-) -> Batch:
+def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     """Return nodes as a batch that can be turned back into them.
 
     Parameters
@@ -181,8 +195,6 @@ def to_batch(
         May be changed afterwards: the batch shares nothing with them.
     keys
         Where metadata says what belongs to a revision.
-    vectors
-        One per node; ``None`` takes the nodes' own.
 
     Raises
     ------
@@ -193,24 +205,14 @@ def to_batch(
     odd = next((row for row in rows if row.odd is not None), None)
     if odd is not None:
         raise InvalidBatchError(odd.odd)
-    given: Any = vectors
-    if vectors is None:
-        bare = next((node for node in nodes if node.embedding is None), None)
-        if bare is not None:
-            raise InvalidBatchError(_bare(bare))
-        given, wrong = usable_vectors([node.embedding for node in nodes], None)
-        for place, reason in wrong.items():
-            msg = f"{_named(place, nodes[place])}: {reason}."
-            raise InvalidBatchError(msg)
-    return Batch.of(
-        ids=[row.id for row in rows],
-        texts=[row.text for row in rows],
-        embeddings=given,
-        labels=[row.label for row in rows],
-        lineages=[row.lineage for row in rows],
-        contexts=[row.context for row in rows],
-        metadatas=[row.metadata for row in rows],
-    )
+    bare = next((node for node in nodes if node.embedding is None), None)
+    if bare is not None:
+        raise InvalidBatchError(_bare(bare))
+    vectors, wrong = usable_vectors([node.embedding for node in nodes], None)
+    for place, reason in wrong.items():
+        msg = f"{_named(place, nodes[place])}: {reason}."
+        raise InvalidBatchError(msg)
+    return Batch.of(embeddings=vectors, **_by_column(rows))
 
 
 def columns_of(
@@ -228,30 +230,28 @@ def columns_of(
     if with_vectors and nodes and all(node.embedding is None for node in nodes):
         raise InvalidBatchError(_bare(nodes[0]))
     return Columns(
-        ids=[row.id for row in rows],
-        texts=[row.text for row in rows],
         vectors=[node.embedding for node in nodes] if with_vectors else None,
-        labels=[row.label for row in rows],
-        lineages=[row.lineage for row in rows],
-        contexts=[row.context for row in rows],
-        metadatas=[row.metadata for row in rows],
         reasons={n: row.reason for n, row in enumerate(rows) if row.reason is not None},
         refused={n: row.refused for n, row in enumerate(rows) if row.refused is not None},
+        **_by_column(rows),
     )
 
 
 def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     """Return nodes that are, or go, in the store as a batch, without claims that are none."""
-    rows = _rows(nodes, keys)
-    return Batch.of(
-        ids=[row.id for row in rows],
-        texts=[row.text for row in rows],
-        embeddings=[node.get_embedding() for node in nodes],
-        labels=[row.label for row in rows],
-        lineages=[row.lineage for row in rows],
-        contexts=[row.context for row in rows],
-        metadatas=[row.metadata for row in rows],
-    )
+    vectors = [node.get_embedding() for node in nodes]
+    return Batch.of(embeddings=vectors, **_by_column(_rows(nodes, keys)))
+
+
+def _by_column(rows: Sequence[_Row]) -> dict[str, list[Any]]:
+    return {
+        "ids": [row.id for row in rows],
+        "texts": [row.text for row in rows],
+        "labels": [row.label for row in rows],
+        "lineages": [row.lineage for row in rows],
+        "contexts": [row.context for row in rows],
+        "metadatas": [row.metadata for row in rows],
+    }
 
 
 def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
@@ -421,7 +421,7 @@ def _bare(node: BaseNode) -> str:
 
 def to_node(held: HeldEntry) -> BaseNode:
     """Return the node that was held, with its vector if it was held with one."""
-    return node_of(held.entry, held.vector.tolist() if has_vector(held) else None)
+    return node_of(held.entry, held.vector.tolist() if held.vector.size else None)
 
 
 def node_of(entry: Entry, vector: list[float] | None) -> BaseNode:
@@ -438,11 +438,6 @@ def node_of(entry: Entry, vector: list[float] | None) -> BaseNode:
 def _made_of(described: Mapping[str, Any], text: str) -> BaseNode:
     content = {"_node_content": json.dumps(described["content"]), "_node_type": described["type"]}
     return metadata_dict_to_node(content, text=text)
-
-
-def has_vector(held: HeldEntry) -> bool:
-    """Return whether an entry was held with a vector."""
-    return held.vector.size > 0
 
 
 def source_of(metadata: Mapping[str, Any]) -> str | None:
@@ -501,6 +496,10 @@ def in_stages(reports: Sequence[Report]) -> Report:
     parts.append((last, list(range(len(last.batch)))))
     placed = [(report, row) for report, rows in parts for row in rows]
     names = dict.fromkeys(name for report, _ in parts for name in report.scores)
+
+    def scores_of(name: str, report: Report) -> NDArray[np.float64]:
+        return report.scores.get(name, np.full(len(report.batch), np.nan))
+
     return replace(
         last,
         batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
@@ -510,12 +509,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
             if row in report.remarkable
         },
         scores={
-            name: np.array(
-                [
-                    report.scores[name][row] if name in report.scores else np.nan
-                    for report, row in placed
-                ]
-            )
+            name: np.concatenate([scores_of(name, report)[rows] for report, rows in parts])
             for name in names
         },
     )
@@ -600,13 +594,9 @@ def _beyond(
 def _annotated(node: BaseNode, names: str) -> BaseNode:
     copy = node.model_copy()
     copy.metadata = {**node.metadata, FLAG_KEY: names}
-    copy.excluded_llm_metadata_keys = _with_flag(node.excluded_llm_metadata_keys)
-    copy.excluded_embed_metadata_keys = _with_flag(node.excluded_embed_metadata_keys)
+    for field in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
+        setattr(copy, field, [*(key for key in getattr(node, field) if key != FLAG_KEY), FLAG_KEY])
     return copy
-
-
-def _with_flag(keys: Sequence[str]) -> list[str]:
-    return [*(key for key in keys if key != FLAG_KEY), FLAG_KEY]
 
 
 def _packed(node: BaseNode) -> dict[str, Any]:

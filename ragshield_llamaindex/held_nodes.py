@@ -9,7 +9,7 @@ from itertools import chain
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
-from ragshield_core import Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import embedded, source_of, version_of
@@ -29,6 +29,19 @@ def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
             by_document.setdefault(source, []).append(one.id)
     wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
     return list(dict.fromkeys(chain.from_iterable(wanted)))
+
+
+def release(guard: Guard, ids: Sequence[str], by: str, note: str | None) -> tuple[HeldEntry, ...]:
+    """Judge held nodes good, where no store keeps step with the guard."""
+    ids = nodes_of(guard.quarantine, ids)
+
+    def let_in() -> tuple[HeldEntry, ...]:
+        held = guard.quarantine.release(ids, by=by, note=note)
+        guard.forget_held(ids)
+        guard.trust(ids)
+        return held
+
+    return guard.together(let_in)
 
 
 def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:

@@ -6,12 +6,12 @@ class per kind of store fills the gap.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_
 
 from ragshield_core.adapters import postgres_vectors, qdrant_vectors
 from ragshield_core.adapters.one_store import name_of
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.table import VectorTable
@@ -45,14 +46,18 @@ NAMED_BY = ("collection_name", "table_name", "index_name")
 class InnerStore(ABC):
     """Access to the nodes of one kind of store, by their ids.
 
-    Subclass it for a kind of store of your own. The asynchronous methods run the others in a
-    thread; override them where the store has better ones.
+    Subclass it for a kind of store of your own. Asynchronous operations run these methods in a
+    thread, unless there is one of the same name with an ``a`` in front: add it where the store has
+    a better way.
     """
 
     # Whether texts come back in the node as it was written, rather than beside it.
     TEXT_IN_NODE: ClassVar[bool] = False
-    # What `replaces` says.
-    REPLACES: ClassVar[bool] = False
+    # Whether there is a method `replace` that stores nodes in place of what stands under their ids,
+    # in one step: a crash leaves one revision or the other.
+    replaces: ClassVar[bool] = False
+    # Whether all ids are to be had without the nodes, so that asking for them costs little.
+    ids_alone: ClassVar[bool] = True
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -61,11 +66,6 @@ class InnerStore(ABC):
     def inner(self) -> Any:
         """The store inside."""
         return self._store
-
-    @classmethod
-    @abstractmethod
-    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
-        """Return whether this class knows stores of that class."""
 
     @property
     def name(self) -> str:
@@ -81,14 +81,9 @@ class InnerStore(ABC):
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
 
-    @property
-    def ids_alone(self) -> bool:
-        """Whether all ids are to be had without the nodes, so that asking for them costs little."""
-        return True
-
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self.ids())
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.ids())
 
     @abstractmethod
     def document(self, ref_doc_id: str) -> list[str]:
@@ -161,18 +156,9 @@ class InnerStore(ABC):
         """Return whether the store cannot keep a text for a character in it."""
         return False
 
-    @property
-    def replaces(self) -> bool:
-        """Whether :meth:`replace` does it in one step: a crash leaves one revision or the other."""
-        return self.REPLACES
-
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
-
-    def replace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Store nodes in place of what stands under their ids, if the store :attr:`replaces`."""
-        self.write(nodes, **kwargs)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes; missing ones are ignored.
@@ -184,33 +170,9 @@ class InnerStore(ABC):
         """
         self._store.delete_nodes(node_ids=list(ids))
 
-    async def aclear(self) -> None:
-        """Delete all nodes, by the store's own async method."""
-        await self._store.aclear()
-
-    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
-        """Do as :meth:`read` does."""
-        return await asyncio.to_thread(self.read, ids)
-
-    async def aids(self) -> list[str]:
-        """Do as :meth:`ids` does."""
-        return await asyncio.to_thread(self.ids)
-
-    async def adocument(self, ref_doc_id: str) -> list[str]:
-        """Do as :meth:`document` does."""
-        return await asyncio.to_thread(self.document, ref_doc_id)
-
-    async def anear(self, vector: Sequence[float], k: int) -> list[BaseNode]:
-        """Do as :meth:`near` does."""
-        return await asyncio.to_thread(self.near, vector, k)
-
     async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Do as :meth:`write` does, by the store's own async method."""
         await self._store.async_add(list(nodes), **kwargs)
-
-    async def areplace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Do as :meth:`replace` does."""
-        await asyncio.to_thread(self.replace, nodes, **kwargs)
 
     async def adelete(self, ids: Sequence[str]) -> None:
         """Do as :meth:`delete` does, by the store's own async method."""
@@ -223,12 +185,7 @@ class ChromaInner(InnerStore):
     Its ``add`` passes over ids that are there: those are replaced by Chroma's own method.
     """
 
-    REPLACES = True
-
-    @classmethod
-    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
-        """Return whether it is a ChromaVectorStore."""
-        return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
+    replaces = True
 
     @property
     def name(self) -> str:
@@ -292,9 +249,9 @@ class ChromaInner(InnerStore):
         """Return the ids of all nodes."""
         return list(self._store.client.get(include=[])["ids"])
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self._store.client.count())
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        return int(self._store.client.count())
 
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
@@ -309,12 +266,7 @@ class QdrantInner(InnerStore):
     """
 
     TEXT_IN_NODE = True
-    REPLACES = True
-
-    @classmethod
-    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
-        """Return whether it is a QdrantVectorStore."""
-        return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
+    replaces = True
 
     @property
     def table(self) -> VectorTable | None:
@@ -327,7 +279,7 @@ class QdrantInner(InnerStore):
 
     def _place(self) -> qdrant_vectors.Place | None:
         store = self._store
-        if not self._there():
+        if not done(self._there()):
             return None
         # Collections of old have vectors without a name.
         return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
@@ -337,9 +289,8 @@ class QdrantInner(InnerStore):
             return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
         return super()._unfit(node, flat=flat)
 
-    async def areplace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Store nodes in place of what stands under their ids, by the asynchronous client."""
-        await self.awrite(nodes, **kwargs)
+    replace = InnerStore.write
+    areplace = InnerStore.awrite
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes."""
@@ -349,37 +300,21 @@ class QdrantInner(InnerStore):
         """Delete nodes."""
         await super().adelete(_uuids(ids))
 
-    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+    @synchronous
+    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         """Return nodes with their vectors."""
-        if not self._there():
-            return []
-        return [
-            node
-            for part in chunks(_uuids(ids))
-            for node in self._nodes(
-                self._store.client.retrieve(
-                    self._store.collection_name, part, with_payload=True, with_vectors=True
-                )
-            )
-        ]
-
-    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
-        """Return nodes with their vectors, by the asynchronous client."""
-        client = self._store._aclient  # noqa: SLF001 - there is no public way to it
-        if client is None:
-            return await super().aread(ids)
-        name = self._store.collection_name
-        if not await client.collection_exists(name):
-            return []
-        nodes = []
-        for part in chunks(_uuids(ids)):
-            found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
-            nodes += self._nodes(found)
+        nodes: list[BaseNode] = []
+        if (yield from self._there()):
+            for part in chunks(_uuids(ids)):
+                points = yield self._call("retrieve", part, with_payload=True, with_vectors=True)
+                nodes += self._store.parse_to_query_result(points).nodes
         return nodes
+
+    aread = asynchronous(read)
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector."""
-        return super().near(vector, k) if self._there() else []
+        return super().near(vector, k) if done(self._there()) else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
@@ -389,68 +324,49 @@ class QdrantInner(InnerStore):
                 "synchronous methods; use the async ones, such as areconcile, or give it a client."
             )
             raise NotImplementedError(msg)
-        return self._scroll(None) if self._there() else []
+        return done(self._scroll(None))
 
     async def aids(self) -> list[str]:
         """Return the ids of all nodes, by the asynchronous client."""
-        return await super().aids() if self._store.client is not None else await self._ascroll(None)
+        return await adone(self._scroll(None))
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return self._there() and self._store.client.count(self._store.collection_name).count > 0
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        store = self._store
+        return store.client.count(store.collection_name).count if done(self._there()) else 0
 
-    def document(self, ref_doc_id: str) -> list[str]:
+    @synchronous
+    def document(self, ref_doc_id: str) -> Steps[list[str]]:
         """Return the ids of the nodes of a document."""
-        return self._scroll(_cut_from(ref_doc_id)) if self._there() else []
+        return (yield from self._scroll(_cut_from(ref_doc_id)))
 
-    async def adocument(self, ref_doc_id: str) -> list[str]:
-        """Return the ids of the nodes of a document, by the asynchronous client."""
-        if self._store._aclient is None:  # noqa: SLF001 - there is no public way to it
-            return await super().adocument(ref_doc_id)
-        return await self._ascroll(_cut_from(ref_doc_id))
+    adocument = asynchronous(document)
 
-    async def _ascroll(self, condition: Any) -> list[str]:
-        client = self._store._aclient  # noqa: SLF001 - as above
-        name = self._store.collection_name
-        if not await client.collection_exists(name):
-            return []
+    def _scroll(self, condition: Any) -> Steps[list[str]]:
         found: list[str] = []
-        offset = None
-        while True:
-            points, offset = await client.scroll(
-                name,
-                scroll_filter=condition,
-                limit=CHUNK,
-                offset=offset,
-                with_payload=False,
+        there, offset = (yield from self._there()), None
+        while there:
+            points, offset = yield self._call(
+                "scroll", scroll_filter=condition, limit=CHUNK, offset=offset, with_payload=False
             )
             found += [str(point.id) for point in points]
-            if offset is None:
-                return found
+            there = offset is not None
+        return found
 
-    def _scroll(self, condition: Any) -> list[str]:
-        found: list[str] = []
-        offset = None
-        while True:
-            points, offset = self._store.client.scroll(
-                self._store.collection_name,
-                scroll_filter=condition,
-                limit=CHUNK,
-                offset=offset,
-                with_payload=False,
-            )
-            found += [str(point.id) for point in points]
-            if offset is None:
-                return found
-
-    def _nodes(self, points: Any) -> list[BaseNode]:
-        result = self._store.parse_to_query_result(points)
-        return list(result.nodes)
-
-    def _there(self) -> bool:
+    def _there(self) -> Steps[bool]:
         """Return whether the collection was made; the store makes it at the first write."""
-        client = self._store.client
-        return client is not None and bool(client.collection_exists(self._store.collection_name))
+        return bool((yield self._call("collection_exists")))
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Step:
+        """Ask one of the clients about the collection; without the one meant, there is none."""
+        store = self._store
+        work, awork = (
+            None
+            if one is None
+            else partial(getattr(one, method), store.collection_name, *args, **kwargs)
+            for one in (store.client, store._aclient)  # noqa: SLF001 - no public way to it
+        )
+        return Step(work or (lambda: False), awork)
 
 
 class PostgresInner(InnerStore):
@@ -458,11 +374,6 @@ class PostgresInner(InnerStore):
 
     Its filters paste values into SQL text, so the table is asked directly, with parameters.
     """
-
-    @classmethod
-    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
-        """Return whether it is a PGVectorStore."""
-        return comes_from(store_cls, "llama_index.vector_stores.postgres.base", "PGVectorStore")
 
     @property
     def name(self) -> str:
@@ -521,9 +432,12 @@ class PostgresInner(InnerStore):
         """Return the ids of all nodes."""
         return [node_id for (node_id,) in self._select((self._table().node_id,))]
 
-    def holds(self) -> bool:
-        """Return whether there is any node."""
-        return bool(self._select((self._table().node_id,), limit=1))
+    def size(self) -> int:
+        """Return how many nodes there are."""
+        from sqlalchemy import func  # noqa: PLC0415 - only where there is such a store
+
+        ((n_nodes,),) = self._select((func.count(self._table().node_id),), order=False)
+        return int(n_nodes)
 
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
@@ -534,13 +448,12 @@ class PostgresInner(InnerStore):
     def _table(self) -> Any:
         return self._store._table_class  # noqa: SLF001 - there is no public way to it
 
-    def _select(
-        self, columns: Sequence[Any], *conditions: Any, limit: int | None = None
-    ) -> list[Any]:
+    def _select(self, columns: Sequence[Any], *conditions: Any, order: bool = True) -> list[Any]:
         from sqlalchemy import select  # noqa: PLC0415 - only where there is such a store
 
         self._store._initialize()  # noqa: SLF001 - makes the table, as its own methods do
-        query = select(*columns).where(*conditions).order_by(self._table().id).limit(limit)
+        query = select(*columns).where(*conditions)
+        query = query.order_by(self._table().id) if order else query
         with self._store._session() as session:  # noqa: SLF001
             return list(session.execute(query))
 
@@ -553,24 +466,14 @@ class GenericInner(InnerStore):
     """
 
     USED = ("get_nodes", "delete_nodes")
+    ids_alone = False
 
-    @property
-    def ids_alone(self) -> bool:
-        """Return False: nodes come as a whole."""
-        return False
-
-    @classmethod
-    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
-        """Return True."""
-        return issubclass(store_cls, BasePydanticVectorStore)
-
-    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+    @synchronous
+    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         """Return nodes, with their vectors if the store gives them."""
-        return list(self._store.get_nodes(node_ids=list(ids))) if ids else []
+        return list((yield asked(self._store, "get_nodes", node_ids=list(ids)))) if ids else []
 
-    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
-        """Return nodes, by the store's own async method."""
-        return list(await self._store.aget_nodes(node_ids=list(ids))) if ids else []
+    aread = asynchronous(read)
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
@@ -582,7 +485,12 @@ class GenericInner(InnerStore):
         return [node.node_id for node in self._store.get_nodes(filters=only)]
 
 
-KINDS: tuple[type[InnerStore], ...] = (ChromaInner, QdrantInner, PostgresInner, GenericInner)
+# By the module and name of the class of the store, which need not be imported for it.
+KINDS: dict[tuple[str, str], type[InnerStore]] = {
+    ("llama_index.vector_stores.chroma.base", "ChromaVectorStore"): ChromaInner,
+    ("llama_index.vector_stores.qdrant.base", "QdrantVectorStore"): QdrantInner,
+    ("llama_index.vector_stores.postgres.base", "PGVectorStore"): PostgresInner,
+}
 
 
 def access_to(store: BasePydanticVectorStore) -> InnerStore:
@@ -601,17 +509,17 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
             "storage_context=...), or guarded_index_from_documents(documents, guard=guard)."
         )
         raise TypeError(msg)
-    kind = next(kind for kind in KINDS if kind.handles(type(store)))
-    missing = [
-        name for name in GenericInner.USED if kind is GenericInner and _inherits(store, name)
-    ]
+    for (module, name), kind in KINDS.items():
+        if comes_from(type(store), module, name):
+            return kind(store)
+    missing = [name for name in GenericInner.USED if _inherits(store, name)]
     if missing:
         msg = (
             f"{type(store).__name__} has no {' and no '.join(missing)}, without which nothing in "
             "it can be replaced or recalled; pass inner_store=, an InnerStore that knows how."
         )
         raise TypeError(msg)
-    return kind(store)
+    return GenericInner(store)
 
 
 def _inherits(store: BasePydanticVectorStore, name: str) -> bool:

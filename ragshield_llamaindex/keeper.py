@@ -8,16 +8,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import MetadataFilters
 
 from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import warn_if_different
-from ragshield_core.adapters.steps import Step, Steps, asked, own
+from ragshield_core.adapters.steps import Steps, asked, own
 from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.adapters.updates import NewVersion, held_whole, is_part, rejected, waits
 from ragshield_core.arguments import kind_of
@@ -87,8 +88,10 @@ class NodeKeeper(Keeper[BaseNode]):
 
     Parameters
     ----------
-    guard, access, keys
-        The guard, the nodes of the store, and where metadata says what belongs to a revision.
+    guard, access
+        The guard, and the nodes of the store.
+    label_key, lineage_key
+        Where metadata says what belongs to a revision.
     name
         Of the store, as the user gave it.
     neighbors
@@ -102,16 +105,17 @@ class NodeKeeper(Keeper[BaseNode]):
         self,
         guard: Guard,
         access: InnerStore,
-        keys: MetadataKeys,
+        label_key: str = "label",
+        lineage_key: str | None = None,
         name: str | None = None,
         neighbors: Where | None = None,
     ) -> None:
         claim(checked(guard), access.inner, name, access.name, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
             guard.let_go()
-        super().__init__(guard, Mask(keys))
         self.access = access
-        self.keys = keys
+        self.keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        super().__init__(guard, Mask(self.keys))
         # Of documents that an index is replacing: what it deleted, until it brings the new version.
         self._withdrawn: dict[str, list[BaseNode]] = {}
 
@@ -122,7 +126,7 @@ class NodeKeeper(Keeper[BaseNode]):
                 warn_if_different(self, what, stacklevel=4)
             return
         try:
-            holds = self.access.holds()
+            holds = self.access.size() > 0
         except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
             logger.warning(
                 "a guard that knows nothing: whether its store holds nodes could not be asked (%s)",
@@ -159,15 +163,21 @@ class NodeKeeper(Keeper[BaseNode]):
             how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
         options = how.options or {}
         # Most stores skip an id that is there, or keep both.
+        step: Literal["write", "replace"]
         step = "replace" if older and self.access.replaces else "write"
         if older and step == "write":
             yield from self._delete(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            yield asked(self.access, step, list(how.nodes), **options)
+            yield from self._put(step, how.nodes, options)
         except Exception:
             if older:  # as it was before
-                yield asked(self.access, step, list(older), **options)
+                yield from self._put(step, older, options)
             raise
+
+    def _put(
+        self, step: Literal["write", "replace"], nodes: Sequence[BaseNode], options: dict[str, Any]
+    ) -> Steps[None]:
+        yield asked(self.access, step, list(nodes), **options)
 
     def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:
         yield asked(self.access, "delete", list(ids), **(options or {}))
@@ -500,15 +510,23 @@ class NodeKeeper(Keeper[BaseNode]):
         yield own(self._gone, [*ids, *held])
         return ids
 
-    def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
-        """Empty the store, which held these ids, and forget them; what is held stays held."""
+    def delete_nodes(
+        self, ids: Sequence[str] | None, filters: MetadataFilters | None
+    ) -> Steps[None]:
+        """Delete nodes, or those of them, or of all, that filters choose."""
+        if filters is not None:
+            found = yield asked(self.access.inner, "get_nodes", ids, filters)
+            ids = [node.node_id for node in found]
+        yield from self.delete(ids or [])
+
+    def clear(self) -> Steps[None]:
+        """Empty the store, and forget what it held; what is held stays held."""
         self._withdrawn.clear()
-        older = yield from self._learned(ids)
+        older = yield from self._learned((yield from self.ids()))
+        yield from self._leave(older, self._cleared())
 
-        def cleared() -> Steps[None]:
-            yield clear
-
-        yield from self._leave(older, cleared())
+    def _cleared(self) -> Steps[None]:
+        yield asked(self.access.inner, "clear")
 
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
         """Return the documents, with the hashes of their versions, of which nodes are missing here.
@@ -544,10 +562,7 @@ class NodeKeeper(Keeper[BaseNode]):
         if missing:
             batch = to_batch_of(missing, self.keys)
             intent = yield own(self.guard.intend, self._as_told(batch))
-            yield from self._carried_out(intent, self._written(missing))
-
-    def _written(self, nodes: Sequence[BaseNode]) -> Steps[None]:
-        yield asked(self.access, "write", nodes)
+            yield from self._carried_out(intent, self._put("write", missing, {}))
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine

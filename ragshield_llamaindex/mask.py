@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
     VectorStoreQuery,
     VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
+from pydantic import PrivateAttr
 
 from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
-from ragshield_core.adapters.steps import Step, Steps
+from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import MetadataKeys, claims_of, context_of, text_of
+from ragshield_llamaindex.events import dispatcher
 
 # Whether a result may be seen, by its id and its node, as far as the store gives them.
 Shows = Callable[[str | None, BaseNode | None], bool]
@@ -68,18 +74,56 @@ class Mask(CoreMask[BaseNode]):
         others
             How many may be hidden beside those that are held.
         """
-        search = self._search(query, others)
+        self.catch_up()
+        # Other modes choose among candidates, and of more candidates they choose others. Some
+        # stores keep several revisions under one id, hence the page.
+        plain = query.mode == VectorStoreQueryMode.DEFAULT
+        search = Search(self, query.similarity_top_k, others=others + PAGE, nested=plain)
         while True:
             result = yield ask(asking_for(query, search.asked))
             if search.enough(size_of(result), seen(result, shows)):
                 return cut(result, search.rows)
 
-    def _search(self, query: VectorStoreQuery, others: int) -> Search:
-        self.catch_up()
-        # Other modes choose among candidates, and of more candidates they choose others. Some
-        # stores keep several revisions under one id, hence the page.
-        plain = query.mode == VectorStoreQueryMode.DEFAULT
-        return Search(self, query.similarity_top_k, others=others + PAGE, nested=plain)
+
+class MaskedStore(BasePydanticVectorStore):
+    """A vector store whose reads are those of the store inside, without what is held."""
+
+    stores_text: bool = True
+    is_embedding_query: bool = True
+
+    _inner: BasePydanticVectorStore = PrivateAttr()
+    _mask: Mask = PrivateAttr()
+
+    @property
+    def client(self) -> Any:
+        """Client of the store inside; what is done with it is not guarded."""
+        return self._inner.client
+
+    @dispatcher.span
+    @synchronous
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> Steps[VectorStoreQueryResult]:
+        """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
+        ask = partial(asked, self._inner, "query", **kwargs)
+        return (yield from self._mask.query(ask, query, self._shows, self._orphans()))
+
+    aquery = dispatcher.span(asynchronous(query))
+
+    @synchronous
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> Steps[list[BaseNode]]:
+        """Return stored nodes; those that are missing or held are ignored."""
+        return self._mask.visible((yield asked(self._inner, "get_nodes", node_ids, filters)))
+
+    aget_nodes = asynchronous(get_nodes)  # type: ignore[arg-type]
+
+    def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
+        """Return whether a result may be seen, by its id and its node."""
+        return node is None or not self._mask.hides(node)
+
+    def _orphans(self) -> int:
+        """Return how many vectors belong to no node any more."""
+        return 0
 
 
 def size_of(result: VectorStoreQueryResult) -> int:
@@ -100,14 +144,14 @@ def cut(result: VectorStoreQueryResult, rows: Sequence[int]) -> VectorStoreQuery
     """Return those rows of a result; nodes, similarities and ids stay parallel."""
     if len(rows) == size_of(result):
         return result
+
+    def chosen(column: Any) -> Any:
+        return [column[row] for row in rows] if column else column
+
     return VectorStoreQueryResult(
-        nodes=[result.nodes[row] for row in rows] if result.nodes else result.nodes,
-        similarities=(
-            [result.similarities[row] for row in rows]
-            if result.similarities
-            else result.similarities
-        ),
-        ids=[result.ids[row] for row in rows] if result.ids else result.ids,
+        nodes=chosen(result.nodes),
+        similarities=chosen(result.similarities),
+        ids=chosen(result.ids),
     )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
@@ -17,11 +17,11 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.adapters.guarded import AnswersSources
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.held_nodes import Embed, embedding_with, nodes_of
+from ragshield_llamaindex.held_nodes import Embed, embedding_with, release
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import Foreseen, NodeKeeper, checked
 from ragshield_llamaindex.stable_ids import StableIds
@@ -37,6 +37,8 @@ from ragshield_llamaindex.vectorstore import GuardedVectorStore
 logger = logging.getLogger("ragshield")
 
 UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
+# What becomes of a document that is looked at.
+FATES = ("stored", "partly_held", "held", "rejected_updates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +76,6 @@ class _Plan:
         return [*sorted(self.updates), *self.missing]
 
 
-class _Outcome(NamedTuple):
-    """Nodes that go in, and documents by what becomes of them."""
-
-    nodes: list[BaseNode]
-    replaced: list[str]
-    whole: list[BaseNode]  # documents to be stored as LlamaIndex does
-    partly: list[BaseNode]  # documents of which only the hash is kept
-    result: PipelineResult
-
-    def written(self, nodes: Sequence[BaseNode]) -> _Outcome:
-        """Return the outcome, whose result names as stored what is among these nodes."""
-        made, stored = (Counter(map(_document, some)) for some in (self.nodes, nodes))
-        whole = [one for one in self.result.stored if 0 < made[one] == stored[one]]
-        rest = tuple(one for one in self.result.stored if one not in set(whole))
-        result = replace(self.result, stored=tuple(whole), not_stored=rest)
-        return self._replace(result=result)
-
-
 class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
 
@@ -114,9 +98,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     one in front of it and one behind the embedding model, judge texts before a model reads them,
     and vectors when they are there. What node parsers name at random gets ids that are the same at
     each run (:class:`~ragshield_llamaindex.StableIds`).
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         transformations: list[TransformComponent]
@@ -212,6 +193,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         return self._result
 
     @dispatcher.span
+    @synchronous
     def run(
         self,
         show_progress: bool = False,  # noqa: FBT001, FBT002
@@ -222,7 +204,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         store_doc_text: bool = True,  # noqa: FBT001, FBT002
         num_workers: int | None = None,
         **kwargs: Any,
-    ) -> Sequence[BaseNode]:
+    ) -> Steps[Sequence[BaseNode]]:
         """Transform documents, screen their nodes, and store and record what is admitted.
 
         Parameters are those of IngestionPipeline.
@@ -239,39 +221,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             "num_workers": num_workers,
             **kwargs,
         }
-        return done(self._running(documents, nodes, options, store_doc_text=store_doc_text))
-
-    @dispatcher.span
-    async def arun(
-        self,
-        show_progress: bool = False,  # noqa: FBT001, FBT002
-        documents: list[Document] | None = None,
-        nodes: Sequence[BaseNode] | None = None,
-        cache_collection: str | None = None,
-        in_place: bool = True,  # noqa: FBT001, FBT002
-        store_doc_text: bool = True,  # noqa: FBT001, FBT002
-        num_workers: int | None = None,
-        **kwargs: Any,
-    ) -> Sequence[BaseNode]:
-        """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
-        options = {
-            "show_progress": show_progress,
-            "cache_collection": cache_collection,
-            "in_place": in_place,
-            "num_workers": num_workers,
-            **kwargs,
-        }
-        steps = self._running(documents, nodes, options, store_doc_text=store_doc_text)
-        return await adone(steps)
-
-    def _running(
-        self,
-        documents: list[Document] | None,
-        nodes: Sequence[BaseNode] | None,
-        options: dict[str, Any],
-        *,
-        store_doc_text: bool,
-    ) -> Steps[Sequence[BaseNode]]:
         keeper = self._keeper()
         inputs = self._prepare_inputs(documents, nodes)
         arrived, waiting = frozenset[tuple[str, str | None]](), frozenset[str]()
@@ -298,24 +247,26 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 how = {"replacing": older, "unfit": unfit, "decide": decide}
                 left, report = yield asked(guard, "screen", made, **how)
                 reports.append(report)
-            outcome = self._outcome(plan, left, in_stages(reports))
-            left = yield _transformed(outcome.nodes, after, options)
-            outcome = outcome._replace(nodes=list(left))
-            vectors = _with_vectors(outcome.nodes)
-            outcome = outcome.written([] if keeper is None else vectors)
+            result = _result(plan, left, in_stages(reports))
+            waits = frozenset(result.rejected_updates)
+            replaced = [one for one in result.stored if one in plan.updates]
+            going = [node for node in left if _document(node) not in waits]
+            left = list((yield _transformed(going, after, options)))
+            vectors = _with_vectors(left)
+            result = _written(result, left, [] if keeper is None else vectors)
             if keeper is not None:
-                replaced = [*outcome.replaced, *plan.missing]
-                waits = outcome.result.rejected_updates
-                report = yield keeper.step(
-                    keeper.admit(reports, vectors, replaced, waits, foreseen)
-                )
-                outcome = outcome._replace(result=replace(outcome.result, report=report))
+                leaving = [*replaced, *plan.missing]
+                steps = keeper.admit(reports, vectors, leaving, result.rejected_updates, foreseen)
+                report = yield keeper.step(steps)
+                result = replace(result, report=report)
         except Exception:
             if keeper is not None:
                 yield keeper.step(keeper.give_up(foreseen))
             raise
-        yield own(self._record, plan, outcome, store_doc_text=store_doc_text)
-        return outcome.nodes
+        yield own(self._record, plan, result, replaced, store_doc_text=store_doc_text)
+        return left
+
+    arun = dispatcher.span(asynchronous(run))
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -340,12 +291,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         keeper = self._keeper()
         if keeper is not None:
             return keeper.run(keeper.release(ids, by, note, self._embed()))
-        guard = self.poison_guard.guard
-        nodes = nodes_of(guard.quarantine, ids)
-        released = guard.quarantine.release(nodes, by=by, note=note)
-        guard.forget_held(nodes)
-        guard.trust(nodes)
-        return released
+        return release(self.guard, ids, by, note)
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -462,62 +408,70 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             plan.missing = [one for one in known if one not in set(map(_document, inputs))]
         return plan
 
-    def _outcome(self, plan: _Plan, screened: Sequence[BaseNode], report: Report) -> _Outcome:
-        held_of = Counter(
-            source_of(metadata) or entry_id
-            for entry_id, metadata, kept in zip(
-                report.batch.ids, report.batch.metadatas, report.admitted, strict=True
-            )
-            if not kept
-        )
-        admitted_of = Counter(_document(node) for node in screened)
-        whole, partly = [], []
-        documents: dict[str, list[str]] = {
-            "stored": [],
-            "partly_held": [],
-            "held": [],
-            "rejected_updates": [],
-        }
-        for node in plan.run:
-            document = _document(node)
-            if not held_of[document]:
-                whole.append(node)
-                documents["stored"].append(document)
-            elif document in plan.updates:
-                documents["rejected_updates"].append(document)
-            elif admitted_of[document]:
-                partly.append(node)
-                documents["partly_held"].append(document)
-            else:
-                documents["held"].append(document)
-        left_out = set(documents["rejected_updates"])
-        result = PipelineResult(
-            report=report,
-            unchanged=tuple(plan.unchanged),
-            still_held=tuple(dict.fromkeys(plan.still_held)),
-            **{name: tuple(dict.fromkeys(found)) for name, found in documents.items()},
-        )
-        return _Outcome(
-            nodes=[node for node in screened if _document(node) not in left_out],
-            replaced=[one for one in result.stored if one in plan.updates],
-            whole=whole,
-            partly=partly,
-            result=result,
-        )
-
-    def _record(self, plan: _Plan, outcome: _Outcome, *, store_doc_text: bool) -> None:
+    def _record(
+        self,
+        plan: _Plan,
+        result: PipelineResult,
+        replaced: Sequence[str],
+        *,
+        store_doc_text: bool,
+    ) -> None:
         """Tell the document store what went in, after the vector store has it."""
-        self._result = outcome.result
+        self._result = result
         if self.docstore is None:
             return
-        for ref_doc_id in outcome.replaced:
+        for ref_doc_id in replaced:
             self.docstore.delete_ref_doc(ref_doc_id, raise_error=False)
         for ref_doc_id in plan.missing:
             self.docstore.delete_document(ref_doc_id, raise_error=False)
-        self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.whole})
-        self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
+        admitted = {*result.stored, *result.not_stored}
+        whole = [node for node in plan.run if _document(node) in admitted]
+        self.docstore.set_document_hashes({node.id_: node.hash for node in whole})
+        self.docstore.add_documents(whole, store_text=store_doc_text)
         # Not the text of a document that is held in part: it would be all there.
-        self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
+        in_part = frozenset(result.partly_held)
+        partly = [node for node in plan.run if _document(node) in in_part]
+        self.docstore.set_document_hashes({node.id_: node.hash for node in partly})
+
+
+def _result(plan: _Plan, screened: Sequence[BaseNode], report: Report) -> PipelineResult:
+    """Return what becomes of the documents of a run, if all that was admitted is stored."""
+    batch = report.batch
+    held_of = Counter(
+        source_of(metadata) or entry_id
+        for entry_id, metadata, kept in zip(
+            batch.ids, batch.metadatas, report.admitted, strict=True
+        )
+        if not kept
+    )
+    admitted_of = Counter(map(_document, screened))
+    fates: dict[str, list[str]] = {name: [] for name in FATES}
+    for document in dict.fromkeys(map(_document, plan.run)):
+        if not held_of[document]:
+            fates["stored"].append(document)
+        elif document in plan.updates:
+            fates["rejected_updates"].append(document)
+        else:
+            fates["partly_held" if admitted_of[document] else "held"].append(document)
+    return PipelineResult(
+        report=report,
+        unchanged=tuple(plan.unchanged),
+        still_held=tuple(dict.fromkeys(plan.still_held)),
+        **{name: tuple(documents) for name, documents in fates.items()},
+    )
+
+
+def _written(
+    result: PipelineResult, nodes: Sequence[BaseNode], written: Sequence[BaseNode]
+) -> PipelineResult:
+    """Return a result that names as stored those documents of which all nodes are written."""
+    made, stored = Counter(map(_document, nodes)), Counter(map(_document, written))
+    whole = {one: 0 < made[one] == stored[one] for one in result.stored}
+    return replace(
+        result,
+        stored=tuple(one for one, all_in in whole.items() if all_in),
+        not_stored=tuple(one for one, all_in in whole.items() if not all_in),
+    )
 
 
 def _transformed(

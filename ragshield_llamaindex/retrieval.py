@@ -23,15 +23,15 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, Query
 from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.adapters.steps import Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
+from ragshield_llamaindex.convert import Keyed, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
@@ -68,15 +68,12 @@ class _Columns(NamedTuple):
     doubtful: list[int]  # rows under another id than their own, which stands for another text
 
 
-class PoisonFilter(BaseNodePostprocessor):
+class PoisonFilter(Keyed, BaseNodePostprocessor):
     """Node postprocessor that drops suspicious nodes and leaves the others as they are.
 
     Put it last: what another postprocessor puts in afterwards was not judged. It warns
     (:class:`PoisonFilterOrderWarning`) when one that is known to do so comes after it in the same
     engine; :func:`check_order` looks at a list of your own.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         guard: RetrievalGuard | None
@@ -123,12 +120,6 @@ class PoisonFilter(BaseNodePostprocessor):
     nothing is left, engines answer "Empty Response"; see :func:`~ragshield_llamaindex.answering`.
     """
 
-    label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str | None = Field(
-        default=None,
-        description="Metadata key of what a node was cut from; None where readers put it.",
-    )
-
     _guard: RetrievalGuard = PrivateAttr()
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _access: InnerStore | None = PrivateAttr(default=None)
@@ -145,7 +136,7 @@ class PoisonFilter(BaseNodePostprocessor):
         label_key: str = "label",
         lineage_key: str | None = None,
     ) -> None:
-        super().__init__(label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        super().__init__(label_key=label_key, lineage_key=lineage_key)
         if not isinstance(guard, RetrievalGuard | None):
             msg = (
                 f"guard is of type {type(guard).__name__}, expected a "
@@ -177,22 +168,11 @@ class PoisonFilter(BaseNodePostprocessor):
         """The guard."""
         return self._guard
 
+    @synchronous
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        self._look_around()
-        return done(self._judging(nodes, query_bundle))
-
-    @dispatcher.span
-    async def _apostprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        self._look_around()
-        return await adone(self._judging(nodes, query_bundle))
-
-    def _judging(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None
     ) -> Steps[list[NodeWithScore]]:
+        self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
@@ -209,12 +189,15 @@ class PoisonFilter(BaseNodePostprocessor):
                     query_vector = yield asked(model, "get_agg_embedding_from_queries", texts)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
-                    texts = _embedded_texts(columns, missing)
+                    mode = MetadataMode.EMBED
+                    texts = [columns.nodes[row].get_content(metadata_mode=mode) for row in missing]
                     made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
         kept: list[NodeWithScore]
         kept = yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector)
         return kept
+
+    _apostprocess_nodes = dispatcher.span(asynchronous(_postprocess_nodes))
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
@@ -282,24 +265,45 @@ class PoisonFilter(BaseNodePostprocessor):
             shown = [node.get_content(metadata_mode=mode) for node in columns.nodes]
             if shown not in views:
                 views.append(shown)
-        report = self._judged(self._guard, query, columns, views[0], vectors, query_vector)
-        report = self._with_parents(report, columns)
+        n = len(columns.ids)
+        described: dict[str, Any] = {
+            "ids": columns.ids,
+            "labels": [_claim(self.keys.label_of, node) for node in columns.nodes],
+            "lineages": [_claim(self.keys.lineage_of, node) for node in columns.nodes],
+            "contexts": [_context(node) for node in columns.nodes],
+        }
+
+        def judged(guard: RetrievalGuard, texts: Sequence[str]) -> Report:
+            if len(vectors) == n:
+                try:
+                    rows = [vectors[row] for row in range(n)]
+                    batch = Batch.of(texts=texts, embeddings=rows, **described)
+                    return guard.screen(query, batch, query_vector)
+                except InvalidBatchError:
+                    # A zero vector, or one of another model: that must not stop an engine.
+                    logger.warning("vectors of %d retrieved nodes are of no use", n)
+            # Rows of one stand for vectors that are not known.
+            batch = Batch.of(texts=texts, embeddings=np.ones((n, 1)), **described)
+            return guard.screen(query, batch, has_vectors=False)
+
+        report = self._with_parents(judged(self._guard, views[0]), columns)
         further = copy.copy(self._guard)
         further.quarantine = None  # it knows texts without metadata
         further.detectors = tuple(
             d for d in further.detectors if not (isinstance(d, Detector) and d.reads_contexts)
         )
-        passed = {
-            row for row, decision in report.remarkable.items() if _released_by_person(decision)
+        released = {  # by a person
+            row
+            for row, decision in report.remarkable.items()
+            if decision.verdict is Verdict.ADMIT and decision.note is not None
         }
         for texts in views[1:] if further.detectors else ():
-            again = self._judged(further, query, columns, texts, vectors, query_vector)
             found = {
                 row: decision
-                for row, decision in again.remarkable.items()
+                for row, decision in judged(further, texts).remarkable.items()
                 if decision.verdict is Verdict.QUARANTINE
                 and report.admitted[row]
-                and row not in passed
+                and row not in released
             }
             if found:
                 report = replace(report, remarkable={**report.remarkable, **found})
@@ -327,41 +331,6 @@ class PoisonFilter(BaseNodePostprocessor):
             if report.admitted[row] and not held.isdisjoint(ids)
         }
         return replace(report, remarkable={**report.remarkable, **dropped})
-
-    def _judged(
-        self,
-        guard: RetrievalGuard,
-        query: str | None,
-        columns: _Columns,
-        texts: Sequence[str],
-        vectors: Mapping[int, Any],
-        query_vector: Sequence[float] | None,
-    ) -> Report:
-        n = len(columns.ids)
-        keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
-        labels = [_claim(keys.label_of, node) for node in columns.nodes]
-        lineages = [_claim(keys.lineage_of, node) for node in columns.nodes]
-        contexts = [_context(node) for node in columns.nodes]
-
-        def batch(embeddings: Any) -> Batch:
-            return Batch.of(
-                ids=columns.ids,
-                texts=texts,
-                embeddings=embeddings,
-                labels=labels,
-                lineages=lineages,
-                contexts=contexts,
-            )
-
-        if len(vectors) == n:
-            try:
-                given = batch([vectors[row] for row in range(n)])
-                return guard.screen(query, given, query_vector)
-            except InvalidBatchError:
-                # A zero vector, or one of another model: that must not stop an engine.
-                logger.warning("vectors of %d retrieved nodes are of no use", n)
-        # Rows of one stand for vectors that are not known.
-        return guard.screen(query, batch(np.ones((n, 1))), has_vectors=False)
 
     def _look_around(self) -> None:
         """Warn if the engine that is running has something after this that changes text."""
@@ -413,9 +382,6 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
 
 class GuardedRetriever(BaseRetriever):
     """Retriever that drops suspicious nodes, and fetches more so that k survive.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         retriever: BaseRetriever | VectorStoreIndex
@@ -505,28 +471,25 @@ class GuardedRetriever(BaseRetriever):
         """What judges the nodes."""
         return self._filter
 
-    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return done(self._retrieving(query_bundle))
-
-    @dispatcher.span
-    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+    @synchronous
+    def _retrieve(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
         model = self._filter._model()  # noqa: SLF001 - of one piece with this
         if query_bundle.embedding is None and model is not None and self._embeds():
             # Once, for the search and for the filter, however often is asked for more.
-            vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
+            texts = query_bundle.embedding_strs
+            vector = yield asked(model, "get_agg_embedding_from_queries", texts)
             query_bundle = replace(query_bundle, embedding=vector)
-        return await adone(self._retrieving(query_bundle))
-
-    def _retrieving(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
-        n = self._first()
+        n = max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
         while True:
             found = yield asked(self._asking_for(n), "retrieve", query_bundle)
             kept: list[NodeWithScore]
             kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
-            more = self._more(n, len(found), len(kept))
-            if more is None:
+            enough = self._k is None or len(kept) >= self._k
+            if enough or self._field is None or len(found) < n or n >= MOST_FETCHED:
                 return kept if self._k is None else kept[: self._k]
-            n = more
+            n = min(2 * n, MOST_FETCHED)
+
+    _aretrieve = dispatcher.span(asynchronous(_retrieve))
 
     def _embeds(self) -> bool:
         """Return whether the retriever would embed the query with the filter's model."""
@@ -536,9 +499,6 @@ class GuardedRetriever(BaseRetriever):
             and retriever._embed_model is self._filter._model()  # noqa: SLF001
             and retriever._needs_embedding()  # noqa: SLF001
         )
-
-    def _first(self) -> int:
-        return max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
 
     def _asking_for(self, asked: int) -> BaseRetriever:
         if self._field is None:
@@ -551,13 +511,6 @@ class GuardedRetriever(BaseRetriever):
             if limit is not None:
                 setattr(retriever, name, limit + max(0, asked - own))
         return retriever
-
-    def _more(self, asked: int, found: int, kept: int) -> int | None:
-        """Return how many to fetch next, None if enough survived or there is no more to be had."""
-        enough = self._k is None or kept >= self._k
-        if enough or self._field is None or found < asked or asked >= MOST_FETCHED:
-            return None
-        return min(2 * asked, MOST_FETCHED)
 
 
 def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:
@@ -635,11 +588,3 @@ def _context(node: BaseNode) -> str | None:
         return context_of(node)
     except InvalidBatchError:
         return None
-
-
-def _embedded_texts(columns: _Columns, rows: Sequence[int]) -> list[str]:
-    return [columns.nodes[row].get_content(metadata_mode=MetadataMode.EMBED) for row in rows]
-
-
-def _released_by_person(decision: Any) -> bool:
-    return decision.verdict is Verdict.ADMIT and decision.note is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import inspect
@@ -14,6 +13,7 @@ from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolOu
 from llama_index.core.tools.types import adapt_to_async_tool
 
 from ragshield_core import Batch
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
@@ -122,31 +122,23 @@ class _Guarded(AsyncBaseTool):
 
     _screen: _Screen
 
-    def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
+    @synchronous
+    def call(self, *args: Any, **kwargs: Any) -> Steps[ToolOutput]:
+        screen = self._screen
         try:
-            output: ToolOutput = super().call(*args, **kwargs)  # type: ignore[safe-super]
+            output: ToolOutput = yield asked(super(), "call", *args, **kwargs)
         except Exception as error:
-            if self._screen.suspicious(str(error), self.metadata.get_name()):
+            if (yield own(screen.suspicious, str(error), self.metadata.get_name())):
                 raise RAGShieldError(WITHHELD) from None  # agents show messages to the model
             raise
         passages = _passages(output)
         if passages is None:
-            return self._screen.shown(output)
-        query = _query(args, kwargs)
-        return _of_passages(output, self._screen.filter.postprocess_nodes(passages, query))
+            shown: ToolOutput = yield own(screen.shown, output)
+            return shown
+        kept = yield asked(screen.filter, "postprocess_nodes", passages, _query(args, kwargs))
+        return _of_passages(output, kept)
 
-    async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
-        try:
-            output: ToolOutput = await super().acall(*args, **kwargs)  # type: ignore[safe-super]
-        except Exception as error:
-            if self._screen.suspicious(str(error), self.metadata.get_name()):
-                raise RAGShieldError(WITHHELD) from None
-            raise
-        passages = _passages(output)
-        if passages is None:
-            return await asyncio.to_thread(self._screen.shown, output)
-        query = _query(args, kwargs)
-        return _of_passages(output, await self._screen.filter.apostprocess_nodes(passages, query))
+    acall = asynchronous(call)  # type: ignore[arg-type]
 
     # Agents that write code call the functions of tools, and so does LangChain.
 

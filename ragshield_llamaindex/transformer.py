@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 import threading
-import uuid
 import warnings
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,26 +18,22 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
 from sqlalchemy import make_url
 
-from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core import state as saved_state
+from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
-from ragshield_core.adapters.steps import Steps, adone, asked, done, own
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
-from ragshield_core.detectors.registry import kind_of
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
+from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.registry import check_loadable, kind_of
 from ragshield_core.errors import (
     MalformedEntriesError,
     PoisonedEntryError,
     PoisonGuardOrderWarning,
     RAGShieldError,
 )
-from ragshield_core.quarantine import HeldEntry
-from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
-    MetadataKeys,
+    Keyed,
     columns_of,
     embedded,
     flagged,
@@ -53,7 +44,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.held_nodes import nodes_of
+from ragshield_llamaindex.held_nodes import release
 from ragshield_llamaindex.keeper import checked
 from ragshield_llamaindex.running import running, watch
 
@@ -66,17 +57,7 @@ Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
 Decide = Callable[[Sifted, Collection[str]], Report]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What became of all nodes that a guard has seen, in this process and in its workers."""
-
-    screened: int = 0
-    admitted: int = 0
-    flagged: int = 0
-    quarantined: int = 0
-
-
-class PoisonGuard(TransformComponent):
+class PoisonGuard(Keyed, TransformComponent):
     """Pass nodes on, without those that the guard quarantines.
 
     For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
@@ -93,9 +74,6 @@ class PoisonGuard(TransformComponent):
     raises a TypeError: that records held documents as done, and deletes the good version of a
     document before it looks at the new one. Use
     :class:`~ragshield_llamaindex.GuardedIngestionPipeline` there.
-
-    Setup:
-        Install ``ragshield[llamaindex]``.
 
     Key init args:
         guard: Guard
@@ -123,17 +101,17 @@ class PoisonGuard(TransformComponent):
         ...     transformations=[SentenceSplitter(), MockEmbedding(8), poison_guard])
         >>> [node.text for node in pipeline.run(documents=[Document(text="thud")])]
         ['thud']
-        >>> poison_guard.counts
-        Counts(screened=1, admitted=1, flagged=0, quarantined=0)
+        >>> poison_guard.last_report
+        <Report 1 entries: 1 admitted, 0 flagged, 0 quarantined>
 
     Async:
         ``await pipeline.arun(documents=...)``; the guard works in a thread.
 
     Several processes:
-        ``pipeline.run(documents=..., num_workers=4)`` needs a quarantine in a file or on a server.
-        Each worker judges its part by what the guard knew at the start, and the guard here takes
-        over what they counted, held and learned. Parts of one group that land in different workers
-        are not seen together; GuardedIngestionPipeline judges all of them at once, here.
+        ``pipeline.run(documents=..., num_workers=4)`` needs a guard that was opened on a database
+        (``Guard.open``): each worker opens it, and what one holds or learns, the others know. Parts
+        of one group that land in different workers at the same instant are not seen together;
+        GuardedIngestionPipeline judges all of them at once, in this process.
 
     Cache:
         ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
@@ -141,19 +119,11 @@ class PoisonGuard(TransformComponent):
         is never out of date. The cache does not know vectors: use one cache per embedding model.
     """
 
-    label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str | None = Field(
-        default=None,
-        description="Metadata key of what a node was cut from; None where readers put it.",
-    )
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
 
     _guard: Guard = PrivateAttr()
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _last_report: Report = PrivateAttr()
-    _counts: Counts = PrivateAttr()
-    _folder: Path | None = PrivateAttr(default=None)  # shared with workers
-    _saved_version: str | None = PrivateAttr(default=None)
     _in_worker: bool = PrivateAttr(default=False)
     _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
@@ -174,7 +144,6 @@ class PoisonGuard(TransformComponent):
         if embed_model is not None:
             guard.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
-        self._counts = Counts()
         self._lock = threading.RLock()
 
     @classmethod
@@ -199,7 +168,7 @@ class PoisonGuard(TransformComponent):
     @property
     def policy_version(self) -> str:
         """A hash of the configuration, of what was learned, and of people's decisions."""
-        self._collect()
+        self._guard.catch_up()
         digest = hashlib.blake2b(digest_size=16)
         for detector in self._guard.detectors:
             values, arrays = detector.state()
@@ -217,18 +186,12 @@ class PoisonGuard(TransformComponent):
     @property
     def guard(self) -> Guard:
         """The guard."""
-        self._collect()
         return self._guard
 
     @property
     def quarantine(self) -> Quarantine:
         """Where held nodes are."""
         return self._guard.quarantine
-
-    @property
-    def keys(self) -> MetadataKeys:
-        """Where metadata says what belongs to a revision."""
-        return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
 
     @property
     def embed_model(self) -> BaseEmbedding | None:
@@ -240,13 +203,8 @@ class PoisonGuard(TransformComponent):
         """What was decided at the latest call in this process."""
         return self._last_report
 
-    @property
-    def counts(self) -> Counts:
-        """What became of all nodes so far, those of workers included."""
-        self._collect()
-        return self._counts
-
-    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
+    @synchronous
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Steps[list[BaseNode]]:
         """Return the nodes that are not quarantined, in their order.
 
         Parameters
@@ -272,17 +230,12 @@ class PoisonGuard(TransformComponent):
         """
         del kwargs
         self._look_around()
-        survivors, _ = self.screen(nodes)
-        return survivors
+        survivors, _ = yield asked(self, "screen", nodes)
+        return survivors  # type: ignore[no-any-return]
 
-    @dispatcher.span
-    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
-        """Do as the call does, with the model's own async embedding, off the event loop."""
-        del kwargs
-        self._look_around()
-        survivors, _ = await self.ascreen(nodes)
-        return survivors
+    acall = dispatcher.span(asynchronous(__call__, "acall"))
 
+    @synchronous
     def screen(
         self,
         nodes: Sequence[BaseNode],
@@ -290,7 +243,7 @@ class PoisonGuard(TransformComponent):
         replacing: Collection[str] = (),
         unfit: Unfit | None = None,
         decide: Decide | None = None,
-    ) -> tuple[list[BaseNode], Report]:
+    ) -> Steps[tuple[list[BaseNode], Report]]:
         """Return the nodes that are not quarantined, and what was decided.
 
         Parameters
@@ -306,36 +259,23 @@ class PoisonGuard(TransformComponent):
         decide
             Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
-        return done(self._screening(nodes, replacing, unfit, decide))
-
-    async def ascreen(
-        self,
-        nodes: Sequence[BaseNode],
-        *,
-        replacing: Collection[str] = (),
-        unfit: Unfit | None = None,
-        decide: Decide | None = None,
-    ) -> tuple[list[BaseNode], Report]:
-        """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
-        return await adone(self._screening(nodes, replacing, unfit, decide))
-
-    def _screening(
-        self,
-        nodes: Sequence[BaseNode],
-        replacing: Collection[str],
-        unfit: Unfit | None,
-        decide: Decide | None,
-    ) -> Steps[tuple[list[BaseNode], Report]]:
-        made: dict[str, list[float]] = {}
+        if not nodes:
+            return [], Report(batch=NO_ENTRIES)
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
-                texts = _contents(bare)
+                texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in bare]
                 vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+                nodes = [
+                    embedded(node, made[node.node_id]) if node.node_id in made else node
+                    for node in nodes
+                ]
         screened: tuple[list[BaseNode], Report]
-        screened = yield own(self._screen, nodes, made, replacing, unfit, decide)
+        screened = yield own(self._screen, nodes, replacing, unfit, decide)
         return screened
+
+    ascreen = asynchronous(screen)
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
@@ -382,34 +322,16 @@ class PoisonGuard(TransformComponent):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        ids = nodes_of(self.quarantine, ids)
-
-        def let_in() -> tuple[HeldEntry, ...]:
-            held = self.quarantine.release(ids, by=by, note=note)
-            self._guard.forget_held(ids)
-            self._guard.trust(ids)
-            return held
-
-        return [to_node(item) for item in self._guard.together(let_in)]
+        return [to_node(one) for one in release(self._guard, ids, by, note)]
 
     def _screen(
         self,
         nodes: Sequence[BaseNode],
-        made: dict[str, list[float]],
         replacing: Collection[str],
         unfit: Unfit | None,
         decide: Decide | None,
     ) -> tuple[list[BaseNode], Report]:
-        if not nodes:
-            return [], Report(batch=NO_ENTRIES)
-        if made:
-            with naming(nodes, self.keys):
-                nodes = [
-                    embedded(node, made[node.node_id]) if node.node_id in made else node
-                    for node in nodes
-                ]
         with self._lock:
-            self._collect()
             try:
                 report = self._judge(nodes, replacing, unfit, decide)
             except PoisonedEntryError as error:
@@ -418,7 +340,6 @@ class PoisonGuard(TransformComponent):
                 # An error with a report does not get back from a worker.
                 raise RAGShieldError(str(error)) from None
             self._last_report = report
-            self._count(report)
         report_detection(report, stage="ingestion")
         kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
         held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
@@ -468,92 +389,24 @@ class PoisonGuard(TransformComponent):
             )
             raise ValueError(msg)
 
-    # Workers: a copy of this object in another process works on a saved copy of the guard, with
-    # the same quarantine, and leaves a note of each call in a folder that is read here.
-
     def __reduce__(self) -> tuple[Any, ...]:
-        url = make_url(self.quarantine.database.url)
-        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        """Have a worker open the same guard, so that what one learns and holds, all know."""
+        held_in = self.quarantine
+        if not self._guard.shared or held_in.database.in_memory:
             msg = (
-                "the quarantine is in memory, where other processes cannot hold anything; use a "
-                'file or a server: Quarantine("sqlite:///quarantine.db"), or run without '
-                "num_workers."
+                "worker processes could neither hold nor learn anything for this one: expected a "
+                'guard that was opened on a database in a file or on a server, Guard.open("sqlite'
+                ':///guard.db"); or use a GuardedIngestionPipeline, or run without num_workers.'
             )
             raise ValueError(msg)
-        with self._lock:
-            folder = self._shared()
-            version = self.policy_version
-            if version != self._saved_version:
-                self._guard.save(folder / "guard")
-                self._saved_version = version
+        check_loadable(self._guard.detectors)
+        place = _absolute(held_in.database.url), held_in.namespace, held_in.store
         options = {
             "learn": self.learn,
             "label_key": self.label_key,
             "lineage_key": self.lineage_key,
         }
-        held_in = self.quarantine
-        quarantine = _absolute(held_in.database.url), held_in.namespace, held_in.store
-        return _in_worker, (type(self), str(folder), quarantine, self._embed_model, options)
-
-    def _shared(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="ragshield-"))
-            if not self._in_worker:
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder
-
-    def _count(self, report: Report) -> None:
-        if self._in_worker:
-            self._leave_note(report)
-            return
-        self._counts = _plus(
-            self._counts, len(report.batch), len(report.flagged), len(report.quarantined)
-        )
-
-    def _leave_note(self, report: Report) -> None:
-        kept = report.batch.take(report.admitted if self.learn else [])
-        values = {
-            "screened": len(report.batch),
-            "flagged": len(report.flagged),
-            "held": [decision.entry_id for decision in report.quarantined],
-            "ids": kept.ids,
-            "texts": kept.texts,
-            "labels": kept.labels,
-            "lineages": kept.lineages,
-            "metadatas": [dumps(metadata) for metadata in kept.metadatas],
-            "contexts": kept.contexts,
-        }
-        saved_state.write(self._shared() / "calls" / uuid.uuid4().hex, values, {"v": kept.vectors})
-
-    def _collect(self) -> None:
-        """Take over what workers did since the last time."""
-        if self._folder is None or self._in_worker:
-            return
-        calls = self._folder / "calls"
-        with self._lock:
-            for call in sorted(calls.iterdir()) if calls.is_dir() else ():
-                if not (call / saved_state.MANIFEST).is_file():
-                    continue  # a worker is writing it
-                values, arrays = saved_state.read(call)
-                held = [self.quarantine.show(entry_id) for entry_id in values["held"]]
-                self._counts = _plus(self._counts, values["screened"], values["flagged"], len(held))
-                for some in (
-                    [item for item in held if item.vector.size],
-                    [item for item in held if not item.vector.size],
-                ):
-                    for detector in self._guard.detectors if some else ():
-                        able = some[0].vector.size or not _needs_vectors(detector)
-                        if isinstance(detector, GroupDetector) and able:
-                            detector.hold(batch_of(some))
-                columns = ("ids", "texts", "labels", "lineages", "contexts")
-                self._guard.learn(
-                    Batch.of(
-                        embeddings=arrays["v"],
-                        metadatas=[loads(text) for text in values["metadatas"]],
-                        **{column: values[column] for column in columns},
-                    )
-                )
-                shutil.rmtree(call, ignore_errors=True)
+        return _in_worker, (type(self), place, self._embed_model, options)
 
 
 def check_transformations(transformations: Sequence[TransformComponent]) -> bool:
@@ -603,18 +456,16 @@ def judges_text(guard: Guard) -> bool:
 
 def _in_worker(
     cls: type[PoisonGuard],
-    folder: str,
-    quarantine: tuple[str, str, str | None],
+    place: tuple[str, str, str | None],
     embed_model: BaseEmbedding | None,
     options: dict[str, Any],
 ) -> PoisonGuard:
     """Return a copy for a worker."""
-    url, namespace, store = quarantine
-    guard = Guard.load(
-        Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace, store=store)
-    )
+    url, namespace, store = place
+    guard = Guard.open(url, namespace)
+    if store is not None:
+        guard.quarantine = guard.quarantine.for_store(store)
     made = cls(guard, embed_model, **options)
-    made._folder = Path(folder)
     made._in_worker = True
     return made
 
@@ -630,25 +481,12 @@ def _absolute(url: str) -> str:
     return parsed.set(database=path).render_as_string(hide_password=False)
 
 
-def _plus(counts: Counts, screened: int, flagged: int, quarantined: int) -> Counts:
-    return Counts(
-        screened=counts.screened + screened,
-        admitted=counts.admitted + screened - flagged - quarantined,
-        flagged=counts.flagged + flagged,
-        quarantined=counts.quarantined + quarantined,
-    )
-
-
 def _decisions(quarantine: Quarantine) -> list[Any]:
     """Return what changes with every decision of a person, and every hold."""
     if not quarantine.exists():
         return []
     log = quarantine.log.lines()
     return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
-
-
-def _contents(nodes: Sequence[BaseNode]) -> list[str]:
-    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
 
 
 def _needs_vectors(detector: Detector) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, Self
 
 from llama_index.core.callbacks.base import global_stack_trace_ids
@@ -13,21 +12,20 @@ from llama_index.core.schema import BaseNode, ImageNode, IndexNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
-    VectorStoreQuery,
-    VectorStoreQueryResult,
 )
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.adapters.steps import Steps, asked, asynchronous, synchronous
 from ragshield_core.errors import HeldTextElsewhereWarning
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.table import Where
-from ragshield_llamaindex.convert import MetadataKeys
+from ragshield_llamaindex.convert import Keyed
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
+from ragshield_llamaindex.mask import MaskedStore
 from ragshield_llamaindex.running import running, watch
 
 # As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
@@ -36,7 +34,7 @@ UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 INSERTIONS = frozenset({"index_construction", "insert_nodes", "ainsert_nodes"})
 
 
-class GuardedVectorStore(Guarded, BasePydanticVectorStore):
+class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     """Drop-in replacement for a vector store: suspicious nodes stay out of it.
 
     Every write is screened by the guard. Nodes that it quarantines are held, with all that came
@@ -45,9 +43,6 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     inside, in its order and with its scores. What is held but still in there is left out of them,
     and further results take its place. What is held stays held until a reviewer decides, even if it
     looks admissible when it comes again.
-
-    Setup:
-        Install ``ragshield[llamaindex]`` and the package of the store inside.
 
     Key init args:
         inner: BasePydanticVectorStore
@@ -116,15 +111,6 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         0
     """
 
-    stores_text: bool = True
-    is_embedding_query: bool = True
-    label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str | None = Field(
-        default=None,
-        description="Metadata key of what a node was cut from; None where readers put it.",
-    )
-
-    _inner: BasePydanticVectorStore = PrivateAttr()
     _keeper: NodeKeeper = PrivateAttr()
 
     def __init__(
@@ -141,26 +127,19 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     ) -> None:
         access = _access(inner, inner_store)
         super().__init__(
-            stores_text=True,
             is_embedding_query=inner.is_embedding_query,
             label_key=label_key,  # type: ignore[call-arg]
             lineage_key=lineage_key,
         )
         watch()
-        self._inner = inner
-        keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = NodeKeeper(guard, access, keys, name, neighbors)
+        self._keeper = NodeKeeper(guard, access, label_key, lineage_key, name, neighbors)
         self._keeper.look("store", check=check)
+        self._inner, self._mask = inner, self._keeper.mask
 
     @classmethod
     def class_name(cls) -> str:
         """Name of the component."""
         return "GuardedVectorStore"
-
-    @property
-    def client(self) -> Any:
-        """Client of the store inside; what is done with it is not guarded."""
-        return self._inner.client
 
     @property
     def inner(self) -> BasePydanticVectorStore:
@@ -170,7 +149,8 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     # Writes
 
     @dispatcher.span
-    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+    @synchronous
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Steps[list[str]]:
         """Screen nodes and store those that are admitted.
 
         Parameters
@@ -207,18 +187,16 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             nodes that are held in its docstore.
         """
         pipeline = self._pipeline()
-        report = self._keeper.run(self._keeper.add_nodes(nodes, kwargs))
-        return _ids(nodes, report, pipeline)
+        report: Report = yield self._keeper.step(self._keeper.add_nodes(nodes, kwargs))
+        held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
+        _warn_of_held(pipeline, held)
+        return [node.node_id for node in nodes]
+
+    async_add = dispatcher.span(asynchronous(add, "async_add"))
 
     @dispatcher.span
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Do as :meth:`add` does, by the async methods of the store inside."""
-        pipeline = self._pipeline()
-        report = await self._keeper.arun(self._keeper.add_nodes(nodes, kwargs))
-        return _ids(nodes, report, pipeline)
-
-    @dispatcher.span
-    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+    @synchronous
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> Steps[None]:
         """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
 
         Where an index calls it to make room for a new version (``update_ref_doc``,
@@ -230,24 +208,21 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
         self._pipeline()  # refuses one
-        self._keeper.run(self._removal(ref_doc_id))
+        keeper = self._keeper
+        remove = keeper.withdraw if _in_trace(UPDATES) else keeper.delete_document
+        yield keeper.step(remove(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
-            self._inner.delete(ref_doc_id, **delete_kwargs)
+            yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
 
-    @dispatcher.span
-    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Do as :meth:`delete` does, by the async methods of the store inside."""
-        self._pipeline()  # refuses one
-        await self._keeper.arun(self._removal(ref_doc_id))
-        if delete_kwargs:
-            await self._inner.adelete(ref_doc_id, **delete_kwargs)
+    adelete = dispatcher.span(asynchronous(delete))
 
+    @synchronous
     def delete_nodes(
         self,
         node_ids: list[str] | None = None,
         filters: MetadataFilters | None = None,
         **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
-    ) -> None:
+    ) -> Steps[None]:
         """Delete nodes, from quarantine as well; confirmed poison stays there.
 
         Parameters
@@ -259,36 +234,16 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         **delete_kwargs
             Not used.
         """
-        self._keeper.run(self._deleting(node_ids, filters))
+        yield self._keeper.step(self._keeper.delete_nodes(node_ids, filters))
 
-    async def adelete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
-    ) -> None:
-        """Do as :meth:`delete_nodes` does, by the async methods of the store inside."""
-        await self._keeper.arun(self._deleting(node_ids, filters))
+    adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 
-    def _deleting(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> Steps[None]:
-        ids = node_ids or []
-        if filters is not None:
-            found = yield asked(self._inner, "get_nodes", node_ids, filters)
-            ids = [node.node_id for node in found]
-        yield from self._keeper.delete(ids)
-
-    def clear(self) -> None:
+    @synchronous
+    def clear(self) -> Steps[None]:
         """Delete all nodes; what is held stays in quarantine."""
-        self._keeper.run(self._clearing())
+        yield self._keeper.step(self._keeper.clear())
 
-    async def aclear(self) -> None:
-        """Do as :meth:`clear` does."""
-        await self._keeper.arun(self._clearing())
-
-    def _clearing(self) -> Steps[None]:
-        ids = yield own(self._keeper.access.ids)
-        clear = Step(self._inner.clear, self._keeper.access.aclear)
-        yield from self._keeper.clear(ids, clear)
+    aclear = asynchronous(clear)  # type: ignore[arg-type]
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
@@ -301,11 +256,8 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         *,
         guard: Guard | None = None,
         clean_ids: Iterable[str] | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
-        name: str | None = None,
-        neighbors: Where | None = None,
+        **options: Any,
     ) -> Self:
         """Guard a store that holds nodes already.
 
@@ -324,7 +276,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
             few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store, name, neighbors
+        inner_store, **options
             As for the constructor.
 
         Raises
@@ -335,48 +287,8 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             If there are too few ``clean_ids``; says how many would do.
         """
         guard = Guard.default() if guard is None else guard
-        keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        access = _access(inner, inner_store)
-        NodeKeeper(guard, access, keys, name, neighbors).adopt(clean_ids)
-        return cls(
-            inner,
-            guard=guard,
-            label_key=label_key,
-            lineage_key=lineage_key,
-            inner_store=inner_store,
-            name=name,
-            neighbors=neighbors,
-        )
-
-    # Reads
-
-    @dispatcher.span
-    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
-        return done(self._query(query, kwargs))
-
-    @dispatcher.span
-    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Do as :meth:`query` does, by the async method of the store inside."""
-        return await adone(self._query(query, kwargs))
-
-    def _query(
-        self, query: VectorStoreQuery, kwargs: dict[str, Any]
-    ) -> Steps[VectorStoreQueryResult]:
-        ask = partial(asked, self._inner, "query", **kwargs)
-        return self._keeper.mask.query(ask, query, self._shows)
-
-    def get_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
-    ) -> list[BaseNode]:
-        """Return stored nodes; those that are missing or held are ignored."""
-        return self._keeper.mask.visible(self._inner.get_nodes(node_ids, filters))
-
-    async def aget_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
-    ) -> list[BaseNode]:
-        """Return stored nodes; those that are missing or held are ignored."""
-        return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
+        NodeKeeper(guard, _access(inner, inner_store), **options).adopt(clean_ids)
+        return cls(inner, guard=guard, inner_store=inner_store, **options)
 
     def _pipeline(self) -> IngestionPipeline | None:
         """Return the pipeline that writes into this store now, if one does.
@@ -400,14 +312,6 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
                     raise TypeError(msg)
                 return pipeline
         return None
-
-    def _removal(self, ref_doc_id: str) -> Steps[Any]:
-        keeper = self._keeper
-        updates = _in_trace(UPDATES)
-        return keeper.withdraw(ref_doc_id) if updates else keeper.delete_document(ref_doc_id)
-
-    def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
-        return node is None or not self._keeper.mask.hides(node)
 
 
 def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
@@ -446,12 +350,3 @@ def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) 
             f"({printable(held[0].node_id)}, ...); {instead}."
         )
         warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=5)
-
-
-def _ids(
-    nodes: Sequence[BaseNode], report: Report, pipeline: IngestionPipeline | None
-) -> list[str]:
-    """Return the ids of all nodes; warns of those that are held here and kept elsewhere."""
-    held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
-    _warn_of_held(pipeline, held)
-    return [node.node_id for node in nodes]

@@ -148,19 +148,25 @@ def synchronous(operation: Callable[P, Steps[T]]) -> Callable[P, T]:
     return _shown_without_steps(method, operation)
 
 
-def asynchronous(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the asynchronous twin of what :func:`synchronous` has made, named with an ``a``."""
-    operation: Callable[P, Steps[T]] = method.__wrapped__  # type: ignore[attr-defined]
+def asynchronous(
+    method: Callable[P, T], name: str | None = None
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the asynchronous twin of what :func:`synchronous` has made.
+
+    Its name, which spans have, is that of the method with an ``a``, unless another is given.
+    """
+    operation: Callable[P, Steps[T]] = inspect.unwrap(method)
 
     @wraps(operation)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
         return await adone(operation(*args, **kwargs))
 
-    name = operation.__name__
-    twin.__name__ = f"a{name}"
-    twin.__qualname__ = f"{operation.__qualname__.removesuffix(name)}a{name}"
+    plain = operation.__name__
+    bare = plain.lstrip("_")
+    twin.__name__ = plain.replace(bare, f"a{bare}") if name is None else name
+    twin.__qualname__ = f"{operation.__qualname__.removesuffix(plain)}{twin.__name__}"
     role = "meth" if "." in operation.__qualname__ else "func"
-    twin.__doc__ = f"Do as :{role}:`{name}` does, without blocking the event loop."
+    twin.__doc__ = f"Do as :{role}:`{plain}` does, without blocking the event loop."
     return _shown_without_steps(twin, operation)
 
 

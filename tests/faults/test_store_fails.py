@@ -7,6 +7,7 @@ from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import Document as LlamaDocument
 from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.vector_stores import SimpleVectorStore
 from small_store import SmallKeeper
 from support import CountingEmbeddings, Scripted
 
@@ -201,14 +202,13 @@ def test_llamaindex_a_model_that_is_away(guard):
 def test_llamaindex_a_store_that_fails_after_it_has_written(guard, monkeypatch):
     index = GuardedVectorStoreIndex([], guard=guard, embed_model=MockEmbedding(8))
     index.insert(LlamaDocument(id_="a", text="billing a"))
-    access = index._access
-    write = access.write
+    add = SimpleVectorStore.add
 
-    def fails(nodes, **options):
-        write(nodes, **options)
+    def fails(self, nodes, **options):
+        add(self, nodes, **options)
         raise LostConnectionError
 
-    monkeypatch.setattr(access, "write", fails)
+    monkeypatch.setattr(SimpleVectorStore, "add", fails)
     with pytest.raises(LostConnectionError) as error:
         index.insert(LlamaDocument(id_="b", text="billing b"))
     assert "repeat the operation" in error.value.__notes__[0]

@@ -3,16 +3,26 @@
 import uuid
 
 import numpy as np
+from llama_index.core import StorageContext
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
 from pydantic import PrivateAttr
 from support import DIM, TOPICS, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_llamaindex import (
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+)
+from ragshield_llamaindex.convert import MetadataKeys
 
 TEXT_KINDS = ("chroma", "qdrant", "postgres")
 KINDS = ("simple", "faiss", *TEXT_KINDS)
+KEYS = MetadataKeys(label="label", lineage="source")
 
 
 class TopicEmbedding(BaseEmbedding):
@@ -123,6 +133,61 @@ def guard_of(*detectors, quarantine=None, **policy):
 
 def ids_of(nodes):
     return [getattr(one, "node", one).node_id for one in nodes]
+
+
+def index_over(inner, model, nodes=(), guard=None):
+    """Return a guarded index over a bare store."""
+    context = StorageContext.from_defaults(vector_store=inner)
+    return GuardedVectorStoreIndex(
+        list(nodes), guard=guard or guard_of(), storage_context=context, embed_model=model
+    )
+
+
+def guarded_over(inner, model, nodes=(), guard=None):
+    """Return a guarded store, or, where a store keeps vectors only, a guarded index over it."""
+    if not inner.stores_text:
+        return index_over(inner, model, nodes, guard)
+    store = GuardedVectorStore(inner, guard=guard or guard_of())
+    store.add(list(nodes))
+    return store
+
+
+def pipeline_over(inner, steps, guard=None):
+    """Return a guarded pipeline into a bare or guarded store, with a document store."""
+    return GuardedIngestionPipeline(
+        steps, guard=guard or guard_of(), vector_store=inner, docstore=SimpleDocumentStore()
+    )
+
+
+def insert(guarded, nodes):
+    (guarded.add if isinstance(guarded, GuardedVectorStore) else guarded.insert_nodes)(nodes)
+
+
+def live(guarded):
+    """Return the nodes that the store inside has, hidden ones included."""
+    access = guarded._keeper.access
+    return access.read(access.ids())
+
+
+def shown(guarded):
+    """Return the texts that a guarded store or index shows."""
+    return sorted(one.text for one in guarded._keeper.mask.visible(live(guarded)))
+
+
+def splitter():
+    """Return what makes a node of each short sentence."""
+    return SentenceSplitter(chunk_size=6, chunk_overlap=0)
+
+
+def sentences(text):
+    return sorted(f"{part}." for part in text.removesuffix(".").split(". "))
+
+
+async def ran(pipeline, documents, *, asynchronous):
+    """Run a pipeline in either way."""
+    if asynchronous:
+        return await pipeline.arun(documents=documents)
+    return pipeline.run(documents=documents)
 
 
 def learned(guard):

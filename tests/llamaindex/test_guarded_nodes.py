@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import threading
+import time
 from unittest.mock import patch
 
 import numpy as np
@@ -17,9 +19,12 @@ from llama_support import (
     document,
     good,
     guard_of,
+    guarded_over,
     id_of,
     ids_of,
+    index_over,
     known,
+    live,
     mixed,
     node,
 )
@@ -38,23 +43,13 @@ def ask(text, k=3):
 @pytest.fixture(params=TEXT_KINDS)
 def store(request, make_store):
     """Return a guarded store that holds ``known()``."""
-    guarded = GuardedVectorStore(make_store(request.param), guard=guard_of())
-    guarded.add(known())
-    return guarded
+    return guarded_over(make_store(request.param), None, known())
 
 
 @pytest.fixture(params=KINDS)
 def index(request, make_store, model):
     """Return a guarded index that holds ``known()``."""
-    context = StorageContext.from_defaults(vector_store=make_store(request.param))
-    return GuardedVectorStoreIndex(
-        known(), guard=guard_of(), storage_context=context, embed_model=model
-    )
-
-
-def live(guarded):
-    access = guarded._keeper.access
-    return access.read(access.ids())
+    return index_over(make_store(request.param), model, known())
 
 
 def assert_in_step(guarded):
@@ -160,8 +155,7 @@ def test_a_failed_write_leaves_the_old_revision(store, monkeypatch):
 
 @pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_nodes_are_replaced_in_one_step_where_the_store_can(kind, make_store, monkeypatch):
-    store = GuardedVectorStore(make_store(kind), guard=guard_of())
-    store.add(known())
+    store = guarded_over(make_store(kind), None, known())
     access = store._keeper.access
     assert access.replaces == (kind != "postgres")  # there, a killed call has to be repeated
     if not access.replaces:
@@ -189,20 +183,14 @@ def test_what_is_held_now_and_looked_admissible_before_leaves_the_store(store):
     assert_in_step(store)
 
 
-def test_delete_by_document_forgets_and_purges_the_quarantine(store):
+def test_delete_by_document_forgets_and_purges_the_quarantine_but_confirmed_poison(store):
     store.add(mixed(document="doc"))
-    assert store.quarantine.count() == 2
-    store.delete("doc")
-    assert store.quarantine.count() == 0
-    assert len(live(store)) == len(known())
-    assert_in_step(store)
-
-
-def test_confirmed_poison_stays_as_evidence_when_its_document_is_deleted(store):
-    store.add(bad(document="doc"))
     store.quarantine.confirm(ids_of(bad())[:1])
     store.delete("doc")
+    assert store.quarantine.count() == 0
     assert store.quarantine.count(None) == 1
+    assert len(live(store)) == len(known())
+    assert_in_step(store)
 
 
 def test_delete_nodes_passes_over_what_is_not_there(store):
@@ -248,8 +236,7 @@ def test_a_node_without_a_vector_is_named(store):
 
 
 def test_on_detect_raise_writes_nothing(make_store):
-    store = GuardedVectorStore(make_store("chroma"), guard=guard_of(on_detect="raise"))
-    store.add(known())
+    store = guarded_over(make_store("chroma"), None, known(), guard_of(on_detect="raise"))
     with pytest.raises(PoisonedEntryError):
         store.add(mixed())
     assert len(live(store)) == len(known())
@@ -302,20 +289,19 @@ async def test_concurrent_async_writes_wait_for_each_other(make_store):
 
 
 async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_store):
-    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
-    store.add(known())
+    store = guarded_over(make_store("chroma"), None, known())
     access, text = store._keeper.access, known()[0].text
-    areplace, begun = access.areplace, asyncio.Event()
+    replace, begun = access.replace, threading.Event()
 
-    async def slow(nodes, **kwargs):
+    def slow(nodes, **kwargs):
         begun.set()
-        await asyncio.sleep(0.05)
-        await areplace(nodes, **kwargs)
+        time.sleep(0.05)
+        replace(nodes, **kwargs)
 
-    with patch.object(access, "areplace", slow):
+    with patch.object(access, "replace", slow):
         better = node("billing better", text, label="billing")
         task = asyncio.create_task(store.async_add([better]))
-        await begun.wait()
+        await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -367,18 +353,12 @@ async def test_an_index_keeps_flipped_nodes_out_asynchronously(index):
 def test_an_index_takes_back_deletes_and_releases(index, model):
     index.insert_nodes(mixed(vector=False, document="doc"))
     embedded = len(model.texts)
-    index.release(ids_of(bad()), by="anna")
+    index.release(ids_of(bad())[:1], by="anna")
     assert len(model.texts) == embedded  # no second embedding
-    assert set(ids_of(bad())) <= set(retrieved(index, "shipping bad 0"))
+    assert ids_of(bad())[0] in retrieved(index, "shipping bad 0")
     assert_in_step(index)
     index.delete_ref_doc("doc", delete_from_docstore=True)
     assert set(retrieved(index, "shipping bad 0")) == set(ids_of(known()))
-    assert_in_step(index)
-
-
-def test_deleting_a_document_purges_the_quarantine_of_an_index(index):
-    index.insert_nodes(mixed(vector=False, document="doc"))
-    index.delete_ref_doc("doc", delete_from_docstore=True)
     assert index.quarantine.count() == 0
     assert_in_step(index)
 
@@ -418,7 +398,7 @@ def test_an_update_that_cannot_be_written_leaves_the_version_before(index):
     index.insert(document("d", "billing fine"))
     better = document("d", "billing better")
     with (
-        patch.object(index._keeper.access, "write", side_effect=OSError),
+        patch.object(type(index.storage_context.vector_store), "add", side_effect=OSError),
         pytest.raises(OSError),  # noqa: PT011
     ):
         index.refresh_ref_docs([better])

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from llama_index.core import StorageContext
 from llama_index.core.schema import (
     BaseNode,
     Document,
@@ -33,15 +32,13 @@ from llama_index.core.schema import (
     RelatedNodeInfo,
     TextNode,
 )
-from llama_support import TopicEmbedding, guard_of, id_of
+from llama_support import TopicEmbedding, guard_of, guarded_over, id_of, insert, live
 from support import DIM, Scripted, vector_of
 
 from ragshield_core.errors import MalformedEntriesError, QuarantineError, RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
-    GuardedVectorStore,
-    GuardedVectorStoreIndex,
     PoisonGuard,
 )
 
@@ -278,23 +275,14 @@ def named(node, place, message):
 class World:
     """A guarded store or index, with one node in it and one held."""
 
-    def __init__(self, kind, inner):
+    def __init__(self, inner):
         guard = guard_of(Scripted())
-        if kind == "simple":
-            context = StorageContext.from_defaults(vector_store=inner)
-            self.kept = GuardedVectorStoreIndex(
-                [], guard=guard, storage_context=context, embed_model=TopicEmbedding()
-            )
-        else:
-            self.kept = GuardedVectorStore(inner, guard=guard)
+        self.kept = guarded_over(inner, TopicEmbedding(), guard=guard)
         self.add([plain("stored"), plain("held", f"billing {SECRET} score=9")])
         assert self.state() == ({STORED}, {HELD})
 
     def add(self, nodes):
-        if isinstance(self.kept, GuardedVectorStore):
-            self.kept.add(nodes)
-        else:
-            self.kept.insert_nodes(nodes)
+        insert(self.kept, nodes)
 
     def state(self):
         access = self.kept._keeper.access
@@ -303,8 +291,7 @@ class World:
 
     def texts(self):
         """Return what is stored, read back: what cannot be read would block every later write."""
-        access = self.kept._keeper.access
-        return {one.node_id: (one.text, one.metadata) for one in access.read(access.ids())}
+        return {one.node_id: (one.text, one.metadata) for one in live(self.kept)}
 
     def refuses(self, nodes, error):  # noqa: ARG002 - others may
         """Return whether a write may be refused as a whole."""
@@ -440,11 +427,7 @@ def wrong_with_release(world, write, ids):
 def world_of(kind, make_store):
     if kind == "step":
         return Step()
-    return (
-        Pipeline(kind, make_store("chroma"))
-        if kind == "pipeline"
-        else World(kind, make_store(kind))
-    )
+    return Pipeline(make_store("chroma")) if kind == "pipeline" else World(make_store(kind))
 
 
 @pytest.mark.parametrize("kind", WAYS)

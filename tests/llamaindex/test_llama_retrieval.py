@@ -11,14 +11,17 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_support import (
+    KEYS,
     KINDS,
     TopicEmbedding,
     about,
     bad,
     good,
     guard_of,
+    guarded_over,
     id_of,
     ids_of,
+    index_over,
     known,
     mixed,
     node,
@@ -36,9 +39,7 @@ from ragshield_llamaindex import (
     PoisonFilter,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import MetadataKeys, to_batch
-
-KEYS = MetadataKeys(label="label", lineage="source")
+from ragshield_llamaindex.convert import to_batch
 
 
 def suspicious(n, topic="billing"):
@@ -255,13 +256,33 @@ def test_a_guarded_retriever_works_in_an_engine(model):
 # Events
 
 
+def detections(handler):
+    return [event for event in handler.events if isinstance(event, PoisonDetectedEvent)]
+
+
+def test_events_name_the_document(heard, make_store, model):
+    handler, _ = heard
+    store = guarded_over(make_store("chroma"), None, known())
+    store.add(bad(document="doc"))
+    (event,) = detections(handler)
+    assert [item["document"] for item in event.quarantined] == ["doc", "doc"]
+    handler.events.clear()
+    text = "who built the old harbour bridge? It was Nero."
+    found = VectorStoreIndex(
+        [node(text, vector=False, document="doc")], embed_model=model
+    ).as_retriever()
+    PoisonFilter().postprocess_nodes(
+        found.retrieve("bridge"), query_str="who built the old harbour bridge"
+    )
+    assert [item["document"] for item in detections(handler)[-1].quarantined] == ["doc"]
+
+
 def test_handlers_hear_of_what_was_held_without_its_text(heard, make_store):
     handler, spans = heard
-    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
-    store.add(known())
-    assert not [e for e in handler.events if isinstance(e, PoisonDetectedEvent)]
+    store = guarded_over(make_store("chroma"), None, known())
+    assert not detections(handler)
     store.add(mixed())
-    (event,) = [e for e in handler.events if isinstance(e, PoisonDetectedEvent)]
+    (event,) = detections(handler)
     assert (event.stage, event.n_entries) == ("ingestion", 4)
     assert [item["entry_id"] for item in event.quarantined] == ids_of(bad())
     assert event.quarantined[0]["findings"][0]["detector"] == "label_centroid"
@@ -278,7 +299,7 @@ async def test_handlers_hear_of_what_was_dropped_at_retrieval(heard, model):
     asked = engine(index, streaming=False, node_postprocessors=[PoisonFilter(scripted())])
     asked._retriever.similarity_top_k = 20
     await asked.aquery("billing")
-    (event,) = [e for e in handler.events if isinstance(e, PoisonDetectedEvent)]
+    (event,) = detections(handler)
     assert (event.stage, len(event.quarantined)) == ("retrieval", 2)
     names = {span.id_.partition("-")[0] for span in spans.completed_spans}
     assert "PoisonFilter._apostprocess_nodes" in names
@@ -319,11 +340,7 @@ def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
             return [Evidence(sentence="the rest has come") for _ in ids]
 
     for kind in KINDS:
-        inner = make_store(kind)
-        context = StorageContext.from_defaults(vector_store=inner)
-        index = GuardedVectorStoreIndex(
-            about("billing", 4), guard=guard_of(Late()), storage_context=context, embed_model=model
-        )
+        index = index_over(make_store(kind), model, about("billing", 4), guard_of(Late()))
         index.insert_nodes([node("late")])
         found = index.as_retriever(similarity_top_k=9).retrieve("billing kb 0")
         assert id_of("billing kb 0") not in ids_of(found), kind

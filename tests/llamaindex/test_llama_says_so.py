@@ -8,10 +8,8 @@ from llama_index.core.chat_engine.types import ChatMode
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import ImageNode
-from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
-from llama_index_instrumentation.event_handlers import BaseEventHandler
 from llama_support import (
     KINDS,
     TEXT_KINDS,
@@ -20,10 +18,11 @@ from llama_support import (
     document,
     good,
     guard_of,
+    guarded_over,
     ids_of,
     known,
     mixed,
-    node,
+    pipeline_over,
 )
 from support import TOPICS
 
@@ -43,7 +42,6 @@ from ragshield_llamaindex import (
     adopt,
     answering,
 )
-from ragshield_llamaindex.events import dispatcher
 
 # A guard that knows nothing
 
@@ -187,11 +185,8 @@ def test_an_image_without_text_is_said_not_to_be_judged(form, make_store, caplog
 
 
 def test_what_is_not_in_the_store_is_not_named_as_stored(make_store, model, caplog):
-    without_model = GuardedIngestionPipeline(
-        [SentenceSplitter()],
-        guard=guard_of(InstructionDetector()),
-        vector_store=make_store("chroma"),
-        docstore=SimpleDocumentStore(),
+    without_model = pipeline_over(
+        make_store("chroma"), [SentenceSplitter()], guard_of(InstructionDetector())
     )
     without_model.run(documents=[document("a", "billing a")])
     assert without_model.last_result.stored == ()
@@ -230,8 +225,7 @@ def test_other_chat_engines_are_as_they_were(model):
 
 
 def test_what_a_guarded_store_is_shows_no_texts(make_store, model):
-    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
-    store.add(known())
+    store = guarded_over(make_store("chroma"), None, known())
     store.add(bad())
     index = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)
     assert repr(store) == str(store)
@@ -245,43 +239,10 @@ def test_what_a_guarded_store_is_shows_no_texts(make_store, model):
 # The rest of the interface
 
 
-class Heard(BaseEventHandler):
-    events: list = []  # noqa: RUF012 - a pydantic field
-
-    def handle(self, event, **kwargs):  # noqa: ARG002
-        self.events.append(event)
-
-
-@pytest.fixture
-def heard():
-    handler = Heard()
-    dispatcher.add_event_handler(handler)
-    yield handler.events
-    dispatcher.event_handlers.remove(handler)
-
-
-def test_events_name_the_document(heard, make_store, model):
-    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
-    store.add(known())
-    store.add(bad(document="doc"))
-    (event,) = heard
-    assert [item["document"] for item in event.quarantined] == ["doc", "doc"]
-    heard.clear()
-    text = "who built the old harbour bridge? It was Nero."
-    found = VectorStoreIndex(
-        [node(text, vector=False, document="doc")], embed_model=model
-    ).as_retriever()
-    PoisonFilter().postprocess_nodes(
-        found.retrieve("bridge"), query_str="who built the old harbour bridge"
-    )
-    assert [item["document"] for item in heard[-1].quarantined] == ["doc"]
-
-
 @pytest.mark.parametrize("form", ["store", "index"])
 async def test_a_document_is_released_as_a_whole(form, make_store, model):
     if form == "store":
-        guarded = GuardedVectorStore(make_store("chroma"), guard=guard_of())
-        guarded.add(known())
+        guarded = guarded_over(make_store("chroma"), None, known())
         guarded.add(mixed(document="doc"))
     else:
         guarded = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=model)

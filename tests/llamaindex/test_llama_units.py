@@ -6,13 +6,15 @@ from llama_index.core import Document
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import NodeRelationship, TextNode
 from llama_index.core.vector_stores import VectorStoreQuery
-from llama_support import guard_of, node
+from llama_support import (
+    KEYS,
+    guard_of,
+    node,
+)
 
 from ragshield_llamaindex import StableIds
-from ragshield_llamaindex.convert import MetadataKeys, to_batch, to_node
+from ragshield_llamaindex.convert import to_batch, to_node
 from ragshield_llamaindex.mask import asking_for
-
-KEYS = MetadataKeys(label="label", lineage="source")
 
 
 def test_equal_parts_of_a_document_have_ids_of_their_own_the_same_at_each_run():

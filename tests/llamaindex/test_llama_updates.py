@@ -4,15 +4,32 @@ import warnings
 
 import numpy as np
 import pytest
-from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import IndexNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_support import TEXT_KINDS, document, guard_of, id_of, ids_of, known, node
+from llama_index.vector_stores.qdrant import QdrantVectorStore
+from llama_support import (
+    TEXT_KINDS,
+    document,
+    guard_of,
+    guarded_over,
+    id_of,
+    ids_of,
+    index_over,
+    insert,
+    known,
+    live,
+    node,
+    pipeline_over,
+    ran,
+    sentences,
+    splitter,
+)
 from support import Scripted
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Quarantine
+from ragshield_core import Guard, PoisonedEntryError, Quarantine
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.errors import QuarantineError
@@ -24,7 +41,7 @@ from ragshield_llamaindex import (
     HeldTextElsewhereWarning,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import to_batch
+from ragshield_llamaindex.convert import to_batch, to_node
 
 GOOD = "billing one two. billing three four. billing five six."
 BETTER = "billing one two. billing new four. billing five six."
@@ -32,24 +49,8 @@ PARTLY = "billing one two. shipping bad four. billing new six."
 POISON = "shipping bad two. shipping bad four."
 
 
-def splitter():
-    return SentenceSplitter(chunk_size=6, chunk_overlap=0)
-
-
-def guarded(store, **options):
-    made = GuardedVectorStore(store, guard=guard_of(**options))
-    made.add(known())
-    return made
-
-
 def texts_of(store, name="d"):
-    access = store._keeper.access
-    nodes = access.read(access.ids())
-    return sorted(one.text for one in nodes if one.ref_doc_id == name)
-
-
-def sentences(text):
-    return sorted(f"{part}." for part in text.removesuffix(".").split(". "))
+    return sorted(one.text for one in live(store) if one.ref_doc_id == name)
 
 
 # Updates through a plain index
@@ -58,7 +59,7 @@ def sentences(text):
 @pytest.fixture(params=TEXT_KINDS)
 def plain(request, make_store, model):
     """Return a plain index over a guarded store that holds ``known()`` and a document."""
-    store = guarded(make_store(request.param))
+    store = guarded_over(make_store(request.param), None, known())
     index = VectorStoreIndex.from_vector_store(
         store, embed_model=model, transformations=[splitter()]
     )
@@ -67,50 +68,31 @@ def plain(request, make_store, model):
     return index
 
 
-@pytest.mark.parametrize("way", ["update_ref_doc", "refresh_ref_docs"])
-def test_a_rejected_update_through_a_plain_index_leaves_the_version_before(plain, way):
-    store, poison = plain.vector_store, document("d", POISON)
-    plain.update_ref_doc(poison) if way == "update_ref_doc" else plain.refresh_ref_docs([poison])
+@pytest.mark.parametrize("way", ["update_ref_doc", "refresh_ref_docs", "aupdate_ref_doc"])
+async def test_only_an_admitted_update_of_a_plain_index_replaces_the_version_before(plain, way):
+    store = plain.vector_store
+    if way == "aupdate_ref_doc" and isinstance(store.inner, QdrantVectorStore):
+        return  # in memory, its two clients are two databases
+
+    async def update(text):
+        one = document("d", text)
+        made = getattr(plain, way)([one] if way == "refresh_ref_docs" else one)
+        return await made if way == "aupdate_ref_doc" else made
+
+    await update(POISON)
     assert texts_of(store) == sentences(GOOD)
     assert store.quarantine.count() == 2
     found = plain.as_retriever(similarity_top_k=30).retrieve("billing three four.")
     assert {one.text for one in found if one.node.ref_doc_id == "d"} == set(sentences(GOOD))
-    assert sorted(store.guard.known(store._keeper.access.ids())) == sorted(
-        store._keeper.access.ids()
-    )
-
-
-@pytest.mark.parametrize("plain", ["chroma", "postgres"], indirect=True)
-async def test_a_rejected_update_by_async_methods_leaves_the_version_before(plain):
-    store = plain.vector_store
-    await plain.aupdate_ref_doc(document("d", POISON))
-    assert texts_of(store) == sentences(GOOD)
-    await plain.arefresh_ref_docs([document("d", BETTER)])
-    assert texts_of(store) == sentences(BETTER)
-    assert store.quarantine.count() == 0
-
-
-def test_an_admitted_update_through_a_plain_index_replaces_the_version_before(plain):
-    store = plain.vector_store
-    plain.update_ref_doc(document("d", POISON))
-    plain.refresh_ref_docs([document("d", BETTER)])
+    ids = ids_of(live(store))
+    assert sorted(store.guard.known(ids)) == sorted(ids)
+    await update(BETTER)
     assert texts_of(store) == sentences(BETTER)
     assert store.quarantine.count() == 0  # of the version in between
-    plain.update_ref_doc(document("d", "billing all new."))
-    assert texts_of(store) == ["billing all new."]
-
-
-def test_a_released_update_replaces_the_version_before(plain):
-    store = plain.vector_store
-    plain.update_ref_doc(document("d", PARTLY))
-    assert texts_of(store) == sentences(GOOD)  # whole, and nothing of the new one
+    await update(PARTLY)
+    assert texts_of(store) == sentences(BETTER)  # whole, and nothing of the new one
     store.release(["d"], by="anna")
     assert texts_of(store) == sentences(PARTLY)
-    plain.update_ref_doc(document("d", POISON))
-    store.release([store.quarantine.list()[0].id])
-    assert texts_of(store) == sentences(PARTLY)  # the rest of the new one is held still
-    store.release(["d"])
-    assert texts_of(store) == sentences(POISON)
 
 
 def test_a_deletion_is_a_deletion(plain):
@@ -146,7 +128,7 @@ def test_an_update_that_cannot_be_judged_or_written_leaves_the_version_before(pl
 
 
 def test_an_update_that_raises_leaves_the_version_before(make_store, model):
-    store = guarded(make_store("chroma"), on_detect="raise")
+    store = guarded_over(make_store("chroma"), None, known(), guard_of(on_detect="raise"))
     plain = VectorStoreIndex.from_vector_store(store, embed_model=model)
     plain.insert(document("d", "billing fine"))
     with pytest.raises(PoisonedEntryError):
@@ -180,21 +162,13 @@ class Resembling(Scripted, Overlooks):
 async def test_what_an_update_replaces_is_no_evidence_against_it(form, make_store, model):
     guard, inner = guard_of(Resembling()), make_store("chroma")
     if form == "pipeline":
-        made = GuardedIngestionPipeline(
-            [SentenceSplitter(), model],
-            guard=guard,
-            vector_store=inner,
-            docstore=SimpleDocumentStore(),
-        )
+        made = pipeline_over(inner, [SentenceSplitter(), model], guard)
         await made.arun(documents=[document("d", "a b c one"), document("e", "d e f one")])
         made.run(documents=[document("d", "a b c two")])
         await made.arun(documents=[document("d", "a b c three"), document("e", "a b c one")])
     else:
         if form == "index":
-            context = StorageContext.from_defaults(vector_store=inner)
-            made = GuardedVectorStoreIndex(
-                [], guard=guard, storage_context=context, embed_model=model
-            )
+            made = index_over(inner, model, guard=guard)
         else:
             store = GuardedVectorStore(inner, guard=guard)
             made = VectorStoreIndex.from_vector_store(store, embed_model=model)
@@ -215,15 +189,14 @@ async def test_what_an_update_replaces_is_no_evidence_against_it(form, make_stor
 async def test_a_plain_pipeline_with_a_document_store_is_refused_with_the_way_out(
     asynchronous, make_store, model
 ):
-    store = guarded(make_store("chroma"))
+    store = guarded_over(make_store("chroma"), None, known())
     docstore = SimpleDocumentStore()
     plain = IngestionPipeline(
         transformations=[splitter(), model], vector_store=store, docstore=docstore
     )
 
     async def run(text):
-        given = [document("d", text)]
-        return await plain.arun(documents=given) if asynchronous else plain.run(documents=given)
+        return await ran(plain, [document("d", text)], asynchronous=asynchronous)
 
     with pytest.raises(TypeError, match="GuardedIngestionPipeline"):
         await run(GOOD)
@@ -243,12 +216,11 @@ async def test_a_plain_pipeline_with_a_document_store_is_refused_with_the_way_ou
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_plain_pipeline_that_returns_held_nodes_says_so(asynchronous, make_store, model):
-    store = guarded(make_store("chroma"))
+    store = guarded_over(make_store("chroma"), None, known())
     plain = IngestionPipeline(transformations=[splitter(), model], vector_store=store)
 
     async def run(text):
-        given = [document("d", text)]
-        return await plain.arun(documents=given) if asynchronous else plain.run(documents=given)
+        return await ran(plain, [document("d", text)], asynchronous=asynchronous)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", HeldTextElsewhereWarning)
@@ -261,7 +233,7 @@ async def test_a_plain_pipeline_that_returns_held_nodes_says_so(asynchronous, ma
 async def test_a_plain_index_that_keeps_held_nodes_in_its_docstore_says_so(
     asynchronous, make_store, model
 ):
-    store = guarded(make_store("chroma"))
+    store = guarded_over(make_store("chroma"), None, known())
     plain = VectorStoreIndex.from_vector_store(store, embed_model=model)
     pointer = IndexNode(
         text="shipping bad",
@@ -302,21 +274,12 @@ def test_what_another_worker_has_stored_is_replaced_deleted_and_recalled(kind, m
     assert access.read([id_of("n")]) == []
     second.release([id_of("n")])
     assert [one.text for one in access.read([id_of("n")])] == ["billing newest"]
-    second.delete_nodes([id_of("n")])
-    assert access.read([id_of("n")]) == []
-
-
-@pytest.mark.parametrize("kind", TEXT_KINDS)
-def test_a_release_by_another_worker_replaces_what_is_live(kind, make_store):
-    inner, quarantine = make_store(kind), Quarantine("sqlite://")
-    first, second = (
-        GuardedVectorStore(inner, guard=guard_of(quarantine=quarantine)) for _ in range(2)
-    )
-    first.add([*known(), node("billing old", "n", label="billing")])
     first.add([node("shipping bad", "n", label="billing")])
     second.release([id_of("n")])
-    assert [one.text for one in second._keeper.access.read([id_of("n")])] == ["shipping bad"]
-    assert len(second._keeper.access.ids()) == len(known()) + 1
+    assert [one.text for one in access.read([id_of("n")])] == ["shipping bad"]
+    assert len(access.ids()) == len(known()) + 1
+    second.delete_nodes([id_of("n")])
+    assert access.read([id_of("n")]) == []
 
 
 def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
@@ -335,13 +298,8 @@ def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
 @pytest.fixture(params=["chroma", "postgres"])
 def pipeline(request, make_store, model):
     """Return a pipeline that has stored a document of which a node is held."""
-    store = guarded(make_store(request.param))
-    made = GuardedIngestionPipeline(
-        [splitter(), model],
-        guard=store.guard,
-        vector_store=store,
-        docstore=SimpleDocumentStore(),
-    )
+    store = guarded_over(make_store(request.param), None, known())
+    made = pipeline_over(store, [splitter(), model], store.guard)
     made.run(documents=[document("d", PARTLY)])
     assert made.last_result.partly_held == ("d",)
     return made
@@ -350,11 +308,7 @@ def pipeline(request, make_store, model):
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_what_was_released_elsewhere_is_back_after_the_next_run(pipeline, asynchronous):
     async def run():
-        given = [document("d", PARTLY)]
-        if asynchronous:
-            await pipeline.arun(documents=given)
-        else:
-            pipeline.run(documents=given)
+        await ran(pipeline, [document("d", PARTLY)], asynchronous=asynchronous)
 
     await run()
     assert pipeline.last_result.unchanged == ("d",)
@@ -379,38 +333,24 @@ def test_what_was_released_elsewhere_is_put_back_by_a_release(pipeline):
 
 def test_a_store_and_an_index_put_back_what_was_released_elsewhere(make_store, model):
     for guarded_one in (
-        guarded(make_store("chroma")),
+        guarded_over(make_store("chroma"), None, known()),
         GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=model),
     ):
-        write = getattr(guarded_one, "insert_nodes", None) or guarded_one.add
-        write([node("shipping bad", label="billing", document="d")])
+        insert(guarded_one, [node("shipping bad", label="billing", document="d")])
         guarded_one.quarantine.release([id_of("shipping bad")], by="anna")
         guarded_one.release([id_of("shipping bad")])
-        access = guarded_one._keeper.access
-        assert ids_of(access.read([id_of("shipping bad")])) == [id_of("shipping bad")]
+        assert id_of("shipping bad") in ids_of(live(guarded_one))
 
 
 def test_what_was_released_and_replaced_since_does_not_come_back(pipeline):
     (held,) = pipeline.poison_guard.quarantine.list()
     pipeline.run(documents=[document("d", GOOD)])
-    pipeline.poison_guard.quarantine.hold(
-        held_batch(held), by="anna"
-    )  # as if the deletion had not reached it
+    again = to_batch([to_node(held)], pipeline.poison_guard.keys)
+    pipeline.poison_guard.quarantine.hold(again, by="anna")  # as if the deletion had not reached it
     pipeline.poison_guard.quarantine.release([held.id])
     pipeline.run(documents=[document("d", GOOD)])
     assert pipeline.last_result.unchanged == ("d",)
     assert texts_of(pipeline.vector_store) == sentences(GOOD)
-
-
-def held_batch(held):
-    return Batch.of(
-        ids=[held.id],
-        texts=[held.entry.text],
-        embeddings=[held.vector],
-        labels=[held.entry.label],
-        lineages=[held.entry.lineage],
-        metadatas=[held.entry.metadata],
-    )
 
 
 # Held without a vector
@@ -426,13 +366,7 @@ def test_what_was_held_without_a_vector_is_embedded_when_released(form, make_sto
     assert held.vector.size == 0
     inner = make_store("chroma")
     if form == "index":
-        context = StorageContext.from_defaults(vector_store=inner)
-        there = GuardedVectorStoreIndex(
-            [node("billing x", vector=False)],
-            guard=guard,
-            storage_context=context,
-            embed_model=model,
-        )
+        there = index_over(inner, model, [node("billing x", vector=False)], guard)
         there.release([poison.node_id])
     elif form == "store":
         there = GuardedVectorStore(inner, guard=guard)
@@ -477,7 +411,7 @@ def test_a_guard_that_held_nodes_without_vectors_and_with_is_saved(tmp_path):
 
 @pytest.mark.parametrize("value", [np.ones(3), object(), {"nested": [object()]}, "loop"])
 def test_what_could_not_be_held_whole_is_held_at_the_door_without_it(value, make_store):
-    store = guarded(make_store("chroma"))
+    store = guarded_over(make_store("chroma"), None, known())
     odd = node("billing odd", label="billing")
     odd.metadata["odd"] = value
     if isinstance(value, str):  # contains itself

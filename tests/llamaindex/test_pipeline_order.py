@@ -1,6 +1,5 @@
 """Where a PoisonGuard stands in a pipeline: before a language model reads what it would hold."""
 
-import asyncio
 import warnings
 
 import pytest
@@ -10,7 +9,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_support import guard_of
+from llama_support import guard_of, live, ran
 from pydantic import PrivateAttr
 from support import Scripted
 
@@ -69,10 +68,7 @@ async def test_a_wrong_order_is_named_at_the_first_run(asynchronous):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(2):
-            if asynchronous:
-                await pipeline.arun(documents=documents())
-            else:
-                pipeline.run(documents=documents())
+            await ran(pipeline, documents(), asynchronous=asynchronous)
     (named,) = [one for one in told if one.category is PoisonGuardOrderWarning]
     assert "SummaryExtractor runs before" in str(named.message)
     assert reader.saw(INJECTION)
@@ -119,12 +115,6 @@ def test_a_guard_that_needs_vectors_cannot_stand_in_front_of_an_extractor():
         )
 
 
-def run(pipeline, asynchronous, documents, **options):
-    if asynchronous:
-        return asyncio.run(pipeline.arun(documents=documents, **options))
-    return pipeline.run(documents=documents, **options)
-
-
 ODD = Document(id_="odd", text="Odd. score=5")
 
 
@@ -144,7 +134,7 @@ def twice_guarded(guard, extractor, store=None, docstore=None):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("given", [False, True])
-def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
+async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
     asynchronous, given, make_store
 ):
     reader, extractor = summaries()
@@ -161,7 +151,7 @@ def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
                 vector_store=store,
                 docstore=docstore,
             )
-        nodes = run(pipeline, asynchronous, [*documents(), ODD])
+        nodes = await ran(pipeline, [*documents(), ODD], asynchronous=asynchronous)
     assert [node.text for node in nodes] == [BODY]
     assert "section_summary" in nodes[0].metadata
     assert reader.saw(BODY)
@@ -175,7 +165,7 @@ def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
     access = pipeline.vector_store._keeper.access
     assert access.ids() == [nodes[0].node_id]
     assert guard.known(access.ids()) == access.ids()
-    assert run(pipeline, asynchronous, documents()[:1]) == []
+    assert await ran(pipeline, documents()[:1], asynchronous=asynchronous) == []
     assert pipeline.last_result.unchanged == ("good",)
     (bad,) = [one.id for one in guard.quarantine.list() if INJECTION in one.entry.text]
     pipeline.release([bad])  # it is embedded, and what comes before that, by the steps in between
@@ -191,8 +181,7 @@ def test_an_update_is_not_made_if_the_first_of_two_guards_holds_a_part(make_stor
     pipeline.run(documents=[Document(id_="d", text=BODY)])
     pipeline.run(documents=[Document(id_="d", text=f"{BODY} {INJECTION}")])
     assert pipeline.last_result.rejected_updates == ("d",)
-    access = pipeline.vector_store._keeper.access
-    assert [one.text for one in access.read(access.ids())] == [BODY]
+    assert [one.text for one in live(pipeline.vector_store)] == [BODY]
 
 
 @pytest.mark.slow

@@ -1,7 +1,4 @@
-"""The ten traps of LlamaIndex: each naive guard is shown to fall into one, and ours is not.
-
-A naive guard here drops what starts with "shipping"; what it forgets is what the test is about.
-"""
+"""The ten traps of LlamaIndex, into which a guard that only drops nodes would fall."""
 
 import asyncio
 import warnings
@@ -9,7 +6,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
-from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
@@ -17,7 +14,6 @@ from llama_index.core.postprocessor import (
     MetadataReplacementPostProcessor,
     PrevNextNodePostprocessor,
 )
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import (
@@ -26,11 +22,10 @@ from llama_index.core.schema import (
     NodeWithScore,
     QueryBundle,
     TextNode,
-    TransformComponent,
 )
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
 from llama_support import (
+    KEYS,
     bad,
     document,
     good,
@@ -38,14 +33,15 @@ from llama_support import (
     id_of,
     ids_of,
     known,
+    live,
     mixed,
     node,
+    pipeline_over,
 )
-from pydantic import PrivateAttr
 from support import Scripted, vector_of
 
-from ragshield_core import Guard, Quarantine
-from ragshield_core.detectors import InstructionDetector
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.errors import QuarantineError, RAGShieldError, StateError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
@@ -60,61 +56,17 @@ from ragshield_llamaindex import (
     answering,
     check_order,
 )
-from ragshield_llamaindex.convert import FLAG_KEY
-from ragshield_llamaindex.inner import access_to
+from ragshield_llamaindex.convert import FLAG_KEY, to_batch
 
 
 def poisoned(one):
     return one.get_content(metadata_mode=MetadataMode.NONE).startswith("shipping bad")
 
 
-class NaiveGuard(TransformComponent):
-    """Drops nodes, and thinks that this is all."""
-
-    _seen: int = PrivateAttr(default=0)
-    _bad: str = PrivateAttr(default="shipping bad")
-
-    @property
-    def seen(self):
-        return self._seen
-
-    def __call__(self, nodes, **kwargs):  # noqa: ARG002
-        self._seen += len(nodes)
-        return [
-            one
-            for one in nodes
-            if not one.get_content(metadata_mode=MetadataMode.NONE).startswith(self._bad)
-        ]
-
-
-class NaiveStore(SimpleVectorStore):
-    """Drops nodes, and returns the ids of those that it kept."""
-
-    def add(self, nodes, **kwargs):
-        return super().add([one for one in nodes if not poisoned(one)], **kwargs)
-
-
-class NaiveFilter(BaseNodePostprocessor):
-    """Looks at bare texts, and for the query's vector where the engine should have put it."""
-
-    _vectors: list = PrivateAttr(default_factory=list)
-
-    @property
-    def vectors(self):
-        return self._vectors
-
-    def _postprocess_nodes(self, nodes, query_bundle=None):
-        self._vectors.append(None if query_bundle is None else query_bundle.embedding)
-        return [one for one in nodes if "score=5" not in one.node.text]
-
-
 def trained(**options):
     """Return a guard that knows ``known()``."""
-    from ragshield_llamaindex.convert import MetadataKeys, to_batch  # noqa: PLC0415
-
     guard = guard_of(**options)
-    keys = MetadataKeys(label="label", lineage="source")
-    return guard.fit(to_batch(known(), keys))
+    return guard.fit(to_batch(known(), KEYS))
 
 
 # 1. Misaligned ids serve the poison
@@ -123,11 +75,6 @@ def trained(**options):
 def test_1_a_dropped_node_is_not_served_under_the_vector_of_another(model):
     first, *_ = bad(vector=False)
     nodes = [first, *good(vector=False)]
-    context = StorageContext.from_defaults(vector_store=NaiveStore())
-    naive = VectorStoreIndex(nodes, storage_context=context, embed_model=model)
-    served = [one.text for one in naive.as_retriever(similarity_top_k=5).retrieve("billing new 0")]
-    assert any(text.startswith("shipping bad") for text in served)
-
     index = GuardedVectorStoreIndex(nodes, guard=trained(), embed_model=model)
     found = index.as_retriever(similarity_top_k=5).retrieve("billing new 0")
     assert ids_of(found) == ids_of(good())
@@ -144,34 +91,26 @@ def test_1_a_store_of_vectors_alone_is_refused_with_the_way_out(kind, make_store
 
 
 def test_2_a_cached_verdict_is_never_out_of_date(tmp_path):
-    naive = NaiveGuard()
-    pipeline = IngestionPipeline(transformations=[naive])
-    assert len(pipeline.run(nodes=mixed())) == 2
-    naive._bad = "nothing"  # its policy changes, its description does not
-    assert len(pipeline.run(nodes=mixed())) == 2
-
     guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
     step = PoisonGuard(guard)
     pipeline = IngestionPipeline(transformations=[step])
     assert ids_of(pipeline.run(nodes=mixed())) == ids_of(good())
     held = step.policy_version
     assert ids_of(pipeline.run(nodes=mixed())) == ids_of(good())
-    assert step.counts.screened == 8  # holding them has changed the version
+    latest = step.last_report  # holding them has changed the version
     pipeline.run(nodes=mixed())
-    assert step.counts.screened == 8  # now nothing did: served from the cache
+    assert step.last_report is latest  # now nothing did: served from the cache
     step.release(ids_of(bad()))
     assert step.policy_version != held
     assert ids_of(pipeline.run(nodes=mixed())) == ids_of(mixed())
 
 
 def test_2_whatever_changes_a_verdict_changes_the_version():
-    from ragshield_llamaindex.convert import MetadataKeys, to_batch  # noqa: PLC0415
-
     guard = trained()
     step = PoisonGuard(guard)
     versions = [step.policy_version]
     assert PoisonGuard(trained()).policy_version == versions[0]  # the same in another process
-    guard.learn(to_batch(good(), MetadataKeys(label="label", lineage="source")))
+    guard.learn(to_batch(good(), KEYS))
     versions.append(step.policy_version)
     guard.calibrate(fpr=0.2)
     versions.append(step.policy_version)
@@ -189,27 +128,28 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learn", [False, True])
-def test_3_a_spawned_pool_holds_counts_and_learns_as_one_process_does(learn, tmp_path):
+def test_3_a_spawned_pool_holds_and_learns_as_one_process_does(learn, tmp_path):
     nodes = [*good(), *bad(), *mixed_more()]
-    naive = NaiveGuard()
-    IngestionPipeline(transformations=[naive], disable_cache=True).run(nodes=nodes, num_workers=2)
-    assert naive.seen == 0  # what the workers counted never came back
-
-    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
-    step = PoisonGuard(guard, learn=learn)
-    pipeline = IngestionPipeline(transformations=[step], disable_cache=True)
+    guard = opened(tmp_path)
+    pipeline = IngestionPipeline(
+        transformations=[PoisonGuard(guard, learn=learn)], disable_cache=True
+    )
     survivors = pipeline.run(nodes=nodes, num_workers=2)
     expected = [one for one in nodes if not poisoned(one)]
     assert ids_of(survivors) == ids_of(expected)
-    assert {held.id for held in guard.quarantine.list()} == set(ids_of(nodes)) - set(
-        ids_of(expected)
-    )
-    counts = step.counts
-    assert (counts.screened, counts.admitted) == (len(nodes), len(expected))
-    assert counts.quarantined == len(nodes) - len(expected)
+    held = {one.id for one in guard.quarantine.list()}
+    assert held == set(ids_of(nodes)) - set(ids_of(expected))
+    guard.catch_up()
     assert sorted(guard.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
-    assert pipeline.run(nodes=nodes[:4], num_workers=2)  # with what was learned meanwhile
-    assert step.counts.screened == len(nodes) + 4
+    assert guard.status().pending == 0
+
+
+def opened(tmp_path, *detectors, **policy):
+    """Return a trained guard that workers can open."""
+    detectors = detectors or [LabelCentroidDetector(min_entries=3)]
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    guard = Guard.open(url, detectors=detectors, policy=Policy(**policy))
+    return guard.fit(to_batch(known(), KEYS))
 
 
 def mixed_more():
@@ -219,22 +159,20 @@ def mixed_more():
     ]
 
 
-def test_3_workers_without_a_quarantine_to_share_are_refused():
-    pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
-    with pytest.raises(ValueError, match="in memory"):
-        pipeline.run(nodes=mixed(), num_workers=2)
+def test_3_workers_that_could_not_share_the_guard_are_refused(tmp_path):
+    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
+    for one in (guard, Guard.open("sqlite://")):
+        pipeline = IngestionPipeline(transformations=[PoisonGuard(one)], disable_cache=True)
+        with pytest.raises(ValueError, match=r"Guard\.open"):
+            pipeline.run(nodes=mixed(), num_workers=2)
 
 
-@pytest.mark.parametrize("kind", ["plug-in", "classifier"])
-def test_3_workers_that_could_not_build_a_detector_again_are_refused(kind, tmp_path):
+def test_3_workers_that_could_not_build_a_detector_again_are_refused(tmp_path):
     """They would die as they start, and the pool would wait for ever."""
-    detector = {
-        "plug-in": Scripted,
-        "classifier": lambda: InstructionDetector(classifier=lambda texts: [0.0] * len(texts)),
-    }[kind]()
-    guard = Guard([detector], quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
-    pipeline = IngestionPipeline(transformations=[PoisonGuard(guard)], disable_cache=True)
-    with pytest.raises(StateError, match=f"{'not registered' if kind == 'plug-in' else kind}"):
+    pipeline = IngestionPipeline(
+        transformations=[PoisonGuard(opened(tmp_path, Scripted()))], disable_cache=True
+    )
+    with pytest.raises(StateError, match="not registered"):
         pipeline.run(nodes=mixed(), num_workers=2)
 
 
@@ -245,12 +183,11 @@ def test_3_the_guarded_pipeline_judges_in_the_parent():
     )
     assert len(pipeline.run(nodes=mixed(), num_workers=2)) == 2
     assert guard.quarantine.count() == 2
-    assert pipeline.poison_guard.counts.screened == 4
+    assert len(pipeline.last_result.report.batch) == 4
 
 
 def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
-    quarantine = Quarantine(f"sqlite:///{tmp_path / 'q.db'}")
-    step = PoisonGuard(trained(quarantine=quarantine, on_detect="raise"))
+    step = PoisonGuard(opened(tmp_path, on_detect="raise"))
     with pytest.raises(RAGShieldError, match="suspected of poisoning"):
         IngestionPipeline(transformations=[step], disable_cache=True).run(
             nodes=mixed(), num_workers=2
@@ -270,21 +207,13 @@ TURNED = documents("a|shipping bad a")
 
 
 @pytest.fixture(params=["chroma", "postgres"])
-def pipelines(request, make_store, model):
-    """Return a naive and a guarded pipeline with a document store each."""
-    steps = [SentenceSplitter(), model]
-    common = [
-        {"vector_store": make_store(request.param), "docstore": SimpleDocumentStore()}
-        for _ in range(2)
-    ]
-    naive = IngestionPipeline(transformations=[*steps, NaiveGuard()], **common[0])
-    ours = GuardedIngestionPipeline(transformations=steps, guard=trained(), **common[1])
-    return naive, ours
+def pipeline(request, make_store, model):
+    """Return a guarded pipeline with a document store."""
+    return pipeline_over(make_store(request.param), [SentenceSplitter(), model], trained())
 
 
 def texts_in(pipeline):
-    access = access_to(getattr(pipeline.vector_store, "inner", pipeline.vector_store))
-    return sorted(one.text for one in access.read(access.ids()))
+    return sorted(one.text for one in live(pipeline.vector_store))
 
 
 @pytest.mark.parametrize("kind", ["simple", "faiss"])
@@ -304,87 +233,70 @@ def test_4_one_guard_and_no_more(make_store):
     assert GuardedIngestionPipeline([], guard=store.guard, vector_store=store).vector_store is store
 
 
-def test_4_what_is_held_is_not_recorded_as_done(pipelines):
-    naive, ours = pipelines
-    for pipeline in pipelines:
-        pipeline.run(documents=[*FINE, *POISON])
-    assert naive.docstore.document_exists("p")
-    assert not ours.docstore.document_exists("p")
-    assert ours.docstore.get_document_hash("p") is None
-    assert ours.last_result.held == ("p",)
-    assert ours.last_result.stored == ("a", "b")
-    # The naive one takes it for a duplicate when its guard thinks better of it.
-    naive.transformations[-1]._bad = "nothing"
-    assert naive.run(documents=POISON) == []
-    (held,) = ours.poison_guard.quarantine.list()
-    ours.release([held.id])
-    assert len(texts_in(ours)) == len(texts_in(naive)) + 1
+def test_4_what_is_held_is_not_recorded_as_done(pipeline):
+    pipeline.run(documents=[*FINE, *POISON])
+    assert not pipeline.docstore.document_exists("p")
+    assert pipeline.docstore.get_document_hash("p") is None
+    assert pipeline.last_result.held == ("p",)
+    assert pipeline.last_result.stored == ("a", "b")
+    (held,) = pipeline.vector_store.quarantine.list()
+    pipeline.release([held.id])
+    assert len(texts_in(pipeline)) == 3
 
 
-def test_4_what_was_held_of_a_document_stays_when_a_better_one_comes(pipelines):
-    _, ours = pipelines
-    ours.run(documents=POISON)
-    ours.run(documents=documents("p|billing p"))
-    assert texts_in(ours) == ["billing p"]
-    assert ours.poison_guard.quarantine.count() == 1
-    ours.vector_store.delete("p")
-    assert ours.poison_guard.quarantine.count() == 0
+def test_4_what_was_held_of_a_document_stays_when_a_better_one_comes(pipeline):
+    pipeline.run(documents=POISON)
+    pipeline.run(documents=documents("p|billing p"))
+    assert texts_in(pipeline) == ["billing p"]
+    assert pipeline.vector_store.quarantine.count() == 1
+    pipeline.vector_store.delete("p")
+    assert pipeline.vector_store.quarantine.count() == 0
 
 
-def test_4_an_update_never_loses_the_good_version(pipelines):
-    naive, ours = pipelines
-    for pipeline in pipelines:
-        pipeline.run(documents=FINE)
-    before = texts_in(ours)
-    for pipeline in pipelines:
-        pipeline.run(documents=TURNED)
-    assert len(texts_in(naive)) == 1  # the good version is gone
-    assert texts_in(ours) == before
-    assert ours.docstore.get_document("a").text == "billing a"
-    assert ours.last_result.rejected_updates == ("a",)
-    ours.run(documents=TURNED)  # tried again, and held under the same id
-    assert ours.poison_guard.quarantine.count(None) == 1
-    (held,) = ours.poison_guard.quarantine.list()
-    ours.release([held.id])
-    assert texts_in(ours) == ["billing b", "shipping bad a"]  # in place of the version before
-    ours.run(documents=TURNED)
-    assert ours.last_result.stored == ("a",)
-    assert ours.poison_guard.quarantine.count("released") == 1  # it stands for the next time
-    assert ours.docstore.get_document("a").text == "shipping bad a"
-    assert len(texts_in(ours)) == 2
-    assert ours.run(documents=TURNED) == []
-    assert ours.last_result.unchanged == ("a",)
+def test_4_an_update_never_loses_the_good_version(pipeline):
+    pipeline.run(documents=FINE)
+    before = texts_in(pipeline)
+    pipeline.run(documents=TURNED)
+    assert texts_in(pipeline) == before
+    assert pipeline.docstore.get_document("a").text == "billing a"
+    assert pipeline.last_result.rejected_updates == ("a",)
+    pipeline.run(documents=TURNED)  # tried again, and held under the same id
+    assert pipeline.vector_store.quarantine.count(None) == 1
+    (held,) = pipeline.vector_store.quarantine.list()
+    pipeline.release([held.id])
+    assert texts_in(pipeline) == ["billing b", "shipping bad a"]  # in place of the version before
+    pipeline.run(documents=TURNED)
+    assert pipeline.last_result.stored == ("a",)
+    assert pipeline.vector_store.quarantine.count("released") == 1  # it stands for the next time
+    assert pipeline.docstore.get_document("a").text == "shipping bad a"
+    assert len(texts_in(pipeline)) == 2
+    assert pipeline.run(documents=TURNED) == []
+    assert pipeline.last_result.unchanged == ("a",)
 
 
-def test_4_an_update_that_cannot_be_written_leaves_the_version_before(pipelines):
-    _, ours = pipelines
-    ours.run(documents=FINE)
-    before, better = texts_in(ours), documents("a|billing better a")
+def test_4_an_update_that_cannot_be_written_leaves_the_version_before(pipeline):
+    pipeline.run(documents=FINE)
+    before, better = texts_in(pipeline), documents("a|billing better a")
     with (
-        patch.object(ours.vector_store._keeper.access, "write", side_effect=OSError),
+        patch.object(pipeline.vector_store._keeper.access, "write", side_effect=OSError),
         pytest.raises(OSError),  # noqa: PT011
     ):
-        ours.run(documents=better)
-    assert texts_in(ours) == before
-    ours.run(documents=better)  # tried again
-    assert texts_in(ours) == ["billing b", "billing better a"]
+        pipeline.run(documents=better)
+    assert texts_in(pipeline) == before
+    pipeline.run(documents=better)  # tried again
+    assert texts_in(pipeline) == ["billing b", "billing better a"]
 
 
 def test_4_a_document_held_in_part_leaves_no_text_in_the_document_store(make_store, model):
     splitter = SentenceSplitter(chunk_size=6, chunk_overlap=0)
     parts = "billing one two. shipping bad three. billing four five."
-    pipeline = GuardedIngestionPipeline(
-        transformations=[splitter, model],
-        guard=trained(),
-        vector_store=make_store("chroma"),
-        docstore=SimpleDocumentStore(),
-    )
+    pipeline = pipeline_over(make_store("chroma"), [splitter, model], trained())
     nodes = pipeline.run(documents=[document("d", parts)])
     assert [one.text for one in nodes] == ["billing one two.", "billing four five."]
     assert pipeline.last_result.partly_held == ("d",)
     assert not pipeline.docstore.document_exists("d")
     assert pipeline.run(documents=[document("d", parts)]) == []  # its hash is known
-    assert pipeline.poison_guard.quarantine.count() == 1
+    assert pipeline.vector_store.quarantine.count() == 1
     pipeline.release(["d"])  # a document: its held nodes
     assert len(texts_in(pipeline)) == 3
     assert pipeline.vector_store.quarantine.count() == 0
@@ -432,22 +344,19 @@ def test_5_nodes_without_vectors_are_embedded_or_judged_without_or_refused(model
 
 async def test_5_the_filter_embeds_the_query_where_the_async_path_brings_no_vector(model):
     index = VectorStoreIndex(known(vector=False), embed_model=model)
-    naive, ours = NaiveFilter(), PoisonFilter(store=index)
+    ours = PoisonFilter(store=index)
     seen = []
     screen = ours.guard.screen
     ours.guard.screen = lambda *args, **kwargs: (seen.append(args), screen(*args, **kwargs))[1]
     engine = RetrieverQueryEngine(
-        index.as_retriever(), synthesizer(streaming=False), node_postprocessors=[naive, ours]
+        index.as_retriever(), synthesizer(streaming=False), node_postprocessors=[ours]
     )
     bundle = QueryBundle("billing kb 0")
     await engine.aretrieve(bundle)
-    assert naive.vectors == [None]
     _, passages, vector = seen[0]
     assert vector == pytest.approx(vector_of("billing kb 0").tolist())
     assert passages.vectors[0].tolist() == pytest.approx(vector_of(passages.texts[0]).tolist())
     assert bundle.embedding is None  # the engine's own is left alone
-    engine.retrieve(QueryBundle("billing kb 0"))
-    assert naive.vectors[1] is not None
 
 
 # 6. insert_nodes and the constructor skip transformations
@@ -455,10 +364,6 @@ async def test_5_the_filter_embeds_the_query_where_the_async_path_brings_no_vect
 
 @pytest.mark.parametrize("way", ["constructor", "insert_nodes", "ainsert_nodes", "insert"])
 async def test_6_no_way_into_an_index_goes_around_the_guard(way, model):
-    naive = VectorStoreIndex([], embed_model=model, transformations=[NaiveGuard()])
-    naive.insert_nodes(bad(vector=False))
-    assert len(naive.index_struct.nodes_dict) == 2
-
     guard = trained()
     nodes = mixed(vector=False)
     if way == "constructor":
@@ -499,8 +404,6 @@ def neighbours(nodes):
 
 def test_7_relationships_pass_over_what_was_dropped():
     nodes = chain(CHAIN)
-    with pytest.raises(ValueError, match="not found"):
-        neighbours(NaiveGuard()(nodes))
     survivors = PoisonGuard(trained())(nodes)
     assert neighbours(survivors) == [id_of("billing 1"), id_of("billing 4")]
     assert survivors[1].prev_node.node_id == id_of("billing 1")
@@ -554,25 +457,8 @@ def test_8_the_filter_reads_what_models_read():
         **common,
     )
     found = scored(shown, embedded, hidden)
-    assert len(NaiveFilter().postprocess_nodes(found, query_str="?")) == 3
     kept = scripted_filter().postprocess_nodes(found, query_str="?")
     assert ids_of(kept) == [hidden.node_id]
-
-
-def test_8_run_last_the_filter_sees_the_swapped_text():
-    window = TextNode(text="fine", metadata={"window": "score=5"})
-    for exclude in (window.excluded_llm_metadata_keys, window.excluded_embed_metadata_keys):
-        exclude.append("window")
-    swap = MetadataReplacementPostProcessor(target_metadata_key="window")
-
-    def run(*steps):
-        nodes = scored(window.model_copy())
-        for step in steps:
-            nodes = step.postprocess_nodes(nodes, query_str="?")
-        return [one.node.text for one in nodes]
-
-    assert run(NaiveFilter(), swap) == ["score=5"]
-    assert run(swap, scripted_filter()) == []
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -607,11 +493,6 @@ def test_8_an_engine_in_which_the_filter_is_not_last_warns_once(asynchronous, mo
 
 def test_9_an_annotation_leaks_into_no_prompt_and_into_no_given_node(make_store):
     given = node("x score=5")
-    naive = given.model_copy(deep=True)
-    naive.metadata[FLAG_KEY] = "scripted"
-    assert FLAG_KEY in naive.get_content(metadata_mode=MetadataMode.LLM)
-    assert naive.hash != given.hash
-
     before = given.model_copy(deep=True)
     guard = guard_of(Scripted(), flag_at=0.5, quarantine_at=0.01)
     guard._calibrator.thresholds = {
@@ -646,20 +527,3 @@ def test_10_nothing_left_gives_a_clear_answer(model):
 
 def synthesizer(*, streaming):
     return get_response_synthesizer(llm=MockLLM(), streaming=streaming)
-
-
-def test_10_results_stay_parallel(make_store):
-    store = GuardedVectorStore(make_store("chroma"), guard=trained())
-    store.add(bad())
-    store.inner.add(mixed())  # past the guard
-    query = VectorStoreQuery(
-        query_embedding=vector_of("shipping bad 0").tolist(), similarity_top_k=4
-    )
-    raw = store.inner.query(query)
-    naive = [one for one in raw.nodes if not poisoned(one)]
-    assert len(naive) < len(raw.ids)  # ids and similarities of nodes that are not there
-    ours = store.query(query)
-    assert [one.node_id for one in ours.nodes] == ours.ids
-    assert dict(zip(ours.ids, ours.similarities, strict=True)) == {
-        i: s for i, s in zip(raw.ids, raw.similarities, strict=True) if i in ids_of(good())
-    }
