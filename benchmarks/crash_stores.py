@@ -229,8 +229,11 @@ class _OfNodes(Store):
 
     def fill(self, entries: Batch) -> None:
         """Write entries below the guard."""
-        self.access.write(self._nodes(entries))
-        self.guarded._record()  # noqa: SLF001 - which nodes there are
+        from llama_index.core import VectorStoreIndex  # noqa: PLC0415
+
+        index, nodes = self.guarded, self._nodes(entries)
+        VectorStoreIndex._add_nodes_to_index(index, index.index_struct, nodes)  # noqa: SLF001
+        index._record()  # noqa: SLF001 - which nodes there are
 
     def add(self, entries: Batch) -> None:
         """Write entries."""

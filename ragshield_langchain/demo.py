@@ -39,6 +39,7 @@ def demo(
     database: Annotated[
         str | None, typer.Option(help="Keep the quarantine there (SQLAlchemy URL).")
     ] = None,
+    namespace: Annotated[str, typer.Option(help="Of the tenant, in --database.")] = "default",
 ) -> None:
     """Poison a knowledge base with and without a guard, and show what is retrieved and answered."""
     warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
@@ -52,7 +53,7 @@ def demo(
     bare, inner = (_faiss_store(model, vectors.shape[1]) for _ in range(2))
     for store in (bare, inner):
         _write(store, rows, vectors[: len(rows)])
-    quarantine = Quarantine(database or "sqlite://")
+    quarantine = Quarantine(database or "sqlite://", namespace=namespace)
     guard = Guard.default(FPR, quarantine=quarantine)
     guarded = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
 
