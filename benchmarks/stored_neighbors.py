@@ -328,9 +328,9 @@ def repeated(source: Path, target: Path, times: int) -> None:
 def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
     """Return a column of a saved guard of n entries as it is when each is known several times."""
     column = key.rpartition(".")[2]
-    if column in ("ends", "rare_ends"):
+    if column == "ends":
         return np.asarray((array + array[-1] * np.arange(times)[:, None]).ravel())
-    if column in ("codes", "rare") and ".words." in key:
+    if key.endswith(".graph.words.words"):
         return np.tile(array, times)
     if len(array) != n:
         return array
