@@ -119,7 +119,7 @@ def measure(way: str, folder: Path, work: Path) -> dict[str, Any]:
     start, here = time.perf_counter(), time.process_time()
     parts = Parts(path=folder / "parts", work_dir=work)
     if way == "memory":
-        batches = [load(open_source(one)).batch for one in parts.files()]
+        batches = [load(open_source(one)).batch for one in sorted(parts.path.iterdir())]
         guard.fit(together(batches))
         del batches
     else:

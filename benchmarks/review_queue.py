@@ -131,7 +131,7 @@ def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
             coming.group_of.get(held.id, "")
             for held in queue.members(case.number, limit=case.n_members)
         )
-        for case in queue.list(limit=ALL_CASES)
+        for case in queue.page(limit=ALL_CASES).cases
     ]
     n_poisoned = len(coming.group_of)
     return Queue(
