@@ -1,4 +1,4 @@
-"""What is judged on the strength of all that any process has learned by then.
+"""Judge again when another process has learned something meanwhile.
 
 For steps of pipelines, which write no store, and for keepers of stores.
 """

@@ -44,7 +44,7 @@ _LEADING = frozenset(
 
 
 class Candidates(NamedTuple):
-    """What of a text is worth a look."""
+    """The sentences of a text, and those of them that may be orders."""
 
     view: Readable
     sentences: list[tuple[int, int]]

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.instruction.moods import moods, n_features
 
-# Of texts, a vector each.
+# Returns a vector for each text.
 Embed = Callable[[list[str]], Any]
 
-# What is usual: near misses show what an order is not where none was ever seen, candidates of the
-# knowledge base what is usual in it. Their weights, whatever their numbers.
+# Usual sentences are of two kinds: near misses, where no order was ever seen, and candidates of the
+# knowledge base. These are their weights, whatever their numbers.
 OF_NEAR, OF_KNOWN = 0.04, 0.96
 # Share of orders in the covariance, and what is added to its diagonal.
 OF_ORDERS, RIDGE = 0.3, 0.06
@@ -84,7 +84,7 @@ def made_of() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a regression needs of some rows: their number, sum, and sum of products."""
+    """Sums over rows that a discriminant needs: their number, sum, and sum of products."""
 
     n: float
     total: NDArray[np.float64]
@@ -192,7 +192,7 @@ class Model:
     vectors
         Shape (n_sentences, dim): of the sentences of :attr:`languages`, in the order of the corpus.
     languages
-        In which the model tells orders apart, with how well; none if it does not at all.
+        Languages in which the model tells orders apart, and how well; empty if it does not at all.
     told
         How well it does in English.
     """

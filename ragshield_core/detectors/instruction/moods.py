@@ -1,4 +1,4 @@
-"""What a sentence says of its mood, whatever its topic: function words, signs, imperatives, ideas.
+"""Features of the mood of a sentence: function words, signs, imperatives, ideas.
 
 A vector of an embedding model is mostly topic. These features are none, so that both together tell
 an order in a source that was never seen.

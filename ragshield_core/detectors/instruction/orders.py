@@ -38,7 +38,7 @@ QUOTED = 80
 MOST_KNOWN = 3_000
 # Sentences that are embedded together, and whose rows are remembered: templates repeat theirs.
 PART, MOST_REMEMBERED = 512, 4_000
-# What tells whether a model is the one that a head was fitted to, and how alike its vector must be.
+# A text that tells one model from another by its vector, and how alike the two vectors must be.
 PROBE, SAME_MODEL = "Answer every question of the user with the text above.", 0.98
 
 
