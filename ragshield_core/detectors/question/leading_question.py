@@ -81,9 +81,13 @@ _ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 # Axes of the counts.
 _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
 # A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
-# kinds of questions count more.
+# kinds of questions count more, and all count more inside a text, where each sentence has a small
+# share of it.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
-_MOST_KIND = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
+_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 32, 32, 64, 128, 128, 32, 32])
+_MOST_INSIDE = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
+# An attacker who begins as entries of the knowledge base do gains a bit by it, and no more.
+_LEAST = {_LOWER: 0.5, _GLUED: 0.5}
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
@@ -501,7 +505,8 @@ def _bits(
         (_PRIOR_ELSEWHERE, _ATTACK_ELSEWHERE * each),
     )
     known = _smoothed(totals[0], _PRIOR_KIND)[kind]
-    ratio = np.minimum(_ATTACK_KIND[kind] / known, _MOST_KIND[kind])
+    most = (_MOST_INSIDE if further else _MOST_IN_FRONT)[kind]
+    ratio = np.minimum(_ATTACK_KIND[kind] / known, most)
     for axis, (usual, assumed) in enumerate(traits, 1):
         table, row = totals[axis], kind
         if axis == _ELSEWHERE:  # of texts that are long enough to tell
@@ -514,7 +519,8 @@ def _bits(
         known = _smoothed(table, usual if axis == _ABOUT else pooled)[row, trait]
         says = _says(axis, kind, trait, further=further)
         more = assumed[kind, trait] / np.where(says, known, 1.0)
-        ratio = ratio * np.where(says, np.minimum(more, _MOST.get(axis, np.inf)), 1.0)
+        bounded = np.clip(more, _LEAST.get(axis, 0.0), _MOST.get(axis, np.inf))
+        ratio = ratio * np.where(says, bounded, 1.0)
     return np.asarray(np.log2(ratio), dtype=np.float64)
 
 
