@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, NoReturn, Self
@@ -41,6 +41,7 @@ from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import Columns
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.audit.sarif import to_sarif
+from ragshield_core.tools.options import takes
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -52,36 +53,92 @@ NOTHING_FOUND, FOUND, ERROR, INTERRUPTED = 0, 1, 2, 130
 console = Console()
 errors = Console(stderr=True)
 
-# Options that several commands have.
-Embedder = Annotated[str, typer.Option(help="Model for entries that have no vector.")]
-WorkDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Keeps vectors, and with --engine all else, so that work can go on; all machines must "
-        "see it. Default: NAME.ragshield here."
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Of random choices.")]
-EngineName = Annotated[
-    str | None,
-    typer.Option(
-        help="ray, or local: work on a parquet file, or a folder of them, by partitions, never all "
-        "in one memory. Default: all in memory."
-    ),
-]
-Address = Annotated[
-    str | None, typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.')
-]
-PartitionRows = Annotated[
-    int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
-]
-Column = Annotated[str | None, typer.Option(help="Its name, if not a usual one.")]
-LineageColumn = Annotated[
-    str | None, typer.Option(help='Names the document a chunk was cut from; "" for none.')
-]
+COLUMN = "Its name, if not a usual one."
 
 
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """The options that say where an entry stands in a row, and the seed."""
+
+    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0
+    id_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
+    text_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
+    label_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
+    lineage_column: Annotated[
+        str | None, typer.Option(help='Names the document a chunk was cut from; "" for none.')
+    ] = None
+    embedding_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
+
+    @property
+    def columns(self) -> Columns:
+        """The names of the columns."""
+        return Columns(
+            self.id_column,
+            self.text_column,
+            self.label_column,
+            self.lineage_column,
+            self.embedding_column,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(ColumnOptions):
+    """The same, and how a knowledge base is read: in memory, or by partitions."""
+
+    embedder: Annotated[str, typer.Option(help="Model for entries that have no vector.")] = "minilm"
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps vectors, and with --engine all else, so that work can go on; all machines "
+            "must see it. Default: NAME.ragshield here."
+        ),
+    ] = None
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="ray, or local: work on a parquet file, or a folder of them, by partitions, "
+            "never all in one memory. Default: all in memory."
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
+    ] = None
+    partition_rows: Annotated[
+        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
+    ] = PARTITION_ROWS
+
+    def runner(self) -> Engine | None:
+        """Return what works on partitions; None where all is read into memory."""
+        if self.engine is None and self.address is not None:
+            msg = "--address is that of a Ray cluster; name --engine ray."
+            raise SourceError(msg)
+        return None if self.engine is None else engine_of(self.engine, self.address)
+
+    def knowledge_base(self, data: Path, bar: Bar, *, metadata: bool = False) -> KnowledgeBase:
+        """Return a knowledge base in memory, with metadata if it is asked for."""
+        source = open_source(data, self.columns, metadata=metadata)
+        folder = self._folder(data)
+        return load(
+            source, embedder=lambda: cached_embedder(self.embedder, folder), progress=bar.tell
+        )
+
+    def parts(self, data: Path) -> Parts:
+        """Return a knowledge base that is read by partitions."""
+        return Parts(
+            path=data,
+            columns=self.columns,
+            work_dir=self._folder(data),
+            partition_rows=self.partition_rows,
+        )
+
+    def _folder(self, data: Path) -> Path:
+        return self.work_dir or work_folder_of(data)
+
+
+@takes(ReadingOptions)
 def scan_command(  # noqa: PLR0913 - options of a command line
+    reading: ReadingOptions,
     data: Annotated[
         Path,
         typer.Argument(
@@ -117,17 +174,6 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         typer.Option(help="SQLAlchemy URL: put findings into this quarantine. Never by default."),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Of the tenant, in the quarantine.")] = "default",
-    embedder: Embedder = "minilm",
-    work_dir: WorkDir = None,
-    seed: Seed = 0,
-    engine: EngineName = None,
-    address: Address = None,
-    partition_rows: PartitionRows = PARTITION_ROWS,
-    id_column: Column = None,
-    text_column: Column = None,
-    label_column: Column = None,
-    lineage_column: LineageColumn = None,
-    embedding_column: Column = None,
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
 
@@ -137,13 +183,13 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         for path in (json_file, csv_file, sarif_file):
             check_parent(path)
         check_fpr(fpr)
-        if engine is not None and quarantine is not None:
+        if reading.engine is not None and quarantine is not None:
             msg = (
                 "--quarantine needs whole entries, which --engine never has in one place; write "
                 "--json, and hold those entries."
             )
             raise SourceError(msg)
-        runner = named_engine(engine, address)
+        runner = reading.runner()
         detectors, missing = built_in_detectors()
         if detector:
             detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
@@ -151,24 +197,16 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         store = None if quarantine is None else Quarantine(quarantine, namespace=namespace)
         if store is not None:
             store.count()  # an hour later would be too late to find it unreachable
-        columns = Columns(id_column, text_column, label_column, lineage_column, embedding_column)
-        folder = work_dir or work_folder_of(data)
         knowledge = None
         with Bar() as bar:
             if runner is None:
-                source = open_source(data, columns, metadata=store is not None)
-                knowledge = load(
-                    source, embedder=lambda: cached_embedder(embedder, folder), progress=bar.tell
-                )
-            parts = Parts(
-                path=data, columns=columns, work_dir=folder, partition_rows=partition_rows
-            )
+                knowledge = reading.knowledge_base(data, bar, metadata=store is not None)
             report = scan(
-                parts if knowledge is None else knowledge.batch,
+                reading.parts(data) if knowledge is None else knowledge.batch,
                 detectors,
                 fpr=fpr,
                 clean_ids=clean_ids,
-                seed=seed,
+                seed=reading.seed,
                 progress=bar.tell,
                 engine=runner,
             )
@@ -254,14 +292,6 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
         )
         raise SourceError(msg) from error
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
-
-
-def named_engine(engine: str | None, address: str | None) -> Engine | None:
-    """Return what is asked for with ``--engine`` and ``--address``."""
-    if engine is None and address is not None:
-        msg = "--address is that of a Ray cluster; name --engine ray."
-        raise SourceError(msg)
-    return None if engine is None else engine_of(engine, address)
 
 
 def work_folder_of(data: Path) -> Path:

@@ -15,32 +15,20 @@ from ragshield_core.logs import told
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.command import (
     ERROR,
-    Address,
     Bar,
-    Column,
-    Embedder,
-    EngineName,
-    LineageColumn,
-    PartitionRows,
-    Seed,
-    WorkDir,
-    cached_embedder,
+    ReadingOptions,
     check_fpr,
     check_parent,
     console,
     errors,
-    named_engine,
     no_crash_looks_like_a_finding,
-    work_folder_of,
 )
-from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.audit.partitioned.parts import Parts
-from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
-from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.options import takes
 
 
-def fit_command(  # noqa: PLR0913 - options of a command line
+@takes(ReadingOptions)
+def fit_command(
+    reading: ReadingOptions,
     data: Annotated[
         Path,
         typer.Argument(
@@ -52,17 +40,6 @@ def fit_command(  # noqa: PLR0913 - options of a command line
     fpr: Annotated[
         float, typer.Option(help="Accepted share of clean entries that are held, in (0, 1).")
     ] = 0.01,
-    embedder: Embedder = "minilm",
-    work_dir: WorkDir = None,
-    seed: Seed = 0,
-    engine: EngineName = None,
-    address: Address = None,
-    partition_rows: PartitionRows = PARTITION_ROWS,
-    id_column: Column = None,
-    text_column: Column = None,
-    label_column: Column = None,
-    lineage_column: LineageColumn = None,
-    embedding_column: Column = None,
 ) -> None:
     """Fit a guard with every built-in detector, calibrate it, and save it.
 
@@ -71,23 +48,13 @@ def fit_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         check_parent(save)
         check_fpr(fpr)
-        runner = named_engine(engine, address)
-        columns = Columns(id_column, text_column, label_column, lineage_column, embedding_column)
-        folder = work_dir or work_folder_of(data)
-        guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=seed)
+        runner = reading.runner()
+        guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=reading.seed)
         with told(errors), Bar() as bar:
             if runner is None:
-                knowledge = load(
-                    open_source(data, columns),
-                    embedder=lambda: cached_embedder(embedder, folder),
-                    progress=bar.tell,
-                )
-                guard.fit(knowledge.batch)
+                guard.fit(reading.knowledge_base(data, bar).batch)
             else:
-                parts = Parts(
-                    path=data, columns=columns, work_dir=folder, partition_rows=partition_rows
-                )
-                guard.fit(parts, engine=runner, progress=bar.tell)
+                guard.fit(reading.parts(data), engine=runner, progress=bar.tell)
         not_calibrated: CalibrationError | None = None
         try:
             guard.calibrate()

@@ -15,9 +15,7 @@ from ragshield_core.findings import printable
 from ragshield_core.logs import quiet
 from ragshield_core.tools.audit.command import (
     Bar,
-    Column,
-    LineageColumn,
-    Seed,
+    ColumnOptions,
     cached_embedder,
     check_fpr,
     check_parent,
@@ -26,7 +24,6 @@ from ragshield_core.tools.audit.command import (
 )
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.source import Columns
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,
@@ -59,12 +56,15 @@ from ragshield_core.tools.evaluate.trial import (
     evaluate,
     halves,
 )
+from ragshield_core.tools.options import takes
 
 PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
 
 
+@takes(ColumnOptions)
 def evaluate_command(  # noqa: PLR0913 - options of a command line
+    options: ColumnOptions,
     data: Annotated[
         Path,
         typer.Argument(
@@ -156,12 +156,6 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
     ] = 0,
-    seed: Seed = 0,
-    id_column: Column = None,
-    text_column: Column = None,
-    label_column: Column = None,
-    lineage_column: LineageColumn = None,
-    embedding_column: Column = None,
 ) -> None:
     """Plant attacks into your corpus, and see what the default guard holds.
 
@@ -183,9 +177,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         check_bounds(bounds, names, names, baseline=before is not None)
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
-        columns = Columns(id_column, text_column, label_column, lineage_column, embedding_column)
         with Bar() as bar, quiet():
-            source = open_source(data, columns)
+            source = open_source(data, options.columns)
             check_enough(len(source) // 2, fpr)  # before anything is embedded
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
@@ -197,7 +190,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             asked = None
             if queries is not None:
                 # Copies of what comes would get clean entries accused.
-                asked = read_targets(queries, carriers_of(halves(corpus, seed)[0], seed))
+                known, _ = halves(corpus, options.seed)
+                asked = read_targets(queries, carriers_of(known, options.seed))
             found = evaluate(
                 corpus,
                 lambda texts: np.concatenate(list(model.chunks(texts))),
@@ -213,7 +207,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 stream=stream,
                 streams=streams,
                 workers=workers or os.cpu_count() or 1,
-                seed=seed,
+                seed=options.seed,
                 folder=folder,
                 progress=bar.tell,
             )

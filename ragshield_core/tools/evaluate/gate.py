@@ -1,4 +1,4 @@
-"""What figures may be (``recall.poisonedrag=.9``), and whether they are worse than they were."""
+"""Bounds on figures (``recall.poisonedrag=.9``), and whether figures are worse than a baseline."""
 
 from __future__ import annotations
 
