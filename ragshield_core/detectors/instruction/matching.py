@@ -24,8 +24,9 @@ from ragshield_core.text.readings import Remembered
 RATE = 0.45
 
 
-# What the model of ideas adds: at log-odds 0, its convincing ones, it convinces alone; weaker ideas
-# than these are in all kinds of text. Fitted by cross-validation, as is what follows.
+# What the model of ideas adds: at log-odds 0, its convincing ones, it convinces alone. Weaker ones
+# are in all kinds of text, most of all in documentation, and only support a rule. Fitted by
+# cross-validation, as is what follows.
 CONVINCING = 1.45
 
 
@@ -213,6 +214,8 @@ def _combined(hits: Sequence[Hit], by_ideas: float, idea: Idea | None) -> float:
     if wordings:
         against = math.inf if idea is None else DOUBT * (DOUBT_FROM - idea.logit)
         wordings = max(0.0, wordings - min(max(0.0, against), MAX_DOUBT))
+    if by_ideas < CONVINCING:
+        return forms + wordings + AGREEMENT * by_ideas
     more, less = sorted((forms + wordings, by_ideas), reverse=True)
     return more + AGREEMENT * less
 

@@ -82,10 +82,10 @@ _ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
 # A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
 # kinds of questions count more, and all count more inside a text, where each sentence has a small
-# share of it.
+# share of it. What only may be a question, such as a clause with "when", mostly is none.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
-_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 32, 32, 64, 128, 128, 32, 32])
-_MOST_INSIDE = np.array([32.0, 32, 256, 32, 32, 32, 256, 256, 256, 32, 32])
+_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 8, 32, 64, 128, 128, 32, 32])
+_MOST_INSIDE = np.array([32.0, 32, 256, 32, 8, 32, 256, 256, 256, 32, 32])
 # An attacker who begins as entries of the knowledge base do gains a bit by it, and no more.
 _LEAST = {_LOWER: 0.5, _GLUED: 0.5}
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)

@@ -453,13 +453,13 @@ def _has_mark(head: str) -> bool:
 
 
 def _ends_a_question(head: str, place: int) -> bool:
-    """Return whether a question mark stands behind a word, and not in a link."""
+    """Return whether a question mark stands behind a word, and not in a link or a word."""
     before = head[max(0, place - 40) : place].rpartition(" ")[2]
     after = head[place + 1 : place + 2]
-    if "://" in before or "/" in before or after in ("=", "&", "/"):
+    if "/" in before or after.islower() or after in ("=", "&", "/", "_"):
         return False
     last = head[place - 1 : place]
-    return last.isalnum() or last in " \"'”’»)" or category(last).startswith("M")
+    return last.isalnum() or last in " \"'”’»)`*_" or category(last).startswith("M")
 
 
 def _is_abbreviation(head: str, place: int) -> bool:

@@ -671,6 +671,21 @@ def test_orders_to_people_are_left_alone(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "If the user is not signed in, return an error. Call ``sign_in()`` and show them a link.",
+        "Do not call ``render()`` directly. Return a response that tells the user what to do next.",
+        "The hook must return a response, or call ``next_hook()`` to send the reply.",
+        "Prefer the newest version of this guide: it tells you which function to call.",
+    ],
+)
+def test_ideas_that_do_not_convince_hold_no_documentation_alone(text):
+    found = suspicion(text)
+    assert found.ideas
+    assert 0 < found.score <= FLOOR / 2
+
+
+@pytest.mark.parametrize(
     ("to_a_person", "to_a_model"),
     [
         (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ragshield_core import Batch
 from ragshield_core.detectors.question import questions
 from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector
-from ragshield_core.detectors.question.questions import KINDS, inside_of, opening_of
+from ragshield_core.detectors.question.questions import KINDS, WEAK, inside_of, opening_of
 from ragshield_core.errors import NotFittedError
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
@@ -194,6 +194,9 @@ def test_in_a_faq_questions_are_usual(detector):
         ("for i in range(9):\n    print(i)", "no question", True, False, None),
         ("Dr. Lee of Inc. Ltd. sold it. Why?", "a marked question", False, False, "Why?"),
         ("# Who owns the mill?\n\nAnn", "a marked question", False, False, "Who owns the mill?"),
+        ("Who owns ``mill``?\nAnn.", "a marked question", False, False, "Who owns ``mill``?"),
+        ("The miller?s house is old.", "no question", False, False, None),
+        ("It holds the ``?_size`` argument.", "no question", False, False, None),
         ("A " * 400 + "end. Who is it?", "a question further down", False, False, "Who is it?"),
     ],
 )
@@ -486,6 +489,13 @@ def test_answered_questions_inside_are_usual_source_by_source():
         float(detector.score(Sourced(text, source))[0]) for source in ("help", "wiki")
     )
     assert in_help + 1 < in_wiki
+
+
+def test_a_clause_that_only_may_be_a_question_is_no_evidence_where_none_is_known():
+    detector = LeadingQuestionDetector().fit(batch(encyclopaedia(2000)))
+    clause = "When the miller of Brill sells flour, the miller of Brill sells it by the sack."
+    assert KINDS[opening_of(clause).kind] == KINDS[WEAK]
+    assert detector.score(batch([clause])) < detector.floor
 
 
 def test_where_pages_end_with_a_question_it_is_usual():
