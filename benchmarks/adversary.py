@@ -37,10 +37,10 @@ from rich.progress import track
 from vectors import embedded, use_folder
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
+from ragshield_core.store.adoption import learn_store
 from ragshield_core.tools.evaluate.rates import DetectionRates
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200

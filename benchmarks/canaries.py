@@ -29,7 +29,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
 from ragshield_core.tools.canary.embedder import Vectors

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 
 DIM = 32
 UNIT = DIM**-0.5  # noise of this deviation per coordinate has a length of about one

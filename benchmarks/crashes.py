@@ -27,7 +27,7 @@ from crash_stores import STORES, Store
 
 from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import Status
 
 LEASE = 0.5
@@ -43,7 +43,7 @@ PRELOADED = [
     "langchain_postgres",
     "llama_index.core",
     "llama_index.vector_stores.chroma",
-    "ragshield_core.knowledge.sharing",
+    "ragshield_core.sharing.shared_guard",
     "ragshield_core.quarantine",
     "ragshield_langchain.vectorstore",
     "ragshield_llamaindex.index",

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ from results_files import Parts
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.claims import lineage_of
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.entries import together
+from ragshield_core.model.claims import lineage_of
+from ragshield_core.model.entries import together
+from ragshield_core.store.adoption import learn_store
 from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain import GuardedVectorStore
 

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.adapters.mask import Claims, Mask
-from ragshield_core.entries import Entry
+from ragshield_core.model.entries import Entry
+from ragshield_core.store.mask import Claims, Mask
 
 DIM = 384
 PARTS = 10  # of each document

@@ -26,7 +26,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.knowledge import Event, Journal, Snapshots, prepare_tables
+from ragshield_core.sharing import Event, Journal, Snapshots, prepare_tables
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from results_files import write
 
 from ragshield_core import Batch
-from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.detectors import InstructionDetector, OrderDetector
 from ragshield_core.detectors.base import judged_scores
+from ragshield_core.huggingface.minilm import MiniLM
 
 RATE, SEED, PER_SITE = 0.002, 1, 60
 CORPORA = {"Wikipedia": 1_500, "web": 1_500, "mails": 800, "cloud documentation": 800}

@@ -31,7 +31,7 @@ from corpora import many
 from numpy.typing import NDArray
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_core.tools.audit import Parts, RayEngine, load, open_source

@@ -14,8 +14,8 @@ from retrieval import K, RetrievedExample, Target, of_queries, poisoned_set, tar
 from rich.progress import track
 
 from ragshield_core import Batch
-from ragshield_core.adapters.minilm import MiniLM
-from ragshield_core.calibration import conformal_p_values
+from ragshield_core.huggingface.minilm import MiniLM
+from ragshield_core.model.p_values import conformal_p_values
 from ragshield_core.retrieval import RetrievalGuard
 
 Drops = Callable[[RetrievedExample, str], NDArray[np.bool_]]

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.adapters.minilm import MiniLM
+from ragshield_core.huggingface.minilm import MiniLM
 from ragshield_core.tools.evaluate.rates import exact_interval
 
 # Accepted share of clean entries, for every method that has a threshold.

@@ -15,8 +15,8 @@ from peer_tables import FPR, Counts, embedding_cost, timed
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.detectors import InstructionDetector
+from ragshield_core.huggingface.minilm import MiniLM
 
 Flags = Callable[[Sequence[str]], NDArray[np.bool_]]
 

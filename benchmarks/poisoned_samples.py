@@ -26,7 +26,7 @@ from rich.progress import track
 from singles import CORRUPT_RAG
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.adapters.minilm import MiniLM
+from ragshield_core.huggingface.minilm import MiniLM
 from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 # Of a quick run: shares of poisoned entries held, at least, and of clean ones, at most.

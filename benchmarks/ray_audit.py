@@ -35,7 +35,7 @@ from rich.progress import Progress
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.findings import finding_to_dict
+from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, ScanReport, scan
 from ragshield_core.tools.audit.partitioned.rows import Partitions
 

@@ -3,7 +3,8 @@
 A result in `benchmarks/results` ends in a line with the version and a fingerprint of the deciding
 modules: the source of `ragshield_core` but for packages that decide nothing about an entry.
 Comments, docstrings and blank lines do not count. A result is stale when the fingerprint of today's
-code is another one.
+code is another one. Imports and the places of files do not count either: what is moved decides as
+before.
 """
 
 from __future__ import annotations
@@ -25,29 +26,18 @@ CORE = ROOT / "ragshield_core"
 # named here.
 NOT_DECIDING = frozenset(
     {
-        "adapters",
-        "attacks",
-        "canary",
         "cli",
         "database",
-        "errors",
-        "evaluation",
-        "feedback",
-        "help_desk",
-        "knowledge",
+        "huggingface",
         "logs",
-        "notifications",
+        "model.errors",
         "quarantine",
-        "review",
-        "scan",
         "settings",
         "sharing",
         "state",
         "store",
-        "telemetry",
         "testing",
         "tools",
-        "trials",
     }
 )
 # Of a result, or a part of one, that was written before results named their code.
@@ -77,20 +67,21 @@ def version() -> str:
 def deciding_files(core: Path = CORE) -> Iterator[Path]:
     """Return the files whose source decides about entries, in order."""
     for path in sorted(core.rglob("*")):
-        first = path.relative_to(core).parts[0].removesuffix(".py")
-        if path.is_file() and "__pycache__" not in path.parts and first not in NOT_DECIDING:
+        name = ".".join(path.relative_to(core).with_suffix("").parts)
+        decides = NOT_DECIDING.isdisjoint((name, name.partition(".")[0]))
+        skipped = path.name == "__init__.py" or "__pycache__" in path.parts
+        if path.is_file() and decides and not skipped:
             yield path
 
 
 def fingerprint(core: Path = CORE) -> str:
     """Return a fingerprint of the deciding modules and of the data that they read."""
-    digest = hashlib.sha256()
+    found = []
     for path in deciding_files(core):
-        digest.update(path.relative_to(core).as_posix().encode() + b"\0")
         source = path.read_bytes()
-        digest.update(code_of(source.decode()).encode() if path.suffix == ".py" else source)
-        digest.update(b"\0")
-    return digest.hexdigest()[:LENGTH]
+        code = code_of(source.decode()).encode() if path.suffix == ".py" else source
+        found.append(hashlib.sha256(code).digest())
+    return hashlib.sha256(b"".join(sorted(found))).hexdigest()[:LENGTH]
 
 
 @cache
@@ -100,12 +91,15 @@ def current() -> str:
 
 
 def code_of(source: str) -> str:
-    """Return the lines of a module that are code."""
+    """Return the lines of a module that are code, but for imports."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_docstring(node, body[0]):
-            for row in range(body[0].lineno - 1, body[0].end_lineno or body[0].lineno):
+        documented = isinstance(body, list) and body and _is_docstring(node, body[0])
+        left_out = [body[0]] if documented else []
+        left_out += [node] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        for one in left_out:
+            for row in range(one.lineno - 1, one.end_lineno or one.lineno):
                 lines[row] = ""
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
 

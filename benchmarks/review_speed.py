@@ -22,7 +22,7 @@ from rich.progress import track
 from starlette.testclient import TestClient
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.model.findings import Decision, Finding, Verdict
 from ragshield_core.tools.review import Reviewer, review_app
 from ragshield_core.tools.review.cases import Cases, Order
 

@@ -6,13 +6,13 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.adapters.keeper import Keeper, Standing
-from ragshield_core.adapters.malformed import Columns, sift
-from ragshield_core.adapters.mask import Claims, Mask
-from ragshield_core.adapters.steps import Steps, own
-from ragshield_core.entries import Entry
+from ragshield_core.model.entries import Entry
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
+from ragshield_core.store.keeper import Keeper, Standing
+from ragshield_core.store.malformed import Columns, sift
+from ragshield_core.store.mask import Claims, Mask
+from ragshield_core.store.steps import Steps, own
 
 
 class Entries(Mask[Entry]):

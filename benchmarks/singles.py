@@ -26,8 +26,8 @@ from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard
-from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.detectors.registry import BUILT_IN
+from ragshield_core.huggingface.minilm import MiniLM
 from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, SPLITS, NEW, OTHERS = 0.01, 3, 1_000, 300

@@ -35,8 +35,8 @@ from rich.progress import track
 from vectors import embedded, use_folder
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
+from ragshield_core.store.adoption import learn_store
 
 FPR = 0.01
 SLICINGS: dict[str, int | None] = {"ones": 1, "twenties": 20, "hundreds": 100, "at once": None}

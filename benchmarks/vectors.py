@@ -15,7 +15,7 @@ import numpy as np
 from corpora import read_rows
 from rich.progress import Progress
 
-from ragshield_core.adapters.minilm import MiniLM
+from ragshield_core.huggingface.minilm import MiniLM
 
 VARIABLE = "RAGSHIELD_VECTORS"
 SAVED_EVERY = 1_000  # texts: an interrupted run loses no more than that

@@ -34,7 +34,7 @@ from rich.progress import track
 from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 from ragshield_core.tools.evaluate.rates import proportion_interval
 
 KNOWN = 8_000

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector, StatelessDetector
-    from ragshield_core.entries import Batch, Entry
-    from ragshield_core.errors import PoisonedEntryError, RAGShieldError
-    from ragshield_core.findings import Decision, Finding, Report, Verdict
     from ragshield_core.guard import Guard
-    from ragshield_core.policy import Policy
+    from ragshield_core.model.entries import Batch, Entry
+    from ragshield_core.model.errors import PoisonedEntryError, RAGShieldError
+    from ragshield_core.model.findings import Decision, Finding, Report, Verdict
+    from ragshield_core.model.policy import Policy
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
 
@@ -33,13 +33,13 @@ __all__ = [
 
 # Where each is: only what is used is imported.
 _HOMES = {
-    **dict.fromkeys(("Batch", "Entry"), "entries"),
-    **dict.fromkeys(("Decision", "Finding", "Report", "Verdict"), "findings"),
-    **dict.fromkeys(("PoisonedEntryError", "RAGShieldError"), "errors"),
+    **dict.fromkeys(("Batch", "Entry"), "model.entries"),
+    **dict.fromkeys(("Decision", "Finding", "Report", "Verdict"), "model.findings"),
+    **dict.fromkeys(("PoisonedEntryError", "RAGShieldError"), "model.errors"),
     **dict.fromkeys(("RetrievalGuard", "screen_retrieved"), "retrieval"),
     **dict.fromkeys(("Detector", "StatelessDetector"), "detectors.base"),
     "Guard": "guard",
-    "Policy": "policy",
+    "Policy": "model.policy",
     "Quarantine": "quarantine",
 }
 

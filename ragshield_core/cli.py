@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import printable
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"
@@ -27,7 +27,7 @@ COMMANDS = {
         "Plant attacks in a corpus: what is held?",
     ),
     "review": (f"{TOOLS}.review.command:review_command", "Serve the page on which people judge."),
-    "status": ("ragshield_core.knowledge.command:status_command", "Say how guards stand."),
+    "status": ("ragshield_core.sharing.command:status_command", "Say how guards stand."),
     "quarantine": (
         f"{TOOLS}.review.quarantine_command:quarantine_app",
         "Look at held entries and judge them.",

@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.arguments import check_type
-from ragshield_core.calibration import Released
+from ragshield_core.calibration.arrivals import Counted
+from ragshield_core.calibration.borrowed import Lent
+from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
 from ragshield_core.detectors.base.abilities import UsesEmbedder
 from ragshield_core.detectors.base.pieces import InPieces
@@ -34,25 +36,28 @@ from ragshield_core.detectors.registry import (
     learned_of,
     saved_detectors,
 )
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError, PoisonedEntryError, QuarantineError, StateError
-from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
-from ragshield_core.growth.arrivals import Counted
-from ragshield_core.growth.borrowed import Lent
-from ragshield_core.growth.calibrator import Calibrator
-from ragshield_core.growth.events import Change, Event
-from ragshield_core.growth.knowledge import Knowledge
-from ragshield_core.growth.recalibration import Recalibration
-from ragshield_core.growth.recorder import Hands, Recorder
-from ragshield_core.growth.status import DetectorStanding, Status
-from ragshield_core.growth.unscreened import Unscreened, failing, let_in
-from ragshield_core.growth.writes import Writes
 from ragshield_core.hooks import Quiet, answered, excused, screening, tools
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.recorder import Hands, Recorder
+from ragshield_core.learning.status import DetectorStanding, Status
+from ragshield_core.learning.unscreened import Unscreened, failing, let_in
+from ragshield_core.learning.writes import Writes
+from ragshield_core.model.arguments import check_type
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import (
+    NotFittedError,
+    PoisonedEntryError,
+    QuarantineError,
+    StateError,
+)
+from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, printable
+from ragshield_core.model.p_values import Released
+from ragshield_core.model.policy import Policy
 from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
-from ragshield_core.policy import Policy
-from ragshield_core.screening import (
+from ragshield_core.screening.learned import Knowledge
+from ragshield_core.screening.screening import (
     InForce,
     crash,
     finds_nothing,
@@ -63,11 +68,11 @@ from ragshield_core.screening import (
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from ragshield_core.calibration.questions import Question
     from ragshield_core.detectors.base.pieces import Progress
-    from ragshield_core.growth.questions import Question
     from ragshield_core.hooks import Notified
-    from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.sharing.shared_guard import Sharing, Whole
     from ragshield_core.tools.audit.partitioned.engines import Engine
 
 T = TypeVar("T")
@@ -249,9 +254,9 @@ class Guard(Writes):
         >>> guard.status().position  # after that of its making
         2
         """
-        from ragshield_core.knowledge.journal import DEFAULT_LEASE  # noqa: PLC0415 - SQLAlchemy
-        from ragshield_core.knowledge.sharing import Sharing  # noqa: PLC0415
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415
+        from ragshield_core.sharing.journal import DEFAULT_LEASE  # noqa: PLC0415 - SQLAlchemy
+        from ragshield_core.sharing.shared_guard import Sharing  # noqa: PLC0415
 
         if detectors is not None:
             check_detectors(detectors)
@@ -1330,8 +1335,8 @@ class Guard(Writes):
         ------
         ValueError
             If it says that the guard was replaced as a whole, see :meth:`on_event`; or, an
-            :class:`~ragshield_core.errors.InvalidBatchError`, if its entries cannot be learned:
-            every guard refuses them then.
+            :class:`~ragshield_core.model.errors.InvalidBatchError`, if its entries cannot be
+            learned: every guard refuses them then.
 
         Examples
         --------

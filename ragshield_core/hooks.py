@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pluggy
 
-from ragshield_core.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ragshield_core.entries import Batch
-    from ragshield_core.findings import Decision, Report
-    from ragshield_core.policy import Policy
+    from ragshield_core.model.entries import Batch
+    from ragshield_core.model.findings import Decision, Report
+    from ragshield_core.model.policy import Policy
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.settings import Settings
 

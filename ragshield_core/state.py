@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import StateError
+from ragshield_core.model.errors import StateError
 
 FORMAT = 1
 MANIFEST = "ragshield.json"

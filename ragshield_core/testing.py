@@ -33,9 +33,9 @@ from ragshield_core.detectors.base.abilities import (
 )
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups.found import FoundGroups
-from ragshield_core.entries import Batch
-from ragshield_core.errors import ContractError, NotFittedError
 from ragshield_core.guard import Guard
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.neighbors.known import Lender
 from ragshield_core.quarantine import Quarantine
 

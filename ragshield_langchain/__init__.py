@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     MalformedEntriesWarning,
     SharedQuarantineWarning,
     StoreDiffersWarning,

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from ragshield_core import Batch
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import printable
 from ragshield_langchain.convert import MetadataKeys, columns_of
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import Mask

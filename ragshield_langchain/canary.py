@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.adapters.guarded import Guarded
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.embedder import Embedder, Vectors
 from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (

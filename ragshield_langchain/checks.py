@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.indexing import RecordManager
 
 from ragshield_core import Guard
-from ragshield_core.arguments import kind_of
+from ragshield_core.model.arguments import kind_of
 
 
 def expect(name: str, value: object, kind: type[Any], way_out: str) -> None:

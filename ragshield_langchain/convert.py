@@ -14,11 +14,11 @@ import numpy as np
 from langchain_core.documents import Document
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.adapters.malformed import Columns, Vectors
-from ragshield_core.claims import claim_of, lineage_of, tell_lineages
-from ragshield_core.entries import together, unfit
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.model.claims import claim_of, lineage_of, tell_lineages
+from ragshield_core.model.entries import together, unfit
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import Decision
+from ragshield_core.store.malformed import Columns, Vectors
 from ragshield_langchain.checks import expect
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -39,7 +39,7 @@ class MetadataKeys:
     """Where a document's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.claims.lineage_of`.
+    :func:`ragshield_core.model.claims.lineage_of`.
     """
 
     label: str

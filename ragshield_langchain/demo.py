@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_langchain.vectorstore import GuardedVectorStore

@@ -33,13 +33,13 @@ from langchain_core.indexing import IndexingResult, RecordManager, aindex, index
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
-from ragshield_core.adapters.malformed import taken
-from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, own, synchronous
-from ragshield_core.adapters.updates import NewVersion
-from ragshield_core.arguments import expect_ids
-from ragshield_core.errors import MalformedEntriesError, QuarantineError
-from ragshield_core.findings import Verdict, printable
+from ragshield_core.model.arguments import expect_ids
+from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
+from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.store.malformed import taken
+from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
+from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.convert import to_document
@@ -130,7 +130,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     ------
     TypeError
         If the store is not a guarded one.
-    ragshield_core.errors.MalformedEntriesError
+    ragshield_core.model.errors.MalformedEntriesError
         At the end, if documents could not be taken in: all others are written and recorded, and
         what these were to replace stays.
     PoisonedEntryError
@@ -222,7 +222,7 @@ def release_indexed(
 
     Raises
     ------
-    ragshield_core.errors.QuarantineError
+    ragshield_core.model.errors.QuarantineError
         If one of them is neither held nor in the store; nothing is released then.
     """
     expect_ids(ids)

@@ -14,8 +14,8 @@ from langchain_core.documents import Document
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Report
-from ragshield_core.adapters.steps import adone
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.model.errors import MalformedEntriesError
+from ragshield_core.store.steps import adone
 from ragshield_langchain.checks import expect
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -49,7 +49,7 @@ def ingest(
 
     Raises
     ------
-    ragshield_core.errors.MalformedEntriesError
+    ragshield_core.model.errors.MalformedEntriesError
         At the end, if entries could not be taken in; names each by its place in the source.
     Exception
         Whatever the source, the model or the store raises, with a note that names the batch; the

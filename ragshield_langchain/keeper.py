@@ -13,14 +13,14 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
-from ragshield_core.adapters.malformed import Columns, Sifted, Vectors, sift
-from ragshield_core.adapters.steps import Steps, own
-from ragshield_core.adapters.updates import NewVersion
-from ragshield_core.entries import Entry, together
-from ragshield_core.findings import Decision
+from ragshield_core.model.entries import Entry, together
+from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
+from ragshield_core.store.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
+from ragshield_core.store.steps import Steps, own
+from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES, read_all
 from ragshield_langchain.convert import MetadataKeys, columns_of, copied, stored_metadatas
 from ragshield_langchain.inner import InnerStore

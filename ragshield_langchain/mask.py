@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 from langchain_core.documents import Document
 
 from ragshield_core import Quarantine
-from ragshield_core.adapters.mask import PAGE, Claims, Search
-from ragshield_core.adapters.mask import Mask as CoreMask
-from ragshield_core.adapters.steps import Steps
-from ragshield_core.entries import Entry
+from ragshield_core.model.entries import Entry
+from ragshield_core.store.mask import PAGE, Claims, Search
+from ragshield_core.store.mask import Mask as CoreMask
+from ragshield_core.store.steps import Steps
 from ragshield_langchain.convert import MetadataKeys
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Mask(CoreMask[Document]):
         k
             How many are wanted.
         post_filtered, nested
-            As of :class:`ragshield_core.adapters.mask.Search`.
+            As of :class:`ragshield_core.store.mask.Search`.
         """
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would

@@ -9,7 +9,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
+from ragshield_core.store.steps import Step, Steps, adone, asked, done
 from ragshield_langchain.retrieval import PoisonFilter
 
 try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from langchain_core.embeddings import Embeddings
 
-from ragshield_core.adapters.minilm import MiniLM
+from ragshield_core.huggingface.minilm import MiniLM
 
 
 class MiniLMEmbeddings(Embeddings):

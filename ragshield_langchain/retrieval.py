@@ -26,10 +26,10 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Need
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_langchain import events
 from ragshield_langchain.convert import MetadataKeys
 from ragshield_langchain.inner import InnerStore, access_to, off_loop

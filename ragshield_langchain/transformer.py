@@ -13,13 +13,13 @@ from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adapters.held import stays_held
-from ragshield_core.adapters.judging import judged
-from ragshield_core.adapters.malformed import Sifted, sift
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Need
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_core.quarantine import HeldEntry, batches_of
+from ragshield_core.store.held import stays_held
+from ragshield_core.store.judging import judged
+from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import MetadataKeys, columns_of, to_document
@@ -132,7 +132,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If a document has no usable id or text, or an id comes twice; nothing is held then. One
             that cannot be judged for another reason is held.
         PoisonedEntryError
@@ -166,7 +166,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
         Raises
         ------
-        ragshield_core.errors.QuarantineError
+        ragshield_core.model.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
 

@@ -19,11 +19,18 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.guarded import Guarded
-from ragshield_core.adapters.malformed import Vectors, unusable
-from ragshield_core.adapters.one_store import claim
-from ragshield_core.adapters.reconciling import warn_if_different
-from ragshield_core.adapters.steps import (
+from ragshield_core.model.arguments import expect_ids
+from ragshield_core.model.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    UnfittedGuardWarning,
+)
+from ragshield_core.neighbors.table import Where
+from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.malformed import Vectors, unusable
+from ragshield_core.store.one_store import claim
+from ragshield_core.store.reconciling import warn_if_different
+from ragshield_core.store.steps import (
     Steps,
     adone,
     asked,
@@ -31,15 +38,8 @@ from ragshield_core.adapters.steps import (
     done,
     synchronous,
 )
-from ragshield_core.adapters.stored_vectors import use_table
-from ragshield_core.adapters.updates import NewVersion
-from ragshield_core.arguments import expect_ids
-from ragshield_core.errors import (
-    InvalidBatchError,
-    MalformedEntriesError,
-    UnfittedGuardWarning,
-)
-from ragshield_core.neighbors.table import Where
+from ragshield_core.store.stored_vectors import use_table
+from ragshield_core.store.updates import NewVersion
 from ragshield_langchain import events
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.checks import expect, expect_guard
@@ -98,7 +98,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         lineage_key: str | None
             Metadata key of what a document was cut from. The default ``None`` looks where loaders
             put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`.
+            others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`.
         prompt_keys: Sequence[str] | None
             Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
             for instructions and hidden text like the text, and belongs to the revision. Default:
@@ -341,7 +341,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             leave once the new ones are released.
         versions
             Which documents are new versions of what, where their lineages and ids do not say so;
-            see :class:`ragshield_core.adapters.updates.NewVersion`. What they replace is yours to
+            see :class:`ragshield_core.store.updates.NewVersion`. What they replace is yours to
             delete, as above.
         on_report
             Called once with what was decided; where others write as well, :attr:`last_report` may
@@ -354,10 +354,10 @@ class GuardedVectorStore(Guarded, VectorStore):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If all documents together cannot be judged, vectors of another dimension say; nothing
             was written.
-        ragshield_core.errors.MalformedEntriesError
+        ragshield_core.model.errors.MalformedEntriesError
             If documents have no usable id or text; names each, once the others are written. One
             that cannot be judged for another reason (a list for a label, a value that cannot be
             kept, no usable vector) is held, and the report says why.
@@ -547,7 +547,7 @@ class GuardedVectorStore(Guarded, VectorStore):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If a stored document cannot be judged; names it.
         CalibrationError
             If there are too few ``clean_ids``; says how many would do.

@@ -3,7 +3,7 @@
 Install ``ragshield[llamaindex]``, and the package of your vector store.
 """
 
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     HeldTextElsewhereWarning,
     MalformedEntriesWarning,
     PoisonFilterOrderWarning,

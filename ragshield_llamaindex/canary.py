@@ -12,7 +12,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from ragshield_core.adapters.guarded import Guarded
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
-from ragshield_core.claims import NODE_KEY, claim_of, lineage_of
-from ragshield_core.entries import together, unfit
-from ragshield_core.errors import InvalidBatchError, RAGShieldError
-from ragshield_core.findings import Decision, Unjudged, printable
+from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
+from ragshield_core.model.entries import together, unfit
+from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
+from ragshield_core.model.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
+from ragshield_core.store.malformed import UNSTORABLE, Columns, unusable, usable_vectors
 
 logger = logging.getLogger("ragshield")
 
@@ -56,7 +56,7 @@ class MetadataKeys:
     """Where a node's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.claims.lineage_of`.
+    :func:`ragshield_core.model.claims.lineage_of`.
     """
 
     label: str

@@ -16,8 +16,8 @@ from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, Relat
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
 from ragshield_core import Report, Verdict
-from ragshield_core.claims import NODE_KEY
-from ragshield_core.findings import Decision, printable
+from ragshield_core.model.claims import NODE_KEY
+from ragshield_core.model.findings import Decision, printable
 from ragshield_llamaindex.convert import source_of, text_of, windows_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text

@@ -9,7 +9,7 @@ from typing import Any, Self
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from ragshield_core import Report
-from ragshield_core.adapters import guarded
+from ragshield_core.store import guarded
 from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.keeper import NodeKeeper
 

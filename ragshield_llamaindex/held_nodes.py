@@ -10,7 +10,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import embedded, source_of, version_of
 

@@ -29,11 +29,11 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from ragshield_core import Guard
-from ragshield_core.adapters.malformed import unusable
-from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, synchronous
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.store.malformed import unusable
+from ragshield_core.store.steps import Step, Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import (
     check_are_nodes,
     naming,
@@ -232,7 +232,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If a stored node cannot be judged; names it.
         CalibrationError
             If there are too few ``clean_ids``; says how many would do.

@@ -13,7 +13,7 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 from pydantic import PrivateAttr
 
-from ragshield_core.adapters.steps import Step, Steps, asked, own
+from ragshield_core.store.steps import Step, Steps, asked, own
 from ragshield_llamaindex.convert import embedded, relinked
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import NodeKeeper

@@ -25,12 +25,12 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from ragshield_core.adapters import postgres_vectors, qdrant_vectors
-from ragshield_core.adapters.one_store import name_of
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
-from ragshield_core.entries import unfit as unstorable
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import unfit as unstorable
+from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.table import VectorTable
+from ragshield_core.store import postgres_vectors, qdrant_vectors
+from ragshield_core.store.one_store import name_of
+from ragshield_core.store.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
 # Ids per statement, and points per page.

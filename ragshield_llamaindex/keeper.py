@@ -14,26 +14,26 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
-from ragshield_core.adapters.malformed import Sifted, sift
-from ragshield_core.adapters.one_store import claim
-from ragshield_core.adapters.reconciling import warn_if_different
-from ragshield_core.adapters.steps import Steps, asked, own
-from ragshield_core.adapters.stored_vectors import use_table
-from ragshield_core.adapters.updates import NewVersion, held_whole, is_part, rejected, waits
-from ragshield_core.arguments import kind_of
-from ragshield_core.entries import Entry
-from ragshield_core.errors import (
+from ragshield_core.learning.events import Change
+from ragshield_core.learning.recorder import Intent
+from ragshield_core.model.arguments import kind_of
+from ragshield_core.model.entries import Entry
+from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
     QuarantineError,
     UnfittedGuardWarning,
 )
-from ragshield_core.findings import Decision, Verdict, printable
-from ragshield_core.growth.events import Change
-from ragshield_core.growth.recorder import Intent
+from ragshield_core.model.findings import Decision, Verdict, printable
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.store.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.one_store import claim
+from ragshield_core.store.reconciling import warn_if_different
+from ragshield_core.store.steps import Steps, asked, own
+from ragshield_core.store.stored_vectors import use_table
+from ragshield_core.store.updates import NewVersion, held_whole, is_part, rejected, waits
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,

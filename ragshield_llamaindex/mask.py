@@ -17,9 +17,9 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import PrivateAttr
 
-from ragshield_core.adapters.mask import PAGE, Claims, Search
-from ragshield_core.adapters.mask import Mask as CoreMask
-from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, synchronous
+from ragshield_core.store.mask import PAGE, Claims, Search
+from ragshield_core.store.mask import Mask as CoreMask
+from ragshield_core.store.steps import Step, Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import MetadataKeys, claims_of, context_of, text_of
 from ragshield_llamaindex.events import dispatcher
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from ragshield_core.adapters.minilm import BATCH_SIZE, NAME, MiniLM
+from ragshield_core.huggingface.minilm import BATCH_SIZE, NAME, MiniLM
 
 
 class MiniLMEmbedding(BaseEmbedding):

@@ -16,9 +16,9 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.guarded import AnswersSources
-from ragshield_core.adapters.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.store.guarded import AnswersSources
+from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, embedding_with, release
@@ -285,7 +285,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
 
         Raises
         ------
-        ragshield_core.errors.QuarantineError
+        ragshield_core.model.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
         keeper = self._keeper()
@@ -310,7 +310,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
 
         Raises
         ------
-        ragshield_core.errors.QuarantineError
+        ragshield_core.model.errors.QuarantineError
             If nothing was replaced under one of the ids; nothing is put back then.
         ValueError
             If the pipeline has no vector store.

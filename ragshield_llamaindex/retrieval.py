@@ -26,11 +26,11 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from pydantic import PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
-from ragshield_core.findings import Verdict, printable
+from ragshield_core.model.errors import InvalidBatchError, PoisonFilterOrderWarning
+from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import Keyed, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of

@@ -13,10 +13,10 @@ from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolOu
 from llama_index.core.tools.types import adapt_to_async_tool
 
 from ragshield_core import Batch
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.errors import RAGShieldError
+from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.events import report_detection
 from ragshield_llamaindex.retrieval import PoisonFilter
 

@@ -19,18 +19,18 @@ from pydantic import Field, PrivateAttr, computed_field
 from sqlalchemy import make_url
 
 from ragshield_core import Guard, Quarantine, Report
-from ragshield_core.adapters.held import stays_held
-from ragshield_core.adapters.judging import judged
-from ragshield_core.adapters.malformed import Sifted, sift
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import check_loadable, kind_of
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     MalformedEntriesError,
     PoisonedEntryError,
     PoisonGuardOrderWarning,
     RAGShieldError,
 )
+from ragshield_core.store.held import stays_held
+from ragshield_core.store.judging import judged
+from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     Keyed,
@@ -216,7 +216,7 @@ class PoisonGuard(Keyed, TransformComponent):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If something is no node, a node has no usable id or cannot be put into a prompt, or an
             id comes twice; nothing is held then. One that cannot be judged for another reason is
             held.
@@ -319,7 +319,7 @@ class PoisonGuard(Keyed, TransformComponent):
 
         Raises
         ------
-        ragshield_core.errors.QuarantineError
+        ragshield_core.model.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
         return [to_node(one) for one in release(self._guard, ids, by, note)]

@@ -16,10 +16,10 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.steps import Steps, asked, asynchronous, synchronous
-from ragshield_core.errors import HeldTextElsewhereWarning
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import HeldTextElsewhereWarning
+from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.table import Where
+from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
@@ -58,7 +58,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         lineage_key: str | None
             Metadata key of what a node was cut from. The default ``None`` looks where readers put
             the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`. Where metadata says
+            others, see :data:`ragshield_core.model.claims.LINEAGE_KEYS`. Where metadata says
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read vectors, for other kinds of stores.
@@ -168,9 +168,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If something is no node, or no node has a vector; nothing was written.
-        ragshield_core.errors.MalformedEntriesError
+        ragshield_core.model.errors.MalformedEntriesError
             If nodes have no usable id or cannot be put into a prompt, or all vectors are of another
             dimension; names each, once the others are written. A node that cannot be judged for
             another reason (a list for a label, a value that cannot be kept, no usable vector) is
@@ -281,7 +281,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
+        ragshield_core.model.errors.InvalidBatchError
             If a stored node cannot be judged; names it.
         CalibrationError
             If there are too few ``clean_ids``; says how many would do.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ragshield_core import Batch
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.model.findings import Decision, Finding, Verdict
 
 
 def found(entry_id, related=(), detector="clique", p_value=0.001, span=None):

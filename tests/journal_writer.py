@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from ragshield_core.database import Database
-from ragshield_core.errors import OvertakenError
-from ragshield_core.knowledge import Event, Journal, prepare_tables
+from ragshield_core.model.errors import OvertakenError
+from ragshield_core.sharing import Event, Journal, prepare_tables
 
 TRIES = 3  # before it queues for a turn
 LEASE = 600.0  # nobody is dead here for being slow

@@ -11,13 +11,13 @@ from support import group
 from test_mask import Pairs
 
 from ragshield_core import Batch, Guard
-from ragshield_core.adapters.keeper import NOTHING, Keeper, Standing
-from ragshield_core.adapters.malformed import Columns, sift
-from ragshield_core.adapters.mask import Claims
-from ragshield_core.adapters.steps import own
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 from ragshield_core.quarantine.entries import batch_of
+from ragshield_core.store.keeper import NOTHING, Keeper, Standing
+from ragshield_core.store.malformed import Columns, sift
+from ragshield_core.store.mask import Claims
+from ragshield_core.store.steps import own
 
 
 class Folder:

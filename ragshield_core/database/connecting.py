@@ -14,8 +14,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from ragshield_core.database.conflicts import is_conflict
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import printable
 
 DEFAULT_URL = "sqlite:///ragshield.db"
 

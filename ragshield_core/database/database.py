@@ -24,7 +24,7 @@ from ragshield_core.database.connecting import (
 from ragshield_core.database.retrying import retried
 from ragshield_core.database.schema import prepare_schema
 from ragshield_core.database.tables import ChangesRow
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 T = TypeVar("T")
 

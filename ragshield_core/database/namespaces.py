@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 
-from ragshield_core.arguments import kind_of
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import printable
+from ragshield_core.model.arguments import kind_of
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import printable
 
 # Characters: those of the columns.
 LONGEST = 200

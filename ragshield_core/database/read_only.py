@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database.connecting import check_url, shown, unusable
 from ragshield_core.database.database import Database
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from ragshield_core.database.conflicts import is_conflict, wait_before
 from ragshield_core.database.connecting import said, shown
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from sqlalchemy import text as sql
 from ragshield_core.database.connecting import WRITES, shown
 from ragshield_core.database.retrying import retried
 from ragshield_core.database.tables import ChangesRow, SchemaRow, TableBase, table_of
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 SCHEMA = 1
 

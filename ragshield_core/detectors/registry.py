@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
-from ragshield_core.errors import StateError
-from ragshield_core.findings import Skipped, printable
+from ragshield_core.model.errors import StateError
+from ragshield_core.model.findings import Skipped, printable
 from ragshield_core.state import part_of
 
 AnyDetector = Detector | RetrievalDetector

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.lists import SHRUNK, InvertedLists
 from ragshield_core.neighbors.rows import (

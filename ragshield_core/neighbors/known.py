@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
 from ragshield_core.neighbors.labels import Labels

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.model.errors import InvalidBatchError, StateError
 
 # Rows that came through float16 are off by about 1e-3; anything further was never normalised.
 UNIT_TOLERANCE = 5e-3

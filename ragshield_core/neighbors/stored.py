@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import UNIT_TOLERANCE, row_norms
-from ragshield_core.errors import InvalidBatchError, NeighborsError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import UNIT_TOLERANCE, row_norms
+from ragshield_core.model.errors import InvalidBatchError, NeighborsError
+from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, take_saved_slots
 from ragshield_core.neighbors.rows import (
@@ -76,7 +76,8 @@ class StoredIndex(EntryIndex):
     Notes
     -----
     As good as the store's search: what its index misses, nobody sees. Searches and questions for
-    vectors raise :class:`~ragshield_core.errors.NeighborsError` where the store does not answer.
+    vectors raise :class:`~ragshield_core.model.errors.NeighborsError` where the store does not
+    answer.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragshield_core.database import TableBase, table_of
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine.tables import HeldRow, LogRow, RuleRow
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ragshield_core.entries import Batch, Entry
-from ragshield_core.findings import Finding, printable
+from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.findings import Finding, printable
 from ragshield_core.quarantine import metadata_json
 
 # Characters of an id that are shown.

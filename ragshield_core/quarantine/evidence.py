@@ -9,8 +9,8 @@ from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session, aliased
 
 from ragshield_core.database import TableBase
-from ragshield_core.errors import QuarantineError, TamperedError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import QuarantineError, TamperedError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.grouping import chunks

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.errors import QuarantineError, TamperedError
+from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
 from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified

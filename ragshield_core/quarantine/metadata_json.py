@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 
 # A value that JSON has no type for becomes {TAG: [type name, JSON value]}.
 TAG = "$ragshield"

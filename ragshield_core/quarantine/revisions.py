@@ -10,9 +10,9 @@ import numpy as np
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, finding_to_dict, printable
+from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import Decision, finding_to_dict, printable
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.changes import now
 from ragshield_core.quarantine.documents import document_key, document_of

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ragshield_core.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError
 
 
 def named_object(name: str) -> Any:

@@ -30,9 +30,9 @@ from sqlalchemy.exc import ArgumentError
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.database.connecting import shown
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.errors import ConfigurationError
-from ragshield_core.findings import printable
-from ragshield_core.policy import Policy
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.findings import printable
+from ragshield_core.model.policy import Policy
 
 FILE = "ragshield.toml"
 PREFIX, BELOW = "RAGSHIELD_", "__"

@@ -20,9 +20,9 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
-from ragshield_core.adapters.steps import Step, Steps, asked
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.table import VectorTable
+from ragshield_core.store.steps import Step, Steps, asked
 
 T = TypeVar("T")
 

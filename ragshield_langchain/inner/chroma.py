@@ -11,11 +11,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
-from ragshield_core.adapters.one_store import name_of
-from ragshield_core.adapters.steps import Steps, own
-from ragshield_core.entries import unfit as unstorable
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import unfit as unstorable
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import printable
+from ragshield_core.store.one_store import name_of
+from ragshield_core.store.steps import Steps, own
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks
 
 # Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by

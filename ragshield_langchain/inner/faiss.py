@@ -12,7 +12,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain.inner.base import InnerStore, Stored
 
 # Searches for a text are searches for its vector, which the model's async method computes.

@@ -13,11 +13,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
-from ragshield_core.adapters.one_store import name_of
-from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
-from ragshield_core.adapters.steps import Steps
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import printable
+from ragshield_core.store.one_store import name_of
+from ragshield_core.store.postgres_vectors import Place, PostgresVectors
+from ragshield_core.store.steps import Steps
 from ragshield_langchain.inner.base import CALLERS_LOOP, off_loop
 from ragshield_langchain.inner.postgres import PostgresRows, Rows
 

@@ -14,10 +14,10 @@ from langchain_core.documents import Document
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Batch
-from ragshield_core.adapters.one_store import name_of
-from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import printable
+from ragshield_core.store.one_store import name_of
+from ragshield_core.store.postgres_vectors import Place, PostgresVectors
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks
 
 T = TypeVar("T")

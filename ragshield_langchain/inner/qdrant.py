@@ -15,9 +15,9 @@ from langchain_core.vectorstores import VectorStore
 from pydantic_core import to_jsonable_python
 
 from ragshield_core import Batch
-from ragshield_core.adapters.one_store import name_of
-from ragshield_core.adapters.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.store.one_store import name_of
+from ragshield_core.store.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,

@@ -12,7 +12,7 @@ from ragshield_core.detectors import (
     registry,
 )
 from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST, detector_class, kind_of
-from ragshield_core.errors import StateError
+from ragshield_core.model.errors import StateError
 from ragshield_core.testing import CHECKS
 
 CASES = all_cases()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_trials import TARGET
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,

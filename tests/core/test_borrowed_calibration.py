@@ -7,7 +7,7 @@ from test_replay import assert_same
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, InstructionDetector
-from ragshield_core.errors import CalibrationError, StateError
+from ragshield_core.model.errors import CalibrationError, StateError
 
 RATE = 0.05
 THEIRS = passages(600, 1, "theirs")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from ragshield_core.calibration import (
+from ragshield_core.model.errors import CalibrationError
+from ragshield_core.model.p_values import (
     Calibration,
     JointCalibration,
     clean_entries_needed,
     conformal_p_values,
 )
-from ragshield_core.errors import CalibrationError
 
 # Multiples of 1/64 tie often, and exactly.
 GRID = st.integers(-128, 128).map(lambda i: i / 64)

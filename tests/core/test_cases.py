@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
 from ragshield_core import Quarantine
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Verdict
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.quarantine.tables import CaseRow, MemberRow

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ragshield_core.claims import lineage_of, tell_lineages
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.claims import lineage_of, tell_lineages
+from ragshield_core.model.errors import InvalidBatchError
 
 
 @pytest.mark.parametrize(

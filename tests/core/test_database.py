@@ -12,7 +12,7 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.database import Database, retrying
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 NOTE = text("INSERT INTO note (version) VALUES (:version)")
 COUNT = text("SELECT COUNT(*) FROM note")

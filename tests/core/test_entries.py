@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core import Batch
-from ragshield_core.errors import InvalidBatchError, RAGShieldError
+from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 
 IDS = ["first", "second", "third"]
 VECTORS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]

@@ -6,7 +6,7 @@ from sqlalchemy import create_engine, text
 from support import Scripted, scored
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import CalibrationError, StalePreviewError
+from ragshield_core.model.errors import CalibrationError, StalePreviewError
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 
 RATE = 0.05

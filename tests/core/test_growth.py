@@ -23,7 +23,8 @@ from support import (
 )
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.calibration import Calibration, JointCalibration
+from ragshield_core.calibration.arrivals import WINDOW, Arrivals, Counted
+from ragshield_core.calibration.clean_sample import CleanSample, first_size
 from ragshield_core.detectors import (
     CanaryDisplacementDetector,
     CliqueDetector,
@@ -33,9 +34,8 @@ from ragshield_core.detectors import (
 from ragshield_core.detectors.base import Scope, StatelessDetector, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
-from ragshield_core.findings import Decision, Finding, Report, Verdict
-from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
-from ragshield_core.growth.clean_sample import CleanSample, first_size
+from ragshield_core.model.findings import Decision, Finding, Report, Verdict
+from ragshield_core.model.p_values import Calibration, JointCalibration
 from ragshield_core.tools.audit import scan
 
 KNOWN = passages(600, 1)

@@ -13,8 +13,8 @@ from support import Scripted, gaussian, join, knowledge_base, saved, scored, sna
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, Verdict
 from ragshield_core.detectors import DisfluencyDetector, LabelCentroidDetector
 from ragshield_core.detectors.registry import built_in_detectors
-from ragshield_core.errors import CalibrationError, InvalidBatchError, NotFittedError
-from ragshield_core.findings import Finding, Unjudged
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, NotFittedError
+from ragshield_core.model.findings import Finding, Unjudged
 
 KNOWN = knowledge_base(20)
 CLEAN = knowledge_base(4, prefix="new")

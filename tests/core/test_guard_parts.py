@@ -5,7 +5,7 @@ from support import Scripted, knowledge_base, saved
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector, LabelCentroidDetector
-from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, StateError
 
 KNOWN = knowledge_base(20)
 

@@ -12,9 +12,9 @@ import pytest
 from support import join, knowledge_base, prose, saved, topical
 
 from ragshield_core import Guard, Policy, Quarantine, state
+from ragshield_core.calibration import calibrator
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import StateError
-from ragshield_core.growth import calibrator
+from ragshield_core.model.errors import StateError
 
 KNOWN = knowledge_base(20)
 NEW = join(

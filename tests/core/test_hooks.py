@@ -6,7 +6,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import CountingEmbeddings, Scripted, scored
 
 from ragshield_core import Guard, Quarantine, hooks
-from ragshield_core.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError
 from ragshield_langchain import GuardedVectorStore
 
 
@@ -15,7 +15,7 @@ def no_tools(monkeypatch):
     """Replace all tools by none; return the manager, to register some."""
     manager = pluggy.PluginManager("ragshield")
     manager.add_hookspecs(hooks.Hooks)
-    for module in ("hooks", "guard", "adapters.keeper"):
+    for module in ("hooks", "guard", "store.keeper"):
         monkeypatch.setattr(f"ragshield_core.{module}.tools", lambda: manager.hook)
     return manager
 

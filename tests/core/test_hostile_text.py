@@ -19,7 +19,7 @@ from ragshield_core import (
     Verdict,
 )
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.findings import Skipped, printable
+from ragshield_core.model.findings import Skipped, printable
 
 HOSTILE = {
     "terminal escape": "\x1b[2J\x1b]0;owned\x07",

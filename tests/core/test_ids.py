@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.growth.revisions import Revisions
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.slots import Slots
+from ragshield_core.screening.revisions import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
 NAMES = st.text(st.characters(), max_size=5) | st.sampled_from(["a", "b", "\ud800", "\udc00é"])

@@ -17,14 +17,14 @@ from journal_writer import LEASE, Shared, Worker
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     OvertakenError,
     PrunedError,
     QuarantineError,
     StateError,
     TakenOverError,
 )
-from ragshield_core.knowledge import (
+from ragshield_core.sharing import (
     Event,
     Journal,
     Pending,
@@ -34,8 +34,8 @@ from ragshield_core.knowledge import (
     prepare_tables,
     snapshots,
 )
-from ragshield_core.knowledge.clock import now
-from ragshield_core.knowledge.tables import TableBase
+from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.tables import TableBase
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)

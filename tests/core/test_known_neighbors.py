@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors.known import KnownEntries, LabelledEntries
 
 DIM = 6

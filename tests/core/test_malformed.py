@@ -7,8 +7,8 @@ import pytest
 from support import DIM, Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Verdict
-from ragshield_core.adapters.malformed import Columns, sift, unusable
-from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.store.malformed import Columns, sift, unusable
 
 N = 4
 

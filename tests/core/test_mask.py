@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support import Scripted
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.adapters.mask import MAX_SPARE, PAGE, Claims, Mask, Search
-from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.model.errors import InvalidBatchError, QuarantineError
 from ragshield_core.quarantine import Status
+from ragshield_core.store.mask import MAX_SPARE, PAGE, Claims, Mask, Search
 
 
 class Pairs(Mask):

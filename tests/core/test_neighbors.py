@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors import corpus, lists, threads
 from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors

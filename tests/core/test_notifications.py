@@ -16,8 +16,8 @@ from support import knowledge_base, topical
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import ConfigurationError
-from ragshield_core.findings import Decision, Report, Unjudged, Verdict
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.findings import Decision, Report, Unjudged, Verdict
 from ragshield_core.quarantine import Unverified
 from ragshield_core.tools.review.notifications import Kind, Notice, Notifier, Webhook
 

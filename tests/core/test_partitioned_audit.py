@@ -23,8 +23,8 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
-from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
-from ragshield_core.findings import finding_to_dict
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
+from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, scan
 from ragshield_core.tools.audit.partitioned.files import Files, as_bytes, as_text, divided, joined
 from ragshield_core.tools.audit.partitioned.rows import Partitions

@@ -12,14 +12,14 @@ from test_stored_neighbors import FakeTable
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.calibration import calibrator
 from ragshield_core.cli import app
 from ragshield_core.detectors import CanaryDisplacementDetector, CliqueDetector
 from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.phrase.counts import MAX_CELLS, MIN_CELLS, Background, Grams
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.growth import calibrator
+from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit import Parts, scan
 
 

@@ -19,8 +19,8 @@ from sqlalchemy import make_url
 from support import scored, topical
 
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Unjudged
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import Unjudged
 from ragshield_core.quarantine import Status, batches_of, unkeepable
 
 ENTRIES = topical("billing", 3, prefix="q")

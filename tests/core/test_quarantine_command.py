@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.cli import app
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import Status, Unverified
 from ragshield_core.tools.review.cases import Cases
 

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.database import retrying
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 WORKERS, ROUNDS = 8, 40
 
@@ -20,7 +20,7 @@ import json, random, sys
 from collections import Counter
 
 from ragshield_core import Batch, Decision, Quarantine, Verdict
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 url, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 quarantine, rng = Quarantine(url), random.Random(name)

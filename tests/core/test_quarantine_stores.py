@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from ragshield_core import Quarantine
 from ragshield_core.cli import app
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 ENTRIES = topical("billing", 2, prefix="q")
 FIRST, SECOND = ENTRIES.ids

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support import Scripted, scored
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
-from ragshield_core.entries import together
-from ragshield_core.errors import ConfigurationError
-from ragshield_core.findings import Verdict
-from ragshield_core.growth.questions import FEWEST_HELD, Question
+from ragshield_core.calibration.questions import FEWEST_HELD, Question
+from ragshield_core.model.entries import together
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.findings import Verdict
 from ragshield_core.tools.review.notifications import Kind, Notifier
 
 RATE = 0.01

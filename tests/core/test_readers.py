@@ -20,7 +20,7 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, vector_of
 
-from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit.embedding_cache import (
     CHUNK_TEXTS,
     CachedEmbedder,

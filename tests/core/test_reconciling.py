@@ -11,10 +11,10 @@ from shared_store import FolderKeeper, add
 from support import Scripted, passages, scored
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
-from ragshield_core.adapters.keeper import Keeper
-from ragshield_core.adapters.reconciling import NAMED, reconciled, warn_if_different
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import StoreDiffersWarning
+from ragshield_core.model.errors import StoreDiffersWarning
+from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.reconciling import NAMED, reconciled, warn_if_different
 
 PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
 

@@ -15,11 +15,11 @@ import pytest
 from support import clones_of, group, join, passages, prose
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, state
+from ragshield_core.calibration import arrivals
 from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelCentroidDetector
-from ragshield_core.entries import together
-from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.growth import arrivals
-from ragshield_core.growth.events import Change, Event
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.model.entries import together
+from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
 
@@ -244,7 +244,7 @@ REPLAY = """
 import json, pathlib, sys
 import numpy as np
 from ragshield_core import Guard, Quarantine
-from ragshield_core.growth.events import Event
+from ragshield_core.learning.events import Event
 folder = pathlib.Path(sys.argv[1])
 guard = Guard.load(folder / "before", quarantine=Quarantine("sqlite://"))
 for number, values in enumerate(json.loads((folder / "events.json").read_text())):

@@ -24,9 +24,8 @@ from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
-from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
-from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
-from ragshield_core.retrieval.guard import _Calibration
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, StateError
+from ragshield_core.retrieval import RetrievalGuard, _Calibration, screen_retrieved
 
 QUERY = "who built the old harbour bridge of Elmstead"
 KNOWN = passages(600, 1)

@@ -15,7 +15,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     TriggerPhraseDetector,
 )
-from ragshield_core.errors import QuarantineError, RuleError
+from ragshield_core.model.errors import QuarantineError, RuleError
 from ragshield_core.quarantine.tables import RuleRow
 from ragshield_core.tools.rules import CAUTIONS, Kind, Rules, Standing
 from ragshield_core.tools.rules.phrases import Phrase, without
@@ -524,7 +524,7 @@ def test_a_detector_that_fails_when_asked_again_has_not_been_silenced(monkeypatc
     def fails(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ragshield_core.screening.judged_scores", fails)
+    monkeypatch.setattr("ragshield_core.screening.screening.judged_scores", fails)
     assert not guard.screen(one("a", FOOTER)).admitted.any()
 
 

@@ -22,8 +22,8 @@ from ragshield_core.detectors import (
     Need,
 )
 from ragshield_core.detectors.base.abilities import Audits
-from ragshield_core.errors import CalibrationError, InvalidBatchError
-from ragshield_core.findings import finding_to_dict
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError
+from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import command as scan_command
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CHUNK_TEXTS

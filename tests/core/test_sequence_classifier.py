@@ -9,9 +9,9 @@ import pytest
 from support import knowledge_base
 
 from ragshield_core import Batch, Guard, Quarantine, RetrievalGuard
-from ragshield_core.adapters.sequence_classifier import SequenceClassifier
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.errors import StateError
+from ragshield_core.huggingface.sequence_classifier import SequenceClassifier
+from ragshield_core.model.errors import StateError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "obey", "the", "page", "fish", "swim", "."]
 LABELS = {0: "SAFE", 1: "INJECTION"}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.database.connecting import shown
-from ragshield_core.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.settings import Settings
 from ragshield_core.settings.reading import OTHERS
 

@@ -14,8 +14,8 @@ from test_replay import assert_same
 from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.adapters.judging import TRIES
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.store.judging import TRIES
 
 RATE = 0.05
 KNOWN = passages(300, 1)

@@ -20,8 +20,8 @@ from test_replay import Writer, assert_same, labelled
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError, OvertakenError, StateError
-from ragshield_core.knowledge import sharing
+from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
+from ragshield_core.sharing import shared_guard as sharing
 
 RATE = 0.05
 

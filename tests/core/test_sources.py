@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support import passages
 
 from ragshield_core import Batch
-from ragshield_core.claims import MAX_SOURCE, source_of
-from ragshield_core.entries import together
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.growth.clean_sample import CleanSample
-from ragshield_core.growth.events import Change, Event
+from ragshield_core.calibration.clean_sample import CleanSample
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.model.claims import MAX_SOURCE, source_of
+from ragshield_core.model.entries import together
+from ragshield_core.model.errors import InvalidBatchError
 
 HOSTILE = "evil\x1b[31m\u202e<b>[red]"
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from support import Scripted, group, passages, scored
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.calibration.arrivals import Shift
 from ragshield_core.database import Database
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.findings import Skipped
-from ragshield_core.growth.arrivals import Shift
+from ragshield_core.model.findings import Skipped
 
 RATE = 0.05
 HOSTILE = "tenant [red]\u202e"
@@ -226,7 +226,7 @@ def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
 def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
     guard = calibrated(url)
     shift = Shift(detector="clique", source="a\x1b", n_entries=100, share=0.9, expected=0.2)
-    monkeypatch.setattr("ragshield_core.growth.arrivals.Arrivals.shifts", lambda _: [shift])
+    monkeypatch.setattr("ragshield_core.calibration.arrivals.Arrivals.shifts", lambda _: [shift])
     assert guard.status().concerns() == (f"shift: {shift}",)
     code, out, _ = ragshield("status", url)
     assert code == 1

@@ -11,7 +11,7 @@ from support import clones_of, group, join, passages, saved
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError, NeighborsError, StateError
+from ragshield_core.model.errors import InvalidBatchError, NeighborsError, StateError
 from ragshield_core.neighbors import stored
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.stored import StoredIndex

@@ -19,11 +19,11 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.database import TableBase
 from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
-from ragshield_core.errors import QuarantineError, StateError
-from ragshield_core.knowledge import sharing
-from ragshield_core.knowledge.tables import TableBase as SharedTables
+from ragshield_core.model.errors import QuarantineError, StateError
 from ragshield_core.quarantine import Status
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.sharing import shared_guard as sharing
+from ragshield_core.sharing.tables import TableBase as SharedTables
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.canary.storage import _Base as CanaryTables
 

@@ -7,7 +7,7 @@ from support import FindsNoGroups, scored
 from ragshield_core.detectors import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.base import StatelessDetector
 from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
-from ragshield_core.errors import ContractError, NotFittedError
+from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
 
 KNOWN = scored([0.01 * i for i in range(40)], "k")

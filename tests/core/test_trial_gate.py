@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from small_trials import HOSTILE, corpus, small
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate import Bound, Rate, at_least, at_most, targets_of, worse_than
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
 from ragshield_core.tools.evaluate.sarif import to_sarif

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ragshield_core import Batch
 from ragshield_core.cli import app
-from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.tools.evaluate import Evaluation, Rate, evaluate, targets_of
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,

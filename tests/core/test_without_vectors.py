@@ -7,7 +7,7 @@ from support import Scripted, knowledge_base, scored
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.quarantine import batches_of
 
 KNOWN = knowledge_base(12)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ragshield_core.detectors
-import ragshield_core.errors
+import ragshield_core.model.errors
 import ragshield_langchain
 import ragshield_llamaindex
 
@@ -104,7 +104,9 @@ def test_questions_in_front_are_quoted_alike_in_the_readme_and_among_the_limits(
 
 def test_the_reference_names_all_that_is_public():
     pages = "".join(path.read_text("utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
-    errors = {name for name in vars(ragshield_core.errors) if name.endswith(("Error", "Warning"))}
+    errors = {
+        name for name in vars(ragshield_core.model.errors) if name.endswith(("Error", "Warning"))
+    }
     for module in (
         ragshield_core,
         ragshield_core.detectors,

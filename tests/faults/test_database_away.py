@@ -23,9 +23,9 @@ from sqlalchemy import make_url
 from support import CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
-from ragshield_core.adapters import mask
 from ragshield_core.database import connecting, retrying
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.store import mask
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 

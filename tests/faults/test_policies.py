@@ -17,8 +17,8 @@ from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.growth.unscreened import TRIES
-from ragshield_core.knowledge import sharing
+from ragshield_core.learning.unscreened import TRIES
+from ragshield_core.sharing import shared_guard as sharing
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 

@@ -11,7 +11,7 @@ from test_replay import assert_same
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 
 
 def texts(*said):

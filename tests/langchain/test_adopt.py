@@ -8,7 +8,7 @@ from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, pass
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 

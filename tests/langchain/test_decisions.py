@@ -7,7 +7,7 @@ from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter
 
 GOOD = Document(id="a", page_content="billing is open at nine", metadata={"source": "a.txt"})

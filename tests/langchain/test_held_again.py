@@ -11,7 +11,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, passages, vector_o
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter, PoisonGuardTransformer
 from ragshield_langchain.inner.faiss import FaissInner
 

@@ -22,7 +22,7 @@ from support import DIM, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
 from ragshield_langchain import GuardedVectorStore
 
 N_WRITES = 600  # dealt out to the stores

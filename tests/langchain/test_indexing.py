@@ -17,7 +17,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import MalformedEntriesError, QuarantineError
+from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.indexing import (
     aguarded_index,

@@ -12,7 +12,7 @@ from support import CountingEmbeddings, Scripted, group, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.ingest import aingest, ingest
 

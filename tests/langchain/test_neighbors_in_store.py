@@ -11,9 +11,9 @@ from packaging.version import Version
 from support import PASSAGE_DIM, group, passages
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.adapters import postgres_vectors
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import NeighborsError
+from ragshield_core.model.errors import NeighborsError
+from ragshield_core.store import postgres_vectors
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 

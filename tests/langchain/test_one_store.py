@@ -8,7 +8,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, the_one
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, SharedQuarantineWarning
 
 BAD = "alpha score=5"

@@ -9,8 +9,8 @@ import pytest
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.adapters.steps import done
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.store.steps import done
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to, size_of
 

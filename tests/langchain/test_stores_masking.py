@@ -8,7 +8,7 @@ import pytest
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 
 QUERY = "billing query"

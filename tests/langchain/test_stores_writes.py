@@ -12,7 +12,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError
+from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner.base import Gate
 

@@ -12,7 +12,7 @@ from support import CountingEmbeddings, Scripted, group, knowledge_base, passage
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.model.errors import InvalidBatchError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.events import EVENT
 from ragshield_langchain.transformer import PoisonGuardTransformer

@@ -19,7 +19,7 @@ from support import DIM, TOPICS, CountingEmbeddings, Scripted, knowledge_base, v
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
     MalformedEntriesWarning,

@@ -10,8 +10,8 @@ from support import DIM, CountingEmbeddings, Scripted, group, held_by_one, meanw
 from test_behind_its_store import text
 
 from ragshield_core import Guard
-from ragshield_core.adapters.judging import TRIES
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.store.judging import TRIES
 from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
 
 

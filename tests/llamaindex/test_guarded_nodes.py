@@ -31,7 +31,7 @@ from llama_support import (
 from support import TOPICS, ScriptedGroups, vector_of
 
 from ragshield_core import Guard, PoisonedEntryError
-from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.model.errors import InvalidBatchError, QuarantineError
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, adopt
 from ragshield_llamaindex.convert import to_batch
 

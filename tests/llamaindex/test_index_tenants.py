@@ -6,7 +6,7 @@ from llama_support import TopicEmbedding
 from support import Scripted
 
 from ragshield_core import Guard
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
 

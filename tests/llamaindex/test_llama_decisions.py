@@ -17,7 +17,7 @@ from llama_support import (
 from support import Scripted
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,

@@ -35,8 +35,8 @@ from llama_index.core.schema import (
 from llama_support import TopicEmbedding, guard_of, guarded_over, id_of, insert, live
 from support import DIM, Scripted, vector_of
 
-from ragshield_core.errors import MalformedEntriesError, QuarantineError, RAGShieldError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import MalformedEntriesError, QuarantineError, RAGShieldError
+from ragshield_core.model.findings import printable
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     PoisonGuard,
@@ -431,7 +431,7 @@ def world_of(kind, make_store):
 
 
 @pytest.mark.parametrize("kind", WAYS)
-@pytest.mark.filterwarnings("ignore::ragshield_core.errors.MalformedEntriesWarning")
+@pytest.mark.filterwarnings("ignore::ragshield_core.model.errors.MalformedEntriesWarning")
 @pytest.mark.slow
 def test_each_odd_node_of_a_hostile_write_bears_the_consequences_alone(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")

@@ -24,7 +24,7 @@ from llama_support import (
 )
 from support import DIM
 
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
     MalformedEntriesWarning,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from llama_index.core import Document, VectorStoreIndex
 
-from ragshield_core.adapters import minilm
+from ragshield_core.huggingface import minilm
 
 TEXTS = ["The ferry leaves at nine.", "Bread is baked at night.", "Trams run until one."]
 

@@ -11,8 +11,8 @@ from support import PASSAGE_DIM, group, passages
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import NeighborsError
-from ragshield_core.findings import Verdict
+from ragshield_core.model.errors import NeighborsError
+from ragshield_core.model.findings import Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
 from ragshield_llamaindex.inner import access_to
 

@@ -11,7 +11,7 @@ from llama_support import TopicEmbedding, bad, good, guard_of, ids_of, known
 from support import the_one
 
 from ragshield_core import Quarantine
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,

@@ -28,7 +28,7 @@ from support import TOPICS
 
 from ragshield_core import Guard
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,

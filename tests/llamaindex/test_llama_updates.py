@@ -32,7 +32,7 @@ from support import Scripted
 from ragshield_core import Guard, PoisonedEntryError, Quarantine
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base.abilities import Overlooks
-from ragshield_core.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.tools.audit.readers.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,

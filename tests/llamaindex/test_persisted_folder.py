@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ragshield_core import Guard, Quarantine
 from ragshield_core.cli import app
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source

@@ -27,8 +27,8 @@ from llama_support import (
 from ragshield_core import Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base import Evidence
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import Decision
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     GuardedRetriever,

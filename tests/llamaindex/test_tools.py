@@ -14,7 +14,7 @@ from llama_index.core.workflow import Context
 
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
-from ragshield_core.errors import RAGShieldError
+from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import NOTHING_LEFT, WITHHELD, PoisonFilter, guarded_tools
 

@@ -42,7 +42,7 @@ from support import Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.errors import QuarantineError, RAGShieldError, StateError
+from ragshield_core.model.errors import QuarantineError, RAGShieldError, StateError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,

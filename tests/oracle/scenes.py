@@ -31,8 +31,8 @@ from ragshield_core.detectors import (  # noqa: E402
     LabelModelDetector,
     LabelNeighborDetector,
 )
-from ragshield_core.entries import together  # noqa: E402
 from ragshield_core.logs import quiet  # noqa: E402
+from ragshield_core.model.entries import together  # noqa: E402
 from ragshield_core.retrieval import RetrievalGuard  # noqa: E402
 from ragshield_core.tools.audit import scan  # noqa: E402
 from ragshield_core.tools.evaluate.help_desk import help_desk  # noqa: E402

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base.detector import Detector, out_of_fold
 from ragshield_core.detectors.base.evidence import Evidence
 from ragshield_core.detectors.base.pieces import Pieces
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 
 class Overlooks(ABC):

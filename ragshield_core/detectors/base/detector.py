@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.evidence import Evidence, Need, Scope
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CalibrationError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CalibrationError
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.

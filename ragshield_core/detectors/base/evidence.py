@@ -9,8 +9,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
-from ragshield_core.findings import BESIDE
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import BESIDE
 
 
 class Scope(StrEnum):

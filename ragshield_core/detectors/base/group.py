@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces, Overlooks
 from ragshield_core.detectors.base.evidence import Evidence
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 
 class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):

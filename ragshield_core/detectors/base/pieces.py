@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 if TYPE_CHECKING:
     from ragshield_core.detectors.groups.found import FoundGroups

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.detectors.base import Evidence, Need, Scope
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.text.copies import word_hashes
 
 # Words of a passage that are looked at. No text has words this long on average: it is cut before

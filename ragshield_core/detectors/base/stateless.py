@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.detector import Detector, judged_scores
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 
 class StatelessDetector(Detector):

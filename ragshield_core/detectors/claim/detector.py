@@ -24,9 +24,9 @@ from ragshield_core.detectors.claim.roles import (
     said_in,
     stretches_of,
 )
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError
+from ragshield_core.model.findings import printable
 
 # How often a planted claim plays a role. A broad guess, not fitted to any attack.
 PLAYED = 0.5

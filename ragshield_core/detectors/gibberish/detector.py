@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.detectors.gibberish.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Tokens
 from ragshield_core.detectors.gibberish.language import Languages
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError
+from ragshield_core.model.findings import printable
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
 # tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES
 from ragshield_core.detectors.groups.graph import SimilarityGraph
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 # Share of a knowledge base that is taken as new, to see how often copies arrive together.
 ARRIVING = 0.1

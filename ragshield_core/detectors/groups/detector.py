@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.base.pieces import Pieces
@@ -24,8 +23,9 @@ from ragshield_core.detectors.groups.recalling import ACCOMPLICES, accused
 from ragshield_core.detectors.groups.sentences import explained
 from ragshield_core.detectors.groups.sources import FEWEST_FOREIGN
 from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.p_values import rounded_up
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 

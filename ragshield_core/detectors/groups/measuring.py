@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.groups import cleanbase
@@ -33,6 +32,7 @@ from ragshield_core.detectors.groups.usual import (
     Tied,
     Usual,
 )
+from ragshield_core.model.p_values import rounded_up
 
 logger = logging.getLogger("ragshield")
 

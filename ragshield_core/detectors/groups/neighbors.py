@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.graph import SimilarityGraph
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import EntryIndex
 from ragshield_core.neighbors.known import KnownEntries, KnownNeighbors
 

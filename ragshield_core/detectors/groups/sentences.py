@@ -23,7 +23,7 @@ from ragshield_core.detectors.groups.usual import (
     Judgement,
     copies_in,
 )
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.text.copies import spelling
 
 

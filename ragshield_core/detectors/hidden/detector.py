@@ -18,8 +18,8 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.hidden.payload import COMMENT, HTML, Payload
 from ragshield_core.detectors.hidden.payloads import payloads
-from ragshield_core.entries import Batch
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import printable
 
 
 class HiddenTextDetector(StatelessDetector):

@@ -19,9 +19,9 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.instruction.languages import unknown_language
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import printable
 from ragshield_core.text.normalized import sentences
 
 QUOTED = 80
@@ -68,7 +68,7 @@ class InstructionDetector(StatelessDetector):
         [0, 1], that the text is an injection. The score is the larger of both. It is not saved:
         give this detector to ``Guard.save`` and a like one to ``Guard.load``, as ``detectors=``.
         If it has a ``name`` (text), that is saved, and one of another name refused. Models of
-        ``transformers`` are ready in :mod:`ragshield_core.adapters.sequence_classifier`.
+        ``transformers`` are ready in :mod:`ragshield_core.huggingface.sequence_classifier`.
     classify
         Which sentences it is asked about: ``"suspicious"`` ones, that some rule matched, or
         ``"all"``. The default because models of this kind take milliseconds per sentence.
@@ -102,7 +102,7 @@ class InstructionDetector(StatelessDetector):
 
     A classifier of the Hugging Face hub as second opinion::
 
-        from ragshield_core.adapters.sequence_classifier import SequenceClassifier
+        from ragshield_core.huggingface.sequence_classifier import SequenceClassifier
 
         detector = InstructionDetector(classifier=SequenceClassifier(...))
     """

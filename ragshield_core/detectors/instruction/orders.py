@@ -29,9 +29,9 @@ from ragshield_core.detectors.instruction.head import (
     embedded,
     made_of,
 )
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError, StateError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError, StateError
+from ragshield_core.model.findings import printable
 
 QUOTED = 80
 # Entries of the knowledge base whose candidates tell what is usual: more change nothing.

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 
 # Shorter than this, a sum of unit vectors has no direction to speak of: they cancel out.
 NO_DIRECTION = 1e-6

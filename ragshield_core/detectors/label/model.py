@@ -23,7 +23,7 @@ from ragshield_core.detectors.label.neighbors import (
     shown,
     unjudged_labels,
 )
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.known import (
     Borrower,
     KnownNeighbors,

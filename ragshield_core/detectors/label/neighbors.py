@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.known import (
     Borrower,
     KnownNeighbors,

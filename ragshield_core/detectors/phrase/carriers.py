@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.phrase.counts import PAIRS, Background, Grams, Place, order_of
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 # Entries of the knowledge base that stand for all of it: quantiles of so many are exact to .02.
 SIZE = 1_000

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.text.normalized import encoded_words, readable
 
 # By order: how far behind the first word the further words of an n-gram stand.

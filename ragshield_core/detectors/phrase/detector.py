@@ -20,8 +20,8 @@ from ragshield_core.detectors.phrase.memory import CHUNK, Memory
 from ragshield_core.detectors.phrase.sentences import explained
 from ragshield_core.detectors.phrase.surprise import MIN_LIFT
 from ragshield_core.detectors.phrase.telling_apart import NOTHING
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 
 logger = logging.getLogger("ragshield")
 

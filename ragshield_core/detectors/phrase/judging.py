@@ -31,7 +31,7 @@ from ragshield_core.detectors.phrase.telling_apart import (
     marked,
     phrases_of,
 )
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 logger = logging.getLogger("ragshield")
 

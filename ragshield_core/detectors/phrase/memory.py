@@ -19,7 +19,7 @@ from ragshield_core.detectors.phrase.counts import (
     Recent,
     arrivals_of,
 )
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.state import part_of
 
 # Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have

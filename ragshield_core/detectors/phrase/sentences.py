@@ -10,7 +10,7 @@ import numpy as np
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.phrase.counts import places_of
 from ragshield_core.detectors.phrase.judging import Judgement
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.text.normalized import readable, word_spans, words
 
 QUOTED = 80  # characters

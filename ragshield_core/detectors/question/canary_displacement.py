@@ -13,9 +13,9 @@ from ragshield_core.detectors.base import Evidence, Need, Scope
 from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError
+from ragshield_core.model.findings import printable
 
 # Each rank weighs so much of the one before.
 PERSISTENCE = 0.8

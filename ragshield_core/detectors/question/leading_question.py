@@ -30,9 +30,9 @@ from ragshield_core.detectors.question.questions import (
     inside_of,
     opening_of,
 )
-from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError
+from ragshield_core.model.findings import printable
 from ragshield_core.text.readings import Remembered
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in

@@ -14,10 +14,10 @@ from ragshield_core.detectors.base.abilities import audited as audited_by
 from ragshield_core.detectors.base.abilities import explained_audit
 from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.registry import check_detectors
-from ragshield_core.entries import Batch
-from ragshield_core.findings import Skipped
-from ragshield_core.policy import Policy
-from ragshield_core.screening import checked, crash, explained
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Skipped
+from ragshield_core.model.policy import Policy
+from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.tools.audit.judging import Judge, found_by, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine

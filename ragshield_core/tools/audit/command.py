@@ -26,8 +26,8 @@ from rich.text import Text
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
-from ragshield_core.errors import RAGShieldError, SourceError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import RAGShieldError, SourceError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder

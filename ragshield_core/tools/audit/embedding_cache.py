@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.model.errors import InvalidBatchError, SourceError
 
 # About a second of work with a small model on one core: what an interruption can cost.
 CHUNK_TEXTS = 64

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Scope, judged_scores
-from ragshield_core.entries import Batch
-from ragshield_core.findings import Verdict
-from ragshield_core.policy import Policy
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Verdict
+from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.screening import crash
+from ragshield_core.screening.screening import crash
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.rules import Rules
 from ragshield_core.tools.rules.excusing import by_rules

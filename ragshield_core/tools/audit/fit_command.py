@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ragshield_core.errors import CalibrationError
-from ragshield_core.findings import printable
 from ragshield_core.guard import Guard
 from ragshield_core.logs import told
+from ragshield_core.model.errors import CalibrationError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.command import (
     ERROR,

@@ -9,7 +9,7 @@ from ragshield_core.hooks import hookimpl
 
 if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector
-    from ragshield_core.entries import Batch
+    from ragshield_core.model.entries import Batch
     from ragshield_core.tools.audit.report import ScanReport
 
 

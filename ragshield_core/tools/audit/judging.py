@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.detectors.base.abilities import Audits
-from ragshield_core.errors import CalibrationError, InvalidBatchError
-from ragshield_core.findings import Finding, Skipped
-from ragshield_core.policy import Policy
-from ragshield_core.screening import findings_of
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError
+from ragshield_core.model.findings import Finding, Skipped
+from ragshield_core.model.p_values import JointCalibration
+from ragshield_core.model.policy import Policy
+from ragshield_core.screening.screening import findings_of
 
 
 class Judge(ABC):

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.findings import printable, why
+from ragshield_core.model.findings import printable, why
 from ragshield_core.tools.audit.report import ScanReport
 
 # A cell that starts with one of these is computed by spreadsheets, full-width ones included.

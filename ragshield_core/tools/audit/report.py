@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
+from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScanReport(Report):
-    """The outcome of an audit; a :class:`~ragshield_core.findings.Report` that knows its order.
+    """The outcome of an audit, with its order: a :class:`~ragshield_core.model.findings.Report`.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.findings import Finding, printable
+from ragshield_core.model.findings import Finding, printable
 from ragshield_core.tools.audit.report import ScanReport
 
 SCHEMA = (

@@ -1,6 +1,6 @@
 """Canary queries: what a knowledge base answers to known questions, watched over time."""
 
-from ragshield_core.errors import CanaryError, EmbedderChangedError
+from ragshield_core.model.errors import CanaryError, EmbedderChangedError
 from ragshield_core.tools.canary.answer_trace import trace_answer
 from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
 from ragshield_core.tools.canary.embedder import Embedder

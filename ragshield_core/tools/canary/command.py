@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.errors import CanaryError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import CanaryError
+from ragshield_core.model.findings import printable
 from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.tools.audit.command import (
     FOUND,

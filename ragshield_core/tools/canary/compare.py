@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.canary.drift import SHOWN_ID, SIBLINGS_APART, AnomalyWeights, CanaryDrift
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.likeness import newcomers_of, says, words

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.errors import CanaryError
 from ragshield_core.tools.canary.frameworks import by_framework
 
 Vectors = NDArray[np.float32]

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.errors import CanaryError
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.embedder import Embedder

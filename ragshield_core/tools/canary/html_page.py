@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CanaryError
-from ragshield_core.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CanaryError
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.canary.frameworks import by_framework
 from ragshield_core.tools.canary.knowledge_base import FunctionKnowledgeBase, KnowledgeBase
 from ragshield_core.tools.canary.matrix import MatrixRetriever

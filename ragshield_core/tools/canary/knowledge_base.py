@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.passages import Passage, as_passage
 
 if TYPE_CHECKING:
-    from ragshield_core.adapters.guarded import Guarded
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.store.guarded import Guarded
 
 
 class KnowledgeBase(ABC):

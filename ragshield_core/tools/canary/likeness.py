@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.retrieved import _INVISIBLE, RetrievedSet
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.text.characters import COMBINING
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.passages import Passage

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CanaryError
 from ragshield_core.tools.canary.embedder import Embedder, Vectors, unit_vectors
 from ragshield_core.tools.canary.knowledge_base import KnowledgeBase
 from ragshield_core.tools.canary.passages import Passage

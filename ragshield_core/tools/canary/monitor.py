@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ragshield_core.arguments import check_type
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CanaryError, EmbedderChangedError
+from ragshield_core.model.arguments import check_type
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CanaryError, EmbedderChangedError
 from ragshield_core.tools.canary.answer_trace import trace_answer
 from ragshield_core.tools.canary.compare import Comparison, poison_share
 from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport

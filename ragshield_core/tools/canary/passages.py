@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CanaryError
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.frameworks import by_framework
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.entries import Batch
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Decision, Finding, Verdict
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Embedder
 from ragshield_core.tools.canary.knowledge_base import (

@@ -18,7 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.database.retrying import TRIES
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Vectors

@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import CanaryError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CanaryError
 
 # Entries that suggestions have to cover, and of which they choose: more say little about what the
 # subjects are.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.tools.canary.passages import Passage
 from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.canary.text_figures import notebook_suspicion, saturated

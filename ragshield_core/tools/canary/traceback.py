@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.canary.passages import Passage
 
 if TYPE_CHECKING:

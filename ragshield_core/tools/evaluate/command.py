@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from ragshield_core.errors import SourceError
-from ragshield_core.findings import printable
 from ragshield_core.logs import quiet
+from ragshield_core.model.errors import SourceError
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.command import (
     Bar,
     ColumnOptions,

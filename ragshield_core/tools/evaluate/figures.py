@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, computed_field
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate.rates import exact_interval
 
 # How texts come: those of one target by themselves, nothing else of the attack known; trickling in

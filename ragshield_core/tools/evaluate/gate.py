@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragshield_core.errors import SourceError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import SourceError
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import Evaluation, Rate
 
 LEAST = ("recall",)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.command import console
 from ragshield_core.tools.evaluate.figures import REGIMES, Evaluation, Rate
 

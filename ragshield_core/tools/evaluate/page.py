@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Rate
 
 STYLE = """

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit.embedding_cache import by_length
 from ragshield_core.tools.evaluate.attacks import LABEL_FLIPS, Attack, Planted
 from ragshield_core.tools.evaluate.figures import CLEAN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.sarif import MESSAGE, document, entry_location
 from ragshield_core.tools.evaluate.figures import Evaluation, Missed, WronglyHeld
 

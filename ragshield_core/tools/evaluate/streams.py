@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
-from ragshield_core.findings import Decision, Report
 from ragshield_core.guard import Guard
 from ragshield_core.logs import quiet
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Decision, Report
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.state import replace_file
 from ragshield_core.tools.evaluate.poison import Poison

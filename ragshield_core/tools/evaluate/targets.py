@@ -7,8 +7,8 @@ from collections import Counter
 
 import numpy as np
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import SourceError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import SourceError
 from ragshield_core.text.characters import LETTERS
 from ragshield_core.tools.evaluate.attacks import Target
 

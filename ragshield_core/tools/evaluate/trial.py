@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.calibration import clean_entries_needed
 from ragshield_core.detectors.base.pieces import Progress
-from ragshield_core.entries import Batch, together
-from ragshield_core.errors import CalibrationError, SourceError
-from ragshield_core.findings import Skipped
 from ragshield_core.guard import Guard
+from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.errors import CalibrationError, SourceError
+from ragshield_core.model.findings import Skipped
+from ragshield_core.model.p_values import clean_entries_needed
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,

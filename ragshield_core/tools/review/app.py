@@ -24,16 +24,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ragshield_core.adapters.guarded import Guarded
-from ragshield_core.errors import (
+from ragshield_core.model.errors import (
     CalibrationError,
     QuarantineError,
     RAGShieldError,
     RuleError,
     StalePreviewError,
 )
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review import picture
 from ragshield_core.tools.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
 from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view

@@ -10,11 +10,11 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.adapters.guarded import Guarded
-from ragshield_core.entries import Batch
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import Decision, Finding, Verdict, by_strength, printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review.cases import Case, Cases
 from ragshield_core.tools.review.marking import (
     SHOWN,

@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.errors import ConfigurationError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.model.findings import printable
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import Into, Place, live_store, takes
 
 if TYPE_CHECKING:
-    from ragshield_core.adapters.guarded import Guarded
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.store.guarded import Guarded
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PORT = 8642

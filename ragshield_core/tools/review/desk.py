@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ragshield_core.errors import QuarantineError, RAGShieldError
-from ragshield_core.findings import Decision, Verdict
+from ragshield_core.model.errors import QuarantineError, RAGShieldError
+from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 if TYPE_CHECKING:
-    from ragshield_core.adapters.guarded import Guarded
+    from ragshield_core.store.guarded import Guarded
 
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
 # a request, or for a write of theirs, shall not wait for long.

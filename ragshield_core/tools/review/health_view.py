@@ -6,13 +6,13 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.database.read_only import read_only
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import printable
-from ragshield_core.growth.status import Status as Standing
-from ragshield_core.knowledge.standing import status_of
+from ragshield_core.learning.status import Status as Standing
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
+from ragshield_core.sharing.standing import status_of
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.takeovers import Suite, suites

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import LogRecord, Quarantine, Status
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID

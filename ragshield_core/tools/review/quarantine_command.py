@@ -16,8 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.errors import ConfigurationError, QuarantineError, RAGShieldError
-from ragshield_core.findings import finding_to_dict, printable
+from ragshield_core.model.errors import ConfigurationError, QuarantineError, RAGShieldError
+from ragshield_core.model.findings import finding_to_dict, printable
 from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.settings.objects import modules_here

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragshield_core.adapters.guarded import Guarded
+from ragshield_core.calibration.questions import Question
 from ragshield_core.database.read_only import read_only
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import printable
-from ragshield_core.growth.questions import Question
-from ragshield_core.knowledge.standing import questions_of
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
+from ragshield_core.sharing.standing import questions_of
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review.sources_command import command_of
 
 BEGINNING = 160  # characters of a text

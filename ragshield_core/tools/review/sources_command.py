@@ -11,14 +11,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ragshield_core.calibration.questions import Question
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.database.read_only import read_only
-from ragshield_core.errors import ConfigurationError, StateError
-from ragshield_core.findings import printable
-from ragshield_core.growth.questions import Question
 from ragshield_core.guard import Guard
-from ragshield_core.knowledge.standing import namespaces, questions_of
+from ragshield_core.model.errors import ConfigurationError, StateError
+from ragshield_core.model.findings import printable
 from ragshield_core.settings.objects import modules_here
+from ragshield_core.sharing.standing import namespaces, questions_of
 from ragshield_core.tools.audit.command import (
     FOUND,
     NOTHING_FOUND,

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.adapters.guarded import Guarded
-from ragshield_core.entries import Batch
-from ragshield_core.errors import RAGShieldError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.storage import CanaryStore
 
 # Takeovers that are shown of a page.

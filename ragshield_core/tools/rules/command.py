@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.errors import RuleError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import RuleError
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.options import AsJson, By, Place, takes
 from ragshield_core.tools.rules.register import NEVER, Rules
 from ragshield_core.tools.rules.rule import CAUTIONS, Kind

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ragshield_core.entries import Batch
-from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding
 from ragshield_core.hooks import Quiet
-from ragshield_core.policy import Policy
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import Decision, Finding
+from ragshield_core.model.policy import Policy
 from ragshield_core.tools.rules.phrases import Phrase, Span, lies_within, without
 from ragshield_core.tools.rules.register import Rules
 from ragshield_core.tools.rules.rule import Kind, Rule

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 from ragshield_core.hooks import Quiet, hookimpl
 
 if TYPE_CHECKING:
-    from ragshield_core.entries import Batch
-    from ragshield_core.findings import Decision
-    from ragshield_core.policy import Policy
+    from ragshield_core.model.entries import Batch
+    from ragshield_core.model.findings import Decision
+    from ragshield_core.model.policy import Policy
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.tools.rules.register import Rules
 

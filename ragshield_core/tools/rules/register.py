@@ -11,8 +11,8 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.errors import RuleError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import RuleError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import is_vouched, log_is_complete

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from ragshield_core.findings import Finding, printable
+from ragshield_core.model.findings import Finding, printable
 
 SHOWN = 60  # characters of names
 

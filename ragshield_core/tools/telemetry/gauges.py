@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import printable
-from ragshield_core.growth.status import Status
+from ragshield_core.learning.status import Status
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

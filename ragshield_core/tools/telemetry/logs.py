@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from ragshield_core.findings import printable
+from ragshield_core.model.findings import printable
 
 # Characters of one value.
 SHOWN = 2_000

@@ -14,8 +14,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ragshield_core.findings import Decision, Report, printable
 from ragshield_core.hooks import Stage, hookimpl
+from ragshield_core.model.findings import Decision, Report, printable
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter as OfCounts

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector, Evidence, Scope
 from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.groups.detector import CliqueDetector
-from ragshield_core.entries import Batch
-from ragshield_core.findings import Skipped
-from ragshield_core.policy import Policy
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Skipped
+from ragshield_core.model.policy import Policy
 from ragshield_core.tools.audit.judging import Judge, found_by, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing, searching
 from ragshield_core.tools.audit.partitioned.engines import Engine

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-from ragshield_core.errors import RAGShieldError, SourceError
+from ragshield_core.model.errors import RAGShieldError, SourceError
 
 # How often a task is run again whose worker died; memory that ran out is tried again until it is
 # there, which is Ray's own rule.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.state import replacing
 
 # Where an array begins in its file: a multiple of a cache line, and of the size of any number.

@@ -16,7 +16,7 @@ from ragshield_core.detectors.base.pieces import Pieces, Progress
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.found import FoundGroups
 from ragshield_core.detectors.groups.graph import Lists
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.partitioned import placing, searching
 from ragshield_core.tools.audit.partitioned.files import divided
 from ragshield_core.tools.audit.partitioned.plan import Plan

@@ -34,7 +34,7 @@ from ragshield_core.detectors.groups.usual import (
     Tied,
     Usual,
 )
-from ragshield_core.screening import explained
+from ragshield_core.screening.screening import explained
 from ragshield_core.tools.audit.partitioned.files import write_evidence
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import Plan

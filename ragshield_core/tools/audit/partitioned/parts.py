@@ -10,7 +10,7 @@ from typing import Any
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.base.pieces import InPieces, Pieces, Progress
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.files import Files, work_folder
 from ragshield_core.tools.audit.partitioned.fitting import PartitionedPieces

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
-from ragshield_core.entries import Batch, together
-from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.neighbors.rows import load_faiss
-from ragshield_core.screening import checked, crash, explained
+from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
 from ragshield_core.tools.audit.knowledge_base import to_unit_length
 from ragshield_core.tools.audit.partitioned.files import as_bytes, divided, joined, write_evidence

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragshield_core.detectors.base import Detector
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.state import replace_file
 from ragshield_core.tools.audit.partitioned.files import Files
 from ragshield_core.tools.audit.readers.source import Columns

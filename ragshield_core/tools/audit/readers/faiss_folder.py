@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import (
     CHUNK_ROWS,
     Rows,

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import RecordReader, Rows, Source, reading
 
 # A vector as a list of Python floats takes eight times the room: 1,024 of them as much as above.

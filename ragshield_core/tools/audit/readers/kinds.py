@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
 from ragshield_core.tools.audit.readers.json_lines import JsonLines
 from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import (
     CHUNK_ROWS,
     USUAL,

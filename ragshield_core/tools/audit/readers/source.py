@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import RAGShieldError, SourceError
+from ragshield_core.model.errors import RAGShieldError, SourceError
 
 # 8,192 vectors of 384 dimensions are 12.6 MB: little beside the whole, and few calls per million.
 CHUNK_ROWS = 8_192

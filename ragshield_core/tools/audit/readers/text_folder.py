@@ -8,7 +8,7 @@ from functools import cached_property
 from html.parser import HTMLParser
 from pathlib import Path
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Rows, Source, reading
 
 PLAIN, HTML = (".txt", ".md", ".markdown", ".rst"), (".html", ".htm")

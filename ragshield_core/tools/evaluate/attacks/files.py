@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ragshield_core.errors import SourceError
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.json_lines import objects
 from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 from ragshield_core.tools.evaluate.attacks.catalogue import Planted
 
 # As reports have it; no recipe of :data:`ATTACKS`, since it is aimed at entries, not at a question.

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ragshield_core.entries import Batch
+from ragshield_core.model.entries import Batch
 
 # Ordinary words to take the place of another, or to stand between two.
 FILLERS = ("new", "old", "small", "other", "nice", "recent", "simple", "local", "usual", "whole")

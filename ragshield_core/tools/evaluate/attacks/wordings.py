@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ragshield_core.errors import SourceError
-from ragshield_core.findings import printable
+from ragshield_core.model.errors import SourceError
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.attacks.passages import STYLES
 
 # Wordings by key: {q} the question, {k} its key words, {a} the wrong answer, {r} the right one.

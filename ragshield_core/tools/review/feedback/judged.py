@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, union_all
 
-from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
+from ragshield_core.model.findings import Finding
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.quarantine.rows import findings_of
 from ragshield_core.quarantine.searching import checked

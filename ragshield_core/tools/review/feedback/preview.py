@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ragshield_core.calibration import Released
-from ragshield_core.errors import QuarantineError, StalePreviewError
-from ragshield_core.findings import Finding
 from ragshield_core.guard import Guard
+from ragshield_core.model.errors import QuarantineError, StalePreviewError
+from ragshield_core.model.findings import Finding
+from ragshield_core.model.p_values import Released
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 from ragshield_core.tools.review.feedback.judged import Found, each_found

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.errors import QuarantineError, RAGShieldError, TamperedError
-from ragshield_core.findings import Report, printable
+from ragshield_core.model.errors import QuarantineError, RAGShieldError, TamperedError
+from ragshield_core.model.findings import Report, printable
 
 if TYPE_CHECKING:
-    from ragshield_core.growth.questions import Question
+    from ragshield_core.calibration.questions import Question
     from ragshield_core.quarantine import Quarantine
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text

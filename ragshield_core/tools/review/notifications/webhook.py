@@ -10,7 +10,7 @@ import json
 import time
 from urllib.parse import urlsplit
 
-from ragshield_core.errors import ConfigurationError
+from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.tools.review.notifications.notifier import Notice
 
 SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ragshield_core import Batch
 from ragshield_core.detectors import MetaClaimDetector
 from ragshield_core.detectors.claim.roles import REACH, passage_of, roles
-from ragshield_core.errors import NotFittedError
+from ragshield_core.model.errors import NotFittedError
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 
 CLAIMS = """

@@ -32,7 +32,7 @@ from ragshield_core.detectors.gibberish.fluency import (
     recurrences,
     tokenized,
 )
-from ragshield_core.errors import NotFittedError
+from ragshield_core.model.errors import NotFittedError
 from ragshield_core.testing import DetectorCase
 
 CASE = DetectorCase(

@@ -11,12 +11,12 @@ import pytest
 from support import UNIT, clones_of, group, join, passages, prose, saved, snapshot
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.calibration import arrivals
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.groups.detector import MIN_ENTRIES
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
-from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.growth import arrivals
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors import slots
 from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT

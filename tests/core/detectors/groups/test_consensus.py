@@ -7,7 +7,7 @@ from support import prose
 from ragshield_core import Batch
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.groups.consensus import MAX_SET, SIZES, ConsensusDetector
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 
 DIM = 48
 RULE = ConsensusDetector.default_threshold

@@ -9,7 +9,7 @@ from support import CENTRES, PASSAGE_DIM, UNIT, passages, prose, snapshot
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.sources import SourceTable
-from ragshield_core.entries import together
+from ragshield_core.model.entries import together
 
 RATE = 0.01
 SITE = "docs.example"

@@ -19,7 +19,7 @@ from ragshield_core.detectors.instruction.concepts import model, strongest
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.instruction.matching import suspicion
 from ragshield_core.detectors.instruction.rules import clues_in, masks, plain_of, rules, words_of
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.text.lexicon import plain_words
 from ragshield_core.text.normalized import readable, sentences
 

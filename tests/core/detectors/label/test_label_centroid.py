@@ -8,7 +8,7 @@ from support import TOPICS, join, knowledge_base, topical
 
 from ragshield_core import Batch
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 
 LEVELS = pytest.mark.parametrize("level", ["entry", "batch"])
 

@@ -11,7 +11,7 @@ from support import TOPICS, gaussian, join, knowledge_base, topical
 from ragshield_core import Batch
 from ragshield_core.detectors.label import model as label_model
 from ragshield_core.detectors.label.model import LabelModelDetector
-from ragshield_core.errors import NotFittedError
+from ragshield_core.model.errors import NotFittedError
 from ragshield_core.neighbors.known import KnownEntries
 
 SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))

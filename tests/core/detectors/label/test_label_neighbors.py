@@ -8,7 +8,7 @@ from support import TOPICS, gaussian, join, knowledge_base, topical
 from ragshield_core import Batch
 from ragshield_core.detectors.base import judged_scores
 from ragshield_core.detectors.label.neighbors import DOUBT, WIDTHS, LabelNeighborDetector
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors.known import KnownEntries
 
 SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))

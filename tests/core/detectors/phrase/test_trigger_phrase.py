@@ -19,8 +19,8 @@ from ragshield_core.detectors.phrase.counts import (
     order_of,
 )
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
-from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.findings import Decision, Finding, Verdict
 from ragshield_core.text.normalized import readable, words
 from ragshield_core.tools.evaluate.attacks import disguise_phrase, plant_phrase, vary_phrase
 

@@ -14,7 +14,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors.question import questions
 from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector
 from ragshield_core.detectors.question.questions import KINDS, WEAK, inside_of, opening_of
-from ragshield_core.errors import NotFittedError
+from ragshield_core.model.errors import NotFittedError
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")

@@ -1,0 +1,1 @@
+"""Thresholds: taken from clean entries, and taken anew while the knowledge base grows."""

@@ -1,0 +1,607 @@
+"""How thresholds are taken: clean entries are scored, by what is usual now."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration.arrivals import Arrivals, Counted
+from ragshield_core.calibration.borrowed import Borrowed, Lent, check_dim
+from ragshield_core.calibration.clean_sample import CleanSample, drawn_rows
+from ragshield_core.detectors.base import (
+    Detector,
+    GroupDetector,
+    StatelessDetector,
+    judged_scores,
+)
+from ragshield_core.detectors.base.abilities import DoubtsSample
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CalibrationError
+from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, Released, rounded_up
+from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.screening.learned import Knowledge
+from ragshield_core.state import part_of
+
+logger = logging.getLogger("ragshield")
+
+
+# Entries that are held out of a knowledge base that no memory holds: 50 MB of texts and vectors. A
+# rate of one in a hundred is known to a fourteenth then.
+MOST_HELD_OUT = 20_000
+# Entries of a knowledge base in memory that are scored, each held out: a rate of one in a hundred
+# is known to a thirtieth then. More would take time, and eight bytes each for every detector in
+# every worker ever after, and move thresholds by less than that.
+MOST_SCORED = 100_000
+
+
+class Calibrator:
+    """Measures what is usual, scores clean entries by that, and takes thresholds from them.
+
+    Parameters
+    ----------
+    knowledge
+        What is known when thresholds are taken.
+    policy
+        Accepted rates.
+    seed
+        Of the parts that are held out.
+
+    Attributes
+    ----------
+    policy
+        As given; a small sample may justify a larger rate only.
+    thresholds
+        By detector; default ones until clean entries say more.
+    calibration
+        What they come from; ``None`` for default thresholds.
+    calibrated_at
+        How many entries were known then.
+    held_out
+        Scores of fitted entries, each while it was held out, until a calibration asks: of all, up
+        to :data:`MOST_SCORED`.
+    sample
+        What thresholds are taken from whenever the knowledge base has grown. ``None`` if they are
+        not, because nobody has asked for a calibration, or none was possible.
+    sample_scores
+        Of what is inside of the sample, by detector, at the latest calibration.
+    borrowed
+        Where it is the calibration of another guard.
+    arrivals
+        What came since, held against what the calibration promised.
+    released
+        What people found to be clean of it, if somebody has decided that it counts.
+    by_source
+        Of sources that a person has adopted, per detector the score above which it acts there,
+        where that is higher than elsewhere.
+    """
+
+    def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
+        self._knowledge, self._seed = knowledge, seed
+        self.policy = policy
+        self.thresholds: dict[str, Thresholds] = self._rules()
+        self.calibration: JointCalibration | None = None
+        self.calibrated_at = 0
+        self.borrowed: Borrowed | None = None
+        self.held_out: dict[str, NDArray[np.float32]] = {}
+        self.sample: CleanSample | None = None
+        self.sample_scores: dict[str, NDArray[np.float64]] = {}
+        self.arrivals = Arrivals()
+        self.released: Released | None = None
+        # Of sources that a person has adopted, the score above which a detector acts.
+        self.by_source: dict[str | None, dict[str, float]] = {}
+        self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
+        # Scores of revisions in the sample that never change, by detector, id and fingerprint.
+        self._fixed: dict[str, dict[tuple[str, str], float]] = {}
+
+    @property
+    def clean(self) -> Mapping[str, Calibration]:
+        """Scores of the clean sample, by detector; none before the calibration."""
+        return {} if self.calibration is None else self.calibration.calibrations
+
+    @property
+    def possible(self) -> bool:
+        """Whether any detector can be calibrated."""
+        return any(detector.exchangeable for detector in self._knowledge.detectors)
+
+    def reset(self) -> None:
+        """Go by default thresholds, after detectors were fitted anew: fits may change these."""
+        self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
+        self.released, self.by_source = None, {}
+        self._ever_beyond = set()
+        self.arrivals.refitted()
+        self.thresholds = self._rules()
+        if self.borrowed is not None:
+            self._go_by(self.borrowed)
+
+    def lend(self) -> Lent:
+        """Return the calibration for another guard.
+
+        Raises
+        ------
+        CalibrationError
+            If there is none.
+        """
+        if self.calibration is None:
+            msg = (
+                "the guard whose calibration is to be taken over is not calibrated; calibrate it "
+                "first, or let it grow until it calibrates itself."
+            )
+            raise CalibrationError(msg)
+        return Lent.of(self.calibration, self._knowledge.detectors, self._knowledge.dim)
+
+    def borrow(self, lent: Lent) -> None:
+        """Go by the calibration of another guard, at the rate of this one's policy.
+
+        Raises
+        ------
+        CalibrationError
+            If it is of other detectors or vectors, or of too few entries for the rate. Thresholds
+            stay as they were.
+        """
+        lent.check_fits(self._knowledge.detectors, self._knowledge.dim)
+        calibration = JointCalibration(lent.scores, self._floors, lent.n_doubtful, lent.spent)
+        self._go_by(Borrowed(calibration, lent.dim))
+        self.arrivals.calibrated()
+
+    def _go_by(self, borrowed: Borrowed) -> None:
+        self.thresholds = self._calibrated(borrowed.calibration, self.released)
+        self.borrowed, self.calibration = borrowed, borrowed.calibration
+        self.calibrated_at = len(self._knowledge)
+
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse entries whose vectors are not of the length of those that were scored elsewhere.
+
+        Raises
+        ------
+        CalibrationError
+            If they are not.
+        """
+        if self.borrowed is not None:
+            check_dim(self.borrowed.dim, batch.dim)
+
+    def draw(self, fitted: Batch, *, vetted: bool) -> CleanSample:
+        """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
+        rate = self.policy.quarantine_at
+        return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
+
+    def draw_rows(self, lineages: Sequence[str | None]) -> tuple[NDArray[np.int64], ...]:
+        """Return which entries of what no memory holds make up such a sample, and are held out.
+
+        Parameters
+        ----------
+        lineages
+            Of all n entries, in their order.
+
+        Returns
+        -------
+        tuple[NDArray[np.int64], ...]
+            Rows of the sample, as of :meth:`draw`, and of those that are held out: all of them, up
+            to :data:`MOST_HELD_OUT`. Ascending.
+        """
+        sample = drawn_rows(lineages, self.policy.quarantine_at, self._seed)
+        return sample, self._some(len(lineages), MOST_HELD_OUT)
+
+    def hold_out(self, fitted: Batch) -> None:
+        """Score fitted entries, each held out, for when thresholds are asked for.
+
+        Of more than :data:`MOST_SCORED` so many are drawn at random.
+        """
+        if len(fitted) > MOST_SCORED:
+            fitted = fitted.take(self._some(len(fitted), MOST_SCORED))
+        scores = self._held_out_scores(fitted, None if self.sample is None else self.sample.inside)
+        self.held_out = {name: rounded_up(column) for name, column in scores.items()}
+
+    def _some(self, n: int, most: int) -> NDArray[np.int64]:
+        """Return which of n entries are drawn, if there are more than so many; ascending."""
+        return np.sort(np.random.default_rng(self._seed).permutation(n)[:most])
+
+    def by_held_out(self, at_most: float | None = None) -> None:
+        """Take thresholds from :attr:`held_out`."""
+        self._check_judged(self.held_out)
+        self._take(self.held_out, at_most)
+
+    def by_clean(self, clean: Batch, at_most: float | None = None) -> None:
+        """Take thresholds from clean entries that the knowledge base does not hold."""
+        scores = self._clean_scores(clean)
+        self._check_judged(scores)
+        self.released = None  # thresholds are to be those of these entries alone
+        self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
+        self._take(scores, at_most)
+
+    def by_sample(
+        self, sample: CleanSample, confirmed: Sequence[str], at_most: float | None = None
+    ) -> int:
+        """Measure what is usual now, score a clean sample by that, and take thresholds.
+
+        Parameters
+        ----------
+        sample
+            The sample.
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
+        at_most
+            As of :meth:`ragshield_core.Guard.calibrate`.
+
+        Returns
+        -------
+        int
+            How many of those outside are not far from all that is usual.
+        """
+        n = len(sample.inside)
+        far = self.measure(sample, confirmed)
+        scores = self._held_out_scores(sample.inside)
+        if len(sample.outside):
+            outside = self._clean_scores(sample.outside)
+            nothing = np.empty(0)
+            scores = {
+                name: np.concatenate([scores.get(name, nothing), column])
+                for name, column in outside.items()
+            }
+            far = np.concatenate([far, self._held_outliers(sample, outside)])
+        doubtful = far | self._doubtful(sample, scores)
+        counting = ~doubtful
+        counted = {name: column[counting] for name, column in scores.items()}
+        self._check_judged(counted)
+        entries = (*sample.inside.ids, *sample.outside.ids)
+        ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
+        self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
+        self.sample_scores = {name: column[:n] for name, column in scores.items()}
+        return int(np.count_nonzero(~far[n:]))
+
+    def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
+        """Measure what is usual now, by what is inside of a clean sample.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n_inside,): what is far from all that is usual, where nobody vouched for it.
+        """
+        detectors = self._knowledge.detectors
+        for detector in detectors if confirmed else ():
+            if isinstance(detector, GroupDetector):
+                detector.confirm(confirmed)
+        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
+        if not sample.vetted:
+            for detector in detectors:
+                if isinstance(detector, DoubtsSample):
+                    doubtful |= detector.outliers(sample.inside)
+        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
+        for detector in self._knowledge.learners if len(reference) else ():
+            detector.refresh(reference)
+        return doubtful
+
+    def _doubtful(
+        self, sample: CleanSample, scores: Mapping[str, NDArray[np.float64]]
+    ) -> NDArray[np.bool_]:
+        """Return which entries of a sample, inside and outside, have scores of poison.
+
+        Asked of both at once: who has something held, or recalled, must not have it count as clean.
+        """
+        held = np.arange(len(sample)) >= len(sample.inside)
+        doubtful = np.zeros(len(sample), dtype=np.bool_)
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if isinstance(detector, StatelessDetector) and detector.name in scores:
+                doubtful |= detector.doubtful(scores[detector.name], held)
+        return doubtful
+
+    def _held_outliers(
+        self, sample: CleanSample, outside: Mapping[str, NDArray[np.float64]]
+    ) -> NDArray[np.bool_]:
+        """Return which entries outside of a sample are far from all that is usual inside.
+
+        What is poisoned does not become clean by being held.
+        """
+        far = np.zeros(len(sample.outside), dtype=np.bool_)
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if isinstance(detector, DoubtsSample) and detector.name in outside:
+                far |= detector.held_outliers(sample.outside, outside[detector.name])
+        return far
+
+    def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
+        """Return what thresholds are if entries count that people found to be clean.
+
+        They are never lower than without: only what was above them was looked at.
+
+        Raises
+        ------
+        CalibrationError
+            If there is no calibration.
+        """
+        if self.calibration is None:
+            msg = (
+                "the guard is not calibrated, so that nothing can count beside its clean sample; "
+                "calibrate it first, or let it grow until it calibrates itself."
+            )
+            raise CalibrationError(msg)
+        return self._calibrated(self.calibration, released)
+
+    def count_released(self, released: Released | None) -> None:
+        """Have entries count that people found to be clean; ``None`` for none any more.
+
+        Raises
+        ------
+        CalibrationError
+            If there is no calibration.
+        """
+        self.thresholds = self.thresholds_with(released)
+        self.released = released
+
+    def adopt_source(
+        self,
+        source: str | None,
+        scores: Mapping[str, NDArray[np.float64]],
+        n_entries: int,
+    ) -> NDArray[np.bool_]:
+        """Take thresholds for a source that a person has found to be good.
+
+        Parameters
+        ----------
+        source
+            Its name.
+        scores
+            Per detector, shape (n_held,): of its entries that are held; NaN without an opinion.
+        n_entries
+            How many entries it has brought in all. As many as the accepted rate allows of these
+            stay held, the most suspicious ones: what was hidden among good ones is not freed. So
+            does what a detector objects to that needs no comparison, such as one of orders.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n_held,): which come free.
+        """
+        objecting = {n: s for n, s in scores.items() if n in self.thresholds}
+        objecting = {
+            name: column
+            for name, column in objecting.items()
+            if (np.nan_to_num(column, nan=-np.inf) > self.thresholds[name].quarantine).any()
+        }
+        allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
+        own = self.by_source.setdefault(source, {})
+        # An order or hidden text means the same in any source.
+        comparing = {detector.name for detector in self._knowledge.detectors if detector.learns}
+        for name, column in objecting.items():
+            if name not in comparing:
+                continue
+            highest = np.sort(column[~np.isnan(column)])[::-1]
+            if len(highest) > allowed:
+                own[name] = max(own.get(name, -np.inf), float(highest[allowed]) + TIE)
+        free = np.ones(max(map(len, scores.values()), default=0), dtype=np.bool_)
+        for name, column in objecting.items():
+            threshold = max(self.thresholds[name].quarantine, own.get(name, -np.inf))
+            free &= ~(np.nan_to_num(column, nan=-np.inf) > threshold)
+        self.arrivals.decide(source, "adopt")
+        return free
+
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Take entries out of the sample: they have left, or are not what was drawn any more."""
+        if self.sample is not None and ids:
+            self.sample = self.sample.without(ids)
+
+    def _measured(self) -> dict[str, Calibration]:
+        """Return the clean scores of detectors that measure what is usual."""
+        measuring = {d.name for d in self._knowledge.detectors if d.learns}
+        return {name: found for name, found in self.clean.items() if name in measuring}
+
+    def count(self, counted: Counted) -> None:
+        """Count what was decided of a batch, once there is a calibration."""
+        if self.calibration is None:
+            return
+        thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
+        self.arrivals.count(counted, thresholds, self._measured())
+        for topic in self.arrivals.new_topics():
+            logger.warning("topic: %s", topic)
+        for question in self.arrivals.new_questions(self.policy.quarantine_at):
+            logger.warning("%s", question)
+
+    def recalled(self, entries: Batch, accused: Mapping[str, Sequence[str]]) -> None:
+        """Take note of entries that were recalled, by id, each with the detectors that accused it.
+
+        They were part of what thresholds are taken from, and stay so, if nobody vouched for it.
+        """
+        self.arrivals.recalled(entries, accused)
+        if self.sample is not None and not self.sample.vetted:
+            self.sample = self.sample.after_holding(accused.keys())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything but the policy, as JSON-ready values and arrays."""
+        scores = {} if self.calibration is None else self.calibration.scores
+        values: dict[str, Any] = {
+            "calibrated": sorted(scores),
+            "held_out": sorted(self.held_out),
+            "calibrated_at": self.calibrated_at,
+            "n_doubtful": 0 if self.calibration is None else self.calibration.n_doubtful,
+            "ever_beyond": sorted(self._ever_beyond),
+            "by_source": [[source, found] for source, found in self.by_source.items()],
+        }
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.calibration is not None:
+            arrays["spent"] = self.calibration.spent
+        if self.borrowed is not None:
+            values["borrowed"] = {"dim": self.borrowed.dim}
+        if self.released is not None:
+            names = sorted(self.released.scores)
+            values["released"] = {"detectors": names, "n_passed": self.released.n_passed}
+            for number, name in enumerate(names):
+                arrays[f"released.{number}"] = self.released.scores[name]
+        for number, detector in enumerate(self._knowledge.detectors):
+            if detector.name in self.held_out:
+                arrays[f"held_out.{number}"] = self.held_out[detector.name]
+            if detector.name in scores:
+                arrays[f"clean.{number}"] = scores[detector.name]
+        parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
+        if self.sample is not None:
+            parts["sample"] = self.sample
+        for name, part in parts.items():
+            values[name], columns = part.state()
+            arrays |= {f"{name}.{key}": array for key, array in columns.items()}
+        return values, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned, once the detectors know what they learned."""
+        numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
+        self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
+        self.thresholds = self._rules()
+        if "released" in values:
+            said = values["released"]
+            scores = {n: arrays[f"released.{i}"] for i, n in enumerate(said["detectors"])}
+            self.released = Released(scores=scores, n_passed=said["n_passed"])
+        if values["calibrated"]:
+            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
+            # Of a guard that goes by what was held out, both are the same, and large.
+            for name in clean.keys() & self.held_out.keys():
+                if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
+                    clean[name] = self.held_out[name]
+            self.calibration = JointCalibration(
+                clean,
+                self._floors,
+                values["n_doubtful"],
+                arrays["spent"],
+            )
+            self.thresholds = self._calibrated(self.calibration, self.released)
+            if "borrowed" in values:
+                self.borrowed = Borrowed(self.calibration, values["borrowed"]["dim"])
+        self.calibrated_at = values["calibrated_at"]
+        self._ever_beyond = set(values["ever_beyond"])
+        self.by_source = {source: dict(found) for source, found in values["by_source"]}
+        self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
+        if "sample" in values:
+            self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
+
+    def _take(
+        self,
+        scores: Mapping[str, NDArray[np.floating[Any]]],
+        at_most: float | None,
+        n_doubtful: int = 0,
+        ids: Sequence[str] = (),
+    ) -> None:
+        """Take thresholds from scores of clean entries; with ids if they are looked at again."""
+        spent = np.array([i in self._ever_beyond for i in ids], dtype=np.bool_) if ids else None
+        clean = {name: rounded_up(column) for name, column in scores.items()}
+        calibration = JointCalibration(clean, self._floors, n_doubtful, spent)
+        before = self.policy
+        try:
+            smallest = calibration.smallest_rate
+            if at_most is not None and self.policy.quarantine_at < smallest <= at_most:
+                logger.warning(
+                    "too few clean entries for a false-positive rate of %g: calibrated at %.3g",
+                    *(self.policy.quarantine_at, smallest),
+                )
+                self.policy = self.policy.accepting(smallest)
+            thresholds = self._calibrated(calibration, self.released)
+            if ids:
+                self._check_none_falls_silent(thresholds)
+        except CalibrationError as error:
+            msg = (
+                f"{', '.join(calibration.calibrations)} together, at "
+                f"fpr={self.policy.quarantine_at:g}: {error}"
+            )
+            self.policy = before
+            raise CalibrationError(msg) from None
+        self.calibration, self.thresholds, self.borrowed = calibration, thresholds, None
+        if ids:
+            beyond = calibration.beyond(
+                {name: threshold.recall for name, threshold in thresholds.items()}
+            )
+            self._ever_beyond.update(ids[row] for row in np.flatnonzero(beyond).tolist())
+        self.calibrated_at = len(self._knowledge)
+        self.arrivals.calibrated()
+        logger.info(
+            "calibrated at %d entries, on %d of them", self.calibrated_at, len(self.sample or ())
+        )
+
+    def _check_none_falls_silent(self, thresholds: Mapping[str, Thresholds]) -> None:
+        """Refuse thresholds that stop a detector: updates can empty a sample, and prove nothing."""
+        silent = [name for name in self.clean if name in self.thresholds.keys() - thresholds.keys()]
+        if silent:
+            msg = f"too few entries of the clean sample are left for {', '.join(silent)}."
+            raise CalibrationError(msg)
+
+    def _held_out_scores(
+        self, fitted: Batch, again: Batch | None = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return scores of entries that were held out; of which some, or all, come again."""
+        detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
+        return {  # one detector may look into what another has learned
+            detector.name: detector.held_out_scores(fitted, self._seed)
+            if detector.learns
+            else self._unchanging(detector, fitted, fitted if again is None else again)
+            for detector in detectors
+        }
+
+    def _unchanging(self, detector: Detector, fitted: Batch, again: Batch) -> NDArray[np.float64]:
+        """Return scores that do not depend on the knowledge base, each taken once if it is again.
+
+        Those of the others are not remembered: they would take a third of what vectors do.
+        """
+        known = self._fixed.get(detector.name, {})
+        scores = np.full(len(fitted), np.nan)
+        new = np.ones(len(fitted), dtype=np.bool_)
+        for row, revision in enumerate(_revisions(fitted) if known else ()):
+            if revision in known:
+                scores[row], new[row] = known[revision], False
+        if new.any():
+            # Vectors of a whole knowledge base are not copied for it.
+            unknown = fitted if new.all() else fitted.take(new)
+            scores[new] = detector.held_out_scores(unknown, self._seed)
+        wanted = set(again.ids)
+        rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
+        revisions = _revisions(fitted.take(rows))
+        self._fixed[detector.name] = dict(zip(revisions, scores[rows].tolist(), strict=True))
+        return scores
+
+    def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
+        self._knowledge.check_dim(clean)
+        return {
+            detector.name: judged_scores(detector, clean)
+            for detector in self._knowledge.detectors
+            if detector.exchangeable
+        }
+
+    @staticmethod
+    def _check_judged(scores: Mapping[str, NDArray[np.floating[Any]]]) -> None:
+        if all(np.isnan(column).all() for column in scores.values()):
+            msg = (
+                f"none of the clean entries can be judged by {', '.join(scores)}; pass entries "
+                "that carry what these detectors need (labels known to the knowledge base, for "
+                "label detectors)."
+            )
+            raise CalibrationError(msg)
+
+    @property
+    def _floors(self) -> dict[str, float]:
+        return {detector.name: detector.floor for detector in self._knowledge.detectors}
+
+    def _rules(self) -> dict[str, Thresholds]:
+        """Return the default thresholds, by detector."""
+        return self.policy.thresholds(
+            {d.name: d.default_threshold for d in self._knowledge.detectors}
+        )
+
+    def _calibrated(
+        self, calibration: JointCalibration, released: Released | None
+    ) -> dict[str, Thresholds]:
+        """Return thresholds after calibration; none for a detector that judged too few for it."""
+        detectors = self._knowledge.detectors
+        rules = {d.name: d.default_threshold for d in detectors if not d.exchangeable}
+        thresholds = self.policy.thresholds(rules, calibration)
+        if released is None or not len(released):
+            return thresholds
+        with suppress(CalibrationError):  # what came since ties too much to tell a threshold
+            higher = self.policy.thresholds(rules, calibration.with_released(released))
+            thresholds = {
+                name: threshold.at_least(higher.get(name, threshold))
+                for name, threshold in thresholds.items()
+            }
+        return thresholds
+
+
+def _revisions(entries: Batch) -> Iterator[tuple[str, str]]:
+    """Return the id and the fingerprint of each entry."""
+    return zip(entries.ids, entries.fingerprints(), strict=True)

@@ -1,0 +1,175 @@
+"""The entries of a knowledge base that stand for what is clean in it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.model.entries import Batch, together
+
+# Of a sample, so many entries should lie beyond the threshold of the accepted rate: the rate that
+# results is then off by a sixth, as a rule. More cost time whenever the sample is scored again.
+BEYOND = 40
+# With fewer than so many beyond it, a threshold is a matter of chance: a guard that begins with
+# nothing waits for them.
+FEWEST_BEYOND = 10
+# No lineage makes up more than this share of a sample, so that no source says alone what is usual.
+LARGEST_SOURCE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanSample:
+    """Entries that thresholds are taken from, again and again, as the knowledge base grows.
+
+    Attributes
+    ----------
+    inside
+        Those that the knowledge base holds, with their vectors.
+    outside
+        Those that it does not hold, and that are scored as if they came now: clean entries of the
+        user's, and those that were held after all, because nobody had vouched for the sample. These
+        stay part of it: without its most unusual entries it promises less than what comes, and the
+        next one less again.
+    vetted
+        Whether it was said that the sample is clean.
+
+    Notes
+    -----
+    What comes in later does not join the sample. How usual it is shows in how the sample scores in
+    its midst; but nobody can walk a threshold up by bringing entries, except by lying near to the
+    entries of the sample, one by one.
+    """
+
+    inside: Batch
+    outside: Batch
+    vetted: bool
+
+    @classmethod
+    def drawn(cls, batch: Batch, rate: float, *, seed: int, vetted: bool) -> Self:
+        """Draw from a knowledge base, in its order.
+
+        Parameters
+        ----------
+        batch
+            The knowledge base.
+        rate
+            Accepted false-positive rate, (0, 1): the smaller, the larger the sample.
+        seed
+            Of the draw.
+        vetted
+            As of the class.
+        """
+        return cls.of(batch.take(drawn_rows(batch.lineages, rate, seed)), vetted=vetted)
+
+    @classmethod
+    def of(cls, batch: Batch, *, vetted: bool) -> Self:
+        """Return a sample of all entries of a batch."""
+        return cls(inside=batch, outside=batch.take([]), vetted=vetted)
+
+    def __len__(self) -> int:
+        return len(self.inside) + len(self.outside)
+
+    def without(self, ids: Collection[str]) -> Self:
+        """Return the sample without entries that have left, or were replaced."""
+        return replace(self, inside=_but(self.inside, ids), outside=_but(self.outside, ids))
+
+    def after_holding(self, ids: Collection[str]) -> Self:
+        """Return the sample after some of it was held."""
+        gone = self.inside.take(np.array([i in ids for i in self.inside.ids], dtype=np.bool_))
+        if not len(gone):
+            return self
+        return replace(self, inside=_but(self.inside, ids), outside=together([self.outside, gone]))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {"vetted": self.vetted}
+        arrays = {}
+        for name, part in (("inside", self.inside), ("outside", self.outside)):
+            values[name] = {
+                "ids": part.ids,
+                "texts": part.texts,
+                "labels": part.labels,
+                "lineages": part.lineages,
+                "sources": part.sources,
+            }
+            if any(context is not None for context in part.contexts):
+                values[name]["contexts"] = part.contexts
+            arrays[name] = part.embeddings
+        return values, arrays
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the sample that :meth:`state` described."""
+        parts = {
+            name: Batch.of(
+                **values[name], embeddings=arrays[name] if arrays[name].shape[1] else None
+            )
+            for name in ("inside", "outside")
+        }
+        return cls(**parts, vetted=bool(values["vetted"]))
+
+
+def drawn_rows(lineages: Sequence[str | None], rate: float, seed: int) -> NDArray[np.int64]:
+    """Return which entries are drawn, given the lineages of all; ascending."""
+    size = min(len(lineages), full_size(rate))
+    order = np.random.default_rng(seed).permutation(len(lineages))
+    if size < len(lineages):
+        order = order[_of_many_sources([lineages[row] for row in order], size)]
+    return np.sort(order[:size])
+
+
+def _of_many_sources(lineages: Sequence[str | None], size: int) -> NDArray[np.intp]:
+    """Return the rows that stay if no lineage may have more than its share of a sample."""
+    most = max(1, int(LARGEST_SOURCE * size))
+    taken: Counter[str] = Counter()
+    rows = []
+    for row, lineage in enumerate(lineages):
+        if lineage is not None:
+            taken[lineage] += 1
+        if lineage is None or taken[lineage] <= most:
+            rows.append(row)
+    return np.array(rows, dtype=np.intp)
+
+
+def _but(batch: Batch, ids: Collection[str]) -> Batch:
+    kept = np.array([i not in ids for i in batch.ids], dtype=np.bool_)
+    return batch if kept.all() else batch.take(kept)
+
+
+def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Batch:
+    """Return the latest revision of each entry, in the order of their first; a batch at least.
+
+    Parameters
+    ----------
+    batches
+        In the order in which they came.
+    known
+        Ids of the entries that are wanted; ``None`` for all.
+    """
+    seen: set[str] = set()
+    parts = []
+    for batch in reversed(batches):
+        rows = [
+            row
+            for row, entry_id in enumerate(batch.ids)
+            if entry_id not in seen and (known is None or entry_id in known)
+        ]
+        seen.update(batch.ids)
+        parts.append(batch.take(rows))
+    return together(parts[::-1])
+
+
+def first_size(rate: float) -> int:
+    """Return how many entries a guard that began with nothing needs before it calibrates itself."""
+    return math.ceil(FEWEST_BEYOND / rate)
+
+
+def full_size(rate: float) -> int:
+    """Return how many entries a sample has where there are enough of them."""
+    return math.ceil(BEYOND / rate)

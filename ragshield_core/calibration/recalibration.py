@@ -1,0 +1,445 @@
+"""When thresholds are taken: at first, once there is enough; then as the knowledge base grows."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration.borrowed import Lent
+from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
+from ragshield_core.detectors.base import GroupDetector
+from ragshield_core.detectors.base.abilities import DoubtsSample
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CalibrationError, NotFittedError
+from ragshield_core.model.findings import Finding, Skipped, finding_from_dict, finding_to_dict
+from ragshield_core.model.p_values import TIE
+from ragshield_core.screening.learned import Knowledge
+from ragshield_core.screening.screening import crash, explained, findings_of
+from ragshield_core.state import part_of
+
+logger = logging.getLogger("ragshield")
+
+# Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
+# few hundredths then, and a rate of one in a hundred stays one.
+REFRESH_AFTER = 0.1
+# Of what was collected, revisions and entries that have left are dropped once all together are so
+# many times what is known.
+MOST_COLLECTED = 2
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
+
+
+class Recalibration:
+    """Decides when thresholds are taken, and from which entries; the calibrator takes them.
+
+    Parameters
+    ----------
+    knowledge
+        What is known, and grows.
+    calibrator
+        Takes the thresholds.
+
+    Attributes
+    ----------
+    collecting
+        Whether there are not yet enough entries for thresholds of one's own.
+    pending
+        Findings against entries that were admitted while collecting, by id.
+    wanted_rate
+        Error rate that was asked for, where the adopted store was too small for it; ``None`` where
+        the policy's rate is that rate.
+
+    Notes
+    -----
+    Only a guard that began with nothing takes thresholds from what arrived. Whoever adopts a small
+    store keeps its sample: arrivals that nobody reviewed would set the thresholds otherwise.
+    """
+
+    def __init__(self, knowledge: Knowledge, calibrator: Calibrator) -> None:
+        self._knowledge, self._calibrator = knowledge, calibrator
+        self.collecting = True
+        self.pending: dict[str, list[Finding]] = {}
+        self._collected: list[Batch] = []
+        self._held_meanwhile: list[Batch] = []
+        # Rate that was asked for, where a small store justifies only a larger one.
+        self.wanted_rate: float | None = None
+
+    @property
+    def next_at(self) -> int | None:
+        """Size of the knowledge base at which thresholds are taken next; ``None`` for never."""
+        if self.collecting:
+            return first_size(self._rate)
+        calibrated = self._calibrator.calibration is not None
+        return self._due if calibrated and self._calibrator.sample is not None else None
+
+    def waiting(self) -> dict[str, Skipped]:
+        """Return the detectors that take no part before the calibration, or after it, by name."""
+        waiting, known = {}, self._calibrator.clean
+        collecting = self.collecting and self._calibrator.borrowed is None
+        for detector in self._knowledge.detectors:
+            if collecting and not detector.acts_unfitted:
+                reason = (
+                    f"collecting: it acts once the knowledge base has {first_size(self._rate)} "
+                    f"entries ({len(self._knowledge)} now)"
+                )
+            elif detector.name in self._calibrator.thresholds:
+                continue
+            elif (lacking := detector.lacks()) is not None:
+                reason = lacking
+            elif detector.name in known:
+                judged = len(known[detector.name])
+                reason = f"not calibrated: it could judge {judged} of the clean entries, too few"
+            else:
+                reason = "not calibrated: it could judge none of the clean entries"
+            by_itself = collecting and not detector.acts_unfitted
+            waiting[detector.name] = Skipped(
+                detector=detector.name, reason=reason, waiting=by_itself
+            )
+        return waiting
+
+    def fit(self, batch: Batch) -> None:
+        """Learn a knowledge base that is believed to be clean, and nothing else."""
+        self._fit(batch)
+        self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
+        self._calibrator.hold_out(batch)
+
+    def fit_pieces(self, pieces: Pieces) -> None:
+        """Learn what no memory holds, and nothing else; of many entries some are held out."""
+        sample, held_out = self._knowledge.fit_pieces(pieces, self._calibrator.draw_rows)
+        self._begin_anew()
+        self._calibrator.sample = CleanSample.of(sample, vetted=True)
+        self._calibrator.hold_out(held_out)
+
+    def calibrate(
+        self,
+        clean: Batch | None,
+        fpr: float | None,
+        at_most: float | None,
+        confirmed: Sequence[str],
+    ) -> None:
+        """Take thresholds now; see :meth:`ragshield_core.Guard.calibrate`."""
+        calibrator = self._calibrator
+        collected = self.collecting and bool(self._collected)
+        known = bool(calibrator.held_out) or calibrator.sample is not None or collected
+        if self._knowledge.dim is None or (clean is None and not known):
+            msg = (
+                "the guard was not fitted on a knowledge base; call fit first, or pass clean "
+                "entries once it has learned some."
+            )
+            raise NotFittedError(msg)
+        before = calibrator.policy, calibrator.sample
+        try:
+            if fpr is not None:
+                calibrator.policy = calibrator.policy.accepting(fpr)
+                self.wanted_rate = None
+            if not calibrator.possible:
+                return
+            if clean is not None:
+                calibrator.by_clean(clean, at_most)
+            elif calibrator.held_out:
+                calibrator.by_held_out(at_most)
+            elif calibrator.sample is not None:
+                calibrator.by_sample(calibrator.sample, confirmed, at_most)
+            else:
+                self._begin_on_request(confirmed, at_most)
+        except Exception:
+            calibrator.policy, calibrator.sample = before
+            raise
+
+    def borrow(self, lent: Lent, confirmed: Sequence[str]) -> None:
+        """Go by the calibration of another guard until there are enough entries of one's own.
+
+        Raises
+        ------
+        CalibrationError
+            If there is a calibration of one's own, or the other one does not fit.
+        """
+        calibrator = self._calibrator
+        if calibrator.calibration is not None and calibrator.borrowed is None:
+            msg = (
+                f"this guard is calibrated on entries of its own, at {calibrator.calibrated_at} of "
+                "them, and has no use for the calibration of another; refresh() takes its own anew."
+            )
+            raise CalibrationError(msg)
+        calibrator.borrow(lent)
+        self._measure_collected(confirmed)
+
+    def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
+        """Learn and calibrate on a knowledge base that nobody has vouched for."""
+        calibrator, wanted = self._calibrator, self.wanted_rate or self._rate
+        calibrator.policy = calibrator.policy.accepting(wanted)
+        self._fit(batch)
+        if not calibrator.possible:
+            return  # default thresholds are all there is
+        try:
+            calibrator.by_sample(CleanSample.of(batch, vetted=False), confirmed, at_most)
+        except CalibrationError as error:
+            logger.warning("not calibrated yet: %s", error)
+            self._collect_again(batch)
+            return
+        watched: set[str] = set()
+        for detector in self._knowledge.detectors:
+            if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
+                threshold = calibrator.thresholds[detector.name].quarantine
+                high = calibrator.sample_scores[detector.name] > threshold
+                if isinstance(detector, DoubtsSample):
+                    high |= detector.outliers(batch)
+                ids = [batch.ids[row] for row in np.flatnonzero(high)]
+                if isinstance(detector, GroupDetector):
+                    detector.distrust(ids)
+                watched.update(ids)
+        logger.info(
+            "adopted %d entries; %d of them look as suspicious as what will be held, and an "
+            "audit says why (scan)",
+            *(len(batch), len(watched)),
+        )
+        calibrator.sample = calibrator.draw(batch, vetted=False)
+        self.wanted_rate = wanted if self._rate > wanted else None
+
+    def refresh(self, confirmed: Sequence[str]) -> int:
+        """Take thresholds anew, from the clean sample as it scores now.
+
+        Parameters
+        ----------
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
+
+        Returns
+        -------
+        int
+            How many entries that are not in the store are not far from all that is usual.
+
+        Raises
+        ------
+        NotFittedError, CalibrationError
+            As :meth:`ragshield_core.Guard.refresh`.
+        """
+        calibrator = self._calibrator
+        if calibrator.sample is None or calibrator.calibration is None:
+            msg = "there is nothing to refresh; fit the guard and calibrate it first."
+            raise NotFittedError(msg)
+        inside = calibrator.sample.inside.ids
+        calibrator.leave_out({*inside}.difference(self._knowledge.among(inside)))
+        return calibrator.by_sample(calibrator.sample, confirmed)
+
+    def learned(self, entries: Batch, again: Sequence[str]) -> None:
+        """Take note of entries that were learned just now.
+
+        Parameters
+        ----------
+        entries
+            All of them.
+        again
+            Ids of those that were known before: a new revision is no longer what was drawn.
+        """
+        self._calibrator.leave_out(again)
+        if self.collecting:
+            self._collected.append(entries)
+            n = sum(map(len, self._collected))
+            if n > MOST_COLLECTED * max(len(self._knowledge), first_size(self._rate)):
+                self._collected = [self._standing]
+
+    @property
+    def due(self) -> bool:
+        """Whether the knowledge base has grown enough for thresholds to be taken, or taken anew."""
+        calibrator, n_known = self._calibrator, len(self._knowledge)
+        if self.collecting:
+            first, wanted = first_size(self._rate), self._due
+            if calibrator.borrowed is None:
+                wanted = max(wanted, first)
+            elif calibrator.calibrated_at < first:  # what is usual is measured on the way
+                wanted = min(wanted, first)
+            return bool(self._collected) and n_known >= wanted
+        return (
+            calibrator.calibration is not None and n_known >= self._due and bool(calibrator.sample)
+        )
+
+    def take_anew(self, confirmed: Sequence[str]) -> None:
+        """Take thresholds if they are due; they stay as they were where that is not possible.
+
+        Parameters
+        ----------
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
+        """
+        if not self.due:
+            return
+        try:
+            if self.collecting and self._enough_to_begin:
+                self._begin(confirmed)
+            elif self.collecting:
+                self._measure_collected(confirmed)
+            else:
+                self.refresh(confirmed)
+        except CalibrationError as error:
+            # Again when it has grown further.
+            self._calibrator.calibrated_at = len(self._knowledge)
+            logger.warning("thresholds stay as they were: %s", error)
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            self._calibrator.calibrated_at = len(self._knowledge)
+            logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
+
+    def held(self, entries: Batch) -> None:
+        """Remember entries that were held, or recalled."""
+        # Entries without vectors are no sample for detectors that need them.
+        if self.collecting and self._knowledge.complete(entries):
+            self._held_meanwhile.append(entries)
+        self.settle(entries.ids)
+        self._knowledge.hold(entries)
+
+    def settle(self, ids: Sequence[str]) -> None:
+        """Name entries no longer: they were held, or a person has judged them good."""
+        for entry_id in ids:
+            self.pending.pop(entry_id, None)
+
+    def overdue(self) -> dict[str, list[Finding]]:
+        """Return the findings that the next report has to name, of entries that are still there."""
+        return {i: list(found) for i, found in self.pending.items() if i in self._knowledge}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {
+            "collecting": self.collecting,
+            "wanted_rate": self.wanted_rate,
+            "pending": {
+                entry_id: [finding_to_dict(finding) for finding in found]
+                for entry_id, found in self.pending.items()
+            },
+        }
+        if not self._collected and not self._held_meanwhile:
+            return values, {}
+        collected = CleanSample(
+            inside=self._standing,
+            outside=latest([NOTHING, *self._held_meanwhile]),
+            vetted=False,
+        )
+        values["collected"], arrays = collected.state()
+        return values, {f"collected.{key}": array for key, array in arrays.items()}
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned, once it is known what was learned."""
+        self.collecting = values["collecting"]
+        self.wanted_rate = values["wanted_rate"]
+        self.pending = {
+            entry_id: [finding_from_dict(finding) for finding in found]
+            for entry_id, found in values["pending"].items()
+        }
+        if "collected" in values:
+            collected = CleanSample.restored(values["collected"], part_of(arrays, "collected."))
+            self._collected = [collected.inside] if len(collected.inside) else []
+            self._held_meanwhile = [collected.outside] if len(collected.outside) else []
+
+    @property
+    def _standing(self) -> Batch:
+        """What was collected and is still there, each entry in its latest revision."""
+        return latest([NOTHING, *self._collected], self._knowledge.known)
+
+    @property
+    def _rate(self) -> float:
+        return self._calibrator.policy.quarantine_at
+
+    @property
+    def _due(self) -> int:
+        """Size of the knowledge base at which thresholds are taken anew."""
+        size = self._calibrator.calibrated_at
+        return size + math.ceil(size * REFRESH_AFTER - 1e-9)
+
+    def _fit(self, batch: Batch) -> None:
+        self._knowledge.fit(batch)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._calibrator.reset()
+        self.collecting, self._collected, self._held_meanwhile = False, [], []
+        self.wanted_rate, self.pending = None, {}
+
+    def _collect_again(self, batch: Batch) -> None:
+        """Wait for more than there was."""
+        self._calibrator.sample, self.collecting, self._collected = None, True, [batch]
+
+    @property
+    def _enough_to_begin(self) -> bool:
+        return len(self._knowledge) >= first_size(self._rate)
+
+    def _measure_collected(self, confirmed: Sequence[str]) -> None:
+        """Measure what is usual in what has come so far; thresholds are those of another guard."""
+        collected = latest([NOTHING, *self._collected], self._knowledge.known)
+        self._calibrator.measure(CleanSample.of(collected, vetted=False), confirmed)
+        self._calibrator.calibrated_at = len(self._knowledge)
+
+    def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
+        """Calibrate for the first time what began with nothing, and judge again what came in."""
+        calibrator = self._calibrator
+        collected = self._standing
+        held = latest([NOTHING, *self._held_meanwhile])
+        self._fit(collected)
+        if not calibrator.possible:
+            return
+        calibrator.sample = sample = calibrator.draw(collected, vetted=False)
+        try:
+            calibrator.by_sample(sample, confirmed, at_most)
+        except CalibrationError:
+            self._collect_again(collected)
+            raise
+        finally:
+            if len(held):
+                self.held(held)
+        self._judge_again(sample.inside, calibrator.sample_scores)
+
+    def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:
+        """Calibrate for the first time before there is enough for the accepted rate.
+
+        Raises
+        ------
+        CalibrationError
+            If what there is justifies no rate that is accepted; says when it will.
+        """
+        try:
+            self._begin(confirmed, at_most)
+        except CalibrationError as error:
+            msg = (
+                f"{error} This guard began with nothing and has {len(self._knowledge)} entries;"
+                f" it calibrates itself at {first_size(self._rate)}. Pass "
+                "at_most= for the smallest rate that they justify."
+            )
+            raise CalibrationError(msg) from None
+
+    def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
+        """Note findings against fitted entries; the next report names them."""
+        thresholds = self._calibrator.thresholds
+        for detector in self._knowledge.detectors:
+            if detector.name not in scores or detector.name not in thresholds:
+                continue
+            threshold, mine = thresholds[detector.name].recall, scores[detector.name]
+            # What is poisoned has a part in how the sample scores: what is far off all that is
+            # usual is named whatever the threshold is.
+            high, explain = mine > threshold, detector.explain
+            if isinstance(detector, DoubtsSample):
+                high |= detector.outliers(entries)
+            rows = np.flatnonzero(high)
+            if not rows.size:
+                continue
+            if isinstance(detector, GroupDetector):
+                rows = rows[detector.distrust([entries.ids[row] for row in rows])]
+                explain = detector.explain_held_out
+            ids = [entries.ids[row] for row in rows]
+            why = explained(detector.name, explain, entries, rows.tolist())
+            calibration = self._calibrator.clean.get(detector.name)
+            for finding in findings_of(detector, ids, mine[rows], threshold, why, calibration):
+                below = min(threshold, finding.score - TIE)
+                self.pending.setdefault(finding.entry_id, []).append(
+                    replace(finding, threshold=below)
+                )
+        if self.pending:
+            logger.warning(
+                "calibrated for the first time: %d of the %d entries before look poisoned",
+                *(len(self.pending), len(entries)),
+            )

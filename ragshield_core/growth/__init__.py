@@ -1,1 +1,0 @@
-"""What keeps the accepted rate while a knowledge base grows."""

@@ -1,0 +1,159 @@
+"""Who writes down what changes a guard: nobody here, a journal where processes share it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from numpy.typing import NDArray
+
+from ragshield_core.learning.events import Event
+
+T = TypeVar("T")
+
+
+class Hands(NamedTuple):
+    """What a recorder does with its guard."""
+
+    lock: threading.RLock
+    take: Callable[[Event], None]  # what has happened here
+    apply: Callable[[Event], None]  # what has happened elsewhere
+    state: Callable[[], tuple[dict[str, Any], dict[str, NDArray[Any]]]]
+    become: Callable[[Mapping[str, Any], Mapping[str, NDArray[Any]]], None]
+    size: Callable[[], int]  # entries that are known
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Intent:
+    """Events that are going to happen, once a store is written.
+
+    Attributes
+    ----------
+    events
+        In their order.
+    positions
+        Of a journal that has them as pending, and whose guards know of them already; none where
+        nobody has to know before.
+    """
+
+    events: tuple[Event, ...]
+    positions: tuple[int, ...] = ()
+
+
+class Intending(NamedTuple):
+    """A process that is about to do something."""
+
+    writer: str
+    n_events: int
+    silent_for: float | None  # seconds since its last sign of life; None if it is gone
+    alive: bool
+
+
+class Standing(NamedTuple):
+    """How a guard stands among the processes that share what it knows."""
+
+    position: int  # of the last event that it has read
+    behind: int  # events that came since
+    writers: tuple[Intending, ...]  # who intends what is pending
+    calibrated_on: dt.datetime | None  # as far as the journal still says so
+    snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
+    database: str  # without its password
+    namespace: str
+
+
+class Recorder:
+    """Writes nothing down: what this process knows, nobody else has to.
+
+    Parameters
+    ----------
+    hands
+        Of the guard.
+    """
+
+    # Whether others have to know what is going to happen before it does.
+    shared = False
+    position: int | None = None
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @property
+    def collecting(self) -> bool:
+        """Whether what happens now is applied later, see :meth:`together`."""
+        return False
+
+    def catch_up(self) -> int:
+        """Apply what has happened elsewhere; return how many events that were."""
+        return 0
+
+    def happened(self, event: Event) -> None:
+        """Write an event down, and apply it."""
+        self._hands.take(event)
+
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Yield while the guard becomes another one as a whole."""
+        yield
+
+    def together(self, work: Callable[[], T], at: int | None) -> T:  # noqa: ARG002 - no journal
+        """Do work whose events, and changes of the quarantine, are written down as one.
+
+        Parameters
+        ----------
+        work
+            To be repeatable, where there is a journal.
+        at
+            Position that it is based on.
+
+        Raises
+        ------
+        OvertakenError
+            If something has happened elsewhere since ``at``; nothing was done then.
+        """
+        return work()
+
+    def intend(self, events: Sequence[Event]) -> Intent:
+        """Write down what is going to happen."""
+        return Intent(tuple(events))
+
+    def finish(self, intent: Intent) -> None:
+        """Say that it has happened.
+
+        Raises
+        ------
+        TakenOverError
+            If another process has settled it, because this one was silent for too long.
+        """
+        for event in intent.events:
+            self.happened(event)
+
+    def drop(self, intent: Intent) -> None:
+        """Leave what was intended to be settled: whether it happened is not known."""
+
+    def abandoned(self) -> Intent | None:
+        """Return what processes intended that are gone, to be settled by this one."""
+        return None
+
+    def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
+        """End what was intended, with what makes up for that it did not happen, if so."""
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        return frozenset()
+
+    def take_turn(self) -> None:
+        """Wait until nobody else writes, until the next write."""
+
+    def give_up_turn(self) -> None:
+        """Let others write, if nothing was written in the turn."""
+
+    def standing(self) -> Standing | None:
+        """Return how far this process has read; ``None`` where there is nothing to read."""
+        return None
+
+    def close(self) -> None:
+        """Take no part any more."""

@@ -1,0 +1,351 @@
+"""How a guard stands, for who operates it: what it knows, what it goes by, what to look at."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ragshield_core.calibration.arrivals import Shift, Spent, Topic
+from ragshield_core.calibration.clean_sample import first_size
+from ragshield_core.calibration.questions import Question
+from ragshield_core.learning.recorder import Intending
+from ragshield_core.model.findings import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+SHOWN_NAME = 80  # characters of names
+# A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
+BY_CHANCE = 1e-4
+MINUTE = "%Y-%m-%d %H:%M UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorStanding:
+    """Whether a detector takes part, and why not."""
+
+    name: str
+    why_not: str | None = None
+    spent: Spent
+
+    @property
+    def in_force(self) -> bool:
+        """Whether it takes part."""
+        return self.why_not is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a guard stands.
+
+    Attributes
+    ----------
+    n_known
+        Entries of the knowledge base.
+    calibrated, calibrated_at, next_at
+        Whether thresholds are calibrated, at which size of the knowledge base they last were, and
+        at which they will be again; ``None`` if they were not, or will not be.
+    n_sample, vetted
+        Entries that thresholds are taken from, and whether they are vouched for.
+    rate
+        Accepted share of clean entries that are ever held or recalled.
+    wanted_rate
+        The rate that was asked for, where the adopted store was too small for it.
+    spent, by_detector, by_source
+        What was held and recalled of what was judged since the first calibration: of all, by
+        detector, and by lineage. An upper bound of what it has cost: poison counts as well.
+    shifts
+        Sources, and what came lately, as far as they are unlike the clean sample as a whole.
+    spread
+        By detector, how many p-values of the latest arrivals are in each tenth of [0, 1], as far as
+        they are enough to tell: about as many in each if they are like the clean sample.
+    questions
+        Sources of which far more is held than accepted: new ones, or mass attacks.
+    decided
+        What was spent on sources that a person has decided on and that are not asked about again.
+    topics
+        Topics of which nearly all that came lately was held.
+    doubted
+        By detector, how many of the entries that it has learned it takes for poison which was among
+        them; those that doubt none are left out.
+    failing
+        Detectors that failed when this process asked them last, and how.
+    unscreened
+        How many known entries were let in although a detector failed on them, see
+        :meth:`ragshield_core.Guard.unscreened`.
+    borrowed
+        Whether the calibration is that of another guard, see
+        :meth:`ragshield_core.Guard.borrow_calibration`.
+    position, behind, pending
+        Of a guard that was opened: of the last event of the journal that it has read, how many came
+        since, and how many somebody intends. ``None`` and 0 where nothing is shared.
+    writers
+        Who intends them.
+    calibrated_on
+        When thresholds were taken, as far as the journal still says so.
+    detectors
+        All of them, with what keeps those that are not in force from it.
+    held
+        Entries in quarantine that wait for a reviewer.
+    database, namespace
+        Where an opened guard is, without the password.
+    snapshot
+        Position of the latest one, and when it was made.
+    neighbors
+        Where detectors find neighbours, in words: in memory, or in which store.
+    unreachable
+        Why the database could not be asked, if so: what is held, pending or behind is unknown then,
+        and nothing is written until it answers again.
+    as_of
+        Where nobody but the database was asked: the position of the snapshot that says what is
+        said of calibration, detectors, shifts and topics.
+    """
+
+    n_known: int
+    calibrated: bool
+    calibrated_at: int | None
+    next_at: int | None
+    n_sample: int
+    vetted: bool
+    rate: float
+    spent: Spent
+    by_detector: Mapping[str, Spent]
+    by_source: Mapping[str, Spent]
+    shifts: tuple[Shift, ...]
+    spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
+    decided: Spent = field(default_factory=Spent)
+    topics: tuple[Topic, ...] = ()
+    doubted: Mapping[str, int] = field(default_factory=dict)
+    failing: Mapping[str, str] = field(default_factory=dict)
+    unscreened: int = 0
+    borrowed: bool = False
+    position: int | None = None
+    behind: int = 0
+    pending: int = 0
+    writers: tuple[Intending, ...] = ()
+    calibrated_on: dt.datetime | None = None
+    wanted_rate: float | None = None
+    detectors: tuple[DetectorStanding, ...] = ()
+    held: int = 0
+    database: str | None = None
+    namespace: str | None = None
+    snapshot: tuple[int, dt.datetime] | None = None
+    as_of: int | None = None
+    unreachable: str | None = None
+    neighbors: str = "memory"
+
+    def summary(self) -> str:
+        """Return the state of the calibration in a few lines."""
+        if not self.calibrated:
+            lines = [f"{self.n_known} entries, not calibrated"]
+        else:
+            kind = "vetted" if self.vetted else "unvetted"
+            line = (
+                f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
+                f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
+                f"since ({self.rate:.2%} of clean ones accepted)"
+            )
+            if self.borrowed:
+                line = (
+                    f"{self.n_known} entries, by the calibration of another guard; "
+                    f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
+                    f"({self.rate:.2%} of clean ones accepted)"
+                )
+            lines = [line]
+        if self.next_at is not None:
+            lines.append(f"calibrates itself at {self.next_at} entries")
+        lines += [f"{name}: {why}" for name, why in self.failing.items()]
+        if self.unscreened:
+            lines.append(
+                f"{self.unscreened} entries were let in although a detector failed on them"
+            )
+        lines += [str(question) for question in self.questions]
+        lines += [f"shift: {shift}" for shift in self.shifts]
+        lines += [f"topic: {topic}" for topic in self.topics]
+        if self.position is not None:
+            lines.append(
+                f"journal: read up to {self.position}, {self.behind} behind, {self.pending} pending"
+            )
+        return "\n".join(lines)
+
+    def concerns(self) -> tuple[str, ...]:
+        """Return what somebody should look at; nothing where all is well."""
+        found = []
+        if self.unreachable is not None:
+            found.append(
+                f"the database cannot be reached, and nothing is written: {self.unreachable}"
+            )
+        if not self.calibrated:
+            found.append("not calibrated: the accepted rate is not in force")
+        if self.wanted_rate is not None:
+            found.append(
+                f"{self.rate:.2%} of clean entries are held, not {self.wanted_rate:.2%}: the "
+                f"adopted store was too small; adopt it again at {first_size(self.wanted_rate)} "
+                "entries"
+            )
+        found += [_crashed(one) for one in self.writers if not one.alive]
+        found += [f"{name} fails: {why}" for name, why in self.failing.items()]
+        if self.unscreened:
+            found.append(
+                f"{self.unscreened} entries were let in although a detector failed on them: "
+                "store.rescreen() judges them again"
+            )
+        found += [
+            f"{name} takes {n} of the entries that it has learned for poison, which makes it "
+            "overlook more of it: scan() says which and why; take them out, and fit or adopt anew"
+            for name, n in self.doubted.items()
+        ]
+        found += [str(question) for question in self.questions]
+        if (beyond := self._beyond_rate()) is not None:
+            found.append(beyond)
+        found += [f"shift: {shift}" for shift in self.shifts]
+        found += [f"topic: {topic}" for topic in self.topics]
+        return tuple(found)
+
+    def _beyond_rate(self) -> str | None:
+        """Return what to say where more is held than accepted.
+
+        Sources that are asked about, and those that a person has decided on, are left out.
+        """
+        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        beside = sum(question.n_held for question in self.questions)
+        decided = self.decided.held + self.decided.recalled
+        out = max(0, self.spent.held + self.spent.recalled - beside - decided)
+        elsewhere = sum(one.n_entries for one in self.questions) + self.decided.judged
+        judged = max(out, self.spent.judged - elsewhere)
+        if not out or bdtrc(out - 1, judged, self.rate) > BY_CHANCE:
+            return None
+        return (
+            f"{out} of {judged} entries were held or recalled, {out / judged:.2%} where "
+            f"{self.rate:.2%} of clean ones are accepted"
+            + (f" ({beside} more are asked about)" if beside else "")
+            + ": an attack, or entries unlike those that thresholds were taken from"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        values = asdict(self)
+        for name in ("by_source", "by_detector"):
+            values.pop(name)
+        values["calibrated_on"] = _iso(self.calibrated_on)
+        if self.snapshot is not None:
+            position, made_at = self.snapshot
+            values["snapshot"] = {"position": position, "made_at": _iso(made_at)}
+        values["spent"] = asdict(self.spent) | {"share": self.spent.share}
+        values["detectors"] = [
+            {"name": one.name, "in_force": one.in_force, "why_not": one.why_not}
+            | {"spent": asdict(one.spent) | {"share": one.spent.share}}
+            for one in self.detectors
+        ]
+        values["questions"] = [one.to_dict() for one in self.questions]
+        values["writers"] = [one._asdict() for one in self.writers]
+        values["concerns"] = list(self.concerns())
+        return values
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        rows += [(f"detector {name}", f"{state} ({spent})") for name, state, spent in self._table()]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(show_header=False)
+        for row in self._rows():
+            table.add_row(*map(Text, row))  # not markup: names may be hostile
+        yield table
+        of_detectors = Table("detector", "in force", "held or recalled")
+        for name, state, spent in self._table():
+            of_detectors.add_row(*map(Text, (name, state, spent)))
+        yield of_detectors
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return what there is to say, by what it is about."""
+        rows = []
+        held = f"{self.held} entries wait for a reviewer"
+        if self.unreachable is not None:
+            held = "unknown: the database cannot be reached"
+        if self.namespace is not None:
+            where = printable(self.namespace, SHOWN_NAME)
+            rows.append(("namespace", f"{where!r} in {printable(str(self.database), 200)}"))
+        rows += [
+            ("known", f"{self.n_known} entries"),
+            ("held", held),
+            ("neighbours", f"from {printable(self.neighbors, 200)}"),
+            ("calibration", self._calibration()),
+            (
+                "budget",
+                f"{_share(self.spent)} held or recalled; {self.rate:.2%} of clean ones accepted",
+            ),
+        ]
+        if self.position is not None:
+            behind = "" if self.as_of is not None else f", this process is {self.behind} behind"
+            rows.append(("journal", f"at {self.position + self.behind}{behind}"))
+            rows.append(("pending", self._pending()))
+        if self.snapshot is not None:
+            position, made_at = self.snapshot
+            rows.append(("snapshot", f"at {position}, of {made_at:{MINUTE}}"))
+        rows += [("look at", printable(one, 500)) for one in self.concerns()]
+        if self.as_of is not None and self.as_of != self.position:
+            rows.append(("", f"calibration and drift as of {self.as_of}, the latest snapshot"))
+        return rows
+
+    def _calibration(self) -> str:
+        if not self.calibrated:
+            text = "not calibrated"
+        elif self.borrowed:
+            text = "that of another guard, until this one has enough entries of its own"
+        else:
+            kind = "vetted" if self.vetted else "unvetted"
+            text = f"taken at {self.calibrated_at} entries from {self.n_sample} {kind} ones"
+            if self.calibrated_on is not None:
+                text += f", on {self.calibrated_on:{MINUTE}}"
+        return text if self.next_at is None else f"{text}; next at {self.next_at} entries"
+
+    def _pending(self) -> str:
+        if not self.pending:
+            return "nothing"
+        return "; ".join(
+            f"{one.n_events} of {printable(one.writer, SHOWN_NAME)} ({_sign_of_life(one)})"
+            for one in self.writers
+        )
+
+    def _table(self) -> list[tuple[str, str, str]]:
+        return [
+            (
+                printable(one.name, SHOWN_NAME),
+                "in force"
+                if one.in_force
+                else f"not in force: {printable(one.why_not or '', 500)}",
+                _share(one.spent),
+            )
+            for one in self.detectors
+        ]
+
+
+def _share(spent: Spent) -> str:
+    return f"{spent.share:.2%} of {spent.judged}"
+
+
+def _sign_of_life(one: Intending) -> str:
+    if one.silent_for is None:
+        return "gone"
+    how = "alive" if one.alive else "crashed"
+    return f"{how}, last sign of life {one.silent_for:.0f} s ago"
+
+
+def _crashed(one: Intending) -> str:
+    return (
+        f"{one.n_events} events are pending of {printable(one.writer, SHOWN_NAME)}, which is "
+        "gone: the next write settles them, or store.recover()"
+    )
+
+
+def _iso(at: dt.datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,0 +1,1 @@
+"""What everything else speaks of: entries, what is found of them, policy, errors."""

@@ -1,0 +1,168 @@
+"""What metadata claims about an entry: its label, and what it was cut from."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from ragshield_core.model.errors import InvalidBatchError
+
+logger = logging.getLogger("ragshield")
+
+
+def claim_of(key: str, entry_id: str, value: object) -> str | None:
+    """Return a label or lineage as a str, or None where there is none.
+
+    Parameters
+    ----------
+    key, entry_id
+        Where the value stands, for the message.
+    value
+        A str, a number, a boolean or a path; None, or NaN, for nothing.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it is something else; names the entry.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None  # how data frames say that there is none
+    if isinstance(value, bool | int | float | np.generic | PurePath):
+        with suppress(ValueError):  # a number of more digits than Python writes
+            return str(value)
+    msg = (
+        f"metadata[{key!r}] of entry {entry_id!r} is of type {type(value).__name__}, expected "
+        "a str, a number or nothing; store one scalar under that key, or name another key."
+    )
+    raise InvalidBatchError(msg)
+
+
+_NAME = re.compile(r"[^\s\d]")  # in it, at least
+# Where readers say which file or document an entry was cut from, the surest first: LlamaIndex's
+# file readers, LangChain's loaders, splitters into parents and children.
+LINEAGE_KEYS = ("file_path", "source", "url", "file_name", "filename", "parent_id", "doc_id")
+
+
+def lineage_of(
+    metadata: Mapping[str, Any], entry_id: str, key: str | None = None
+) -> tuple[str | None, str | None]:
+    """Return what an entry was cut from, as its metadata says, and the key that says it.
+
+    Readers that make a document of each page name the file as well: pages of one file resemble each
+    other, and are of one lineage.
+
+    Parameters
+    ----------
+    metadata
+        Of the entry.
+    entry_id
+        For messages.
+    key
+        The only key to look at. ``None`` takes the first of :data:`LINEAGE_KEYS` whose value is
+        a name: no page number, which some readers put under ``source``.
+
+    Raises
+    ------
+    InvalidBatchError
+        If a key that was named has a value that is no scalar; names the entry.
+    """
+    if key is not None:
+        claimed = claim_of(key, entry_id, metadata.get(key))
+        return claimed, key if claimed is not None else None
+    for one in LINEAGE_KEYS:
+        value = metadata.get(one)
+        if isinstance(value, str | PurePath) and _NAME.search(str(value)):
+            return str(value), one
+    return None, None
+
+
+# A URL, or a bucket; the host may carry a user or a port.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://([^/?#\s]{0,255})")
+MAX_SOURCE = 255  # characters of a name
+
+
+def source_of(document: str | None) -> str | None:
+    """Return where a document comes from, by its name: a host, a bucket or a folder.
+
+    Parameters
+    ----------
+    document
+        A URL, a path, or another name. ``None`` for a document without one.
+
+    Returns
+    -------
+    str | None
+        The host or bucket of a URL; the top folder of a relative path; the first two folders of an
+        absolute one, which are rarely shared by two collections. ``None`` for other names: they
+        belong to the one source that has no name.
+
+    Examples
+    --------
+    >>> source_of("https://docs.example.org/guide/start.html")
+    'docs.example.org'
+    >>> source_of("handbook/leave/parents.md"), source_of("/srv/wiki/a.md"), source_of("Chicago")
+    ('handbook', '/srv/wiki', None)
+    """
+    if not isinstance(document, str):  # refused elsewhere, by name
+        return None
+    if found := _URL.match(document):
+        if host := found[1].rpartition("@")[2].lower():
+            return host[:MAX_SOURCE]
+        document = document[found.end() :]  # file:///srv/wiki/a.md
+    folders = document[: 4 * MAX_SOURCE].replace("\\", "/").split("/")[:-1]
+    if not folders:
+        return None
+    named = [folder for folder in folders if folder not in ("", ".", "..")]
+    if not named:
+        return None
+    absolute = folders[0] == "" or folders[0].endswith(":")
+    source = "/".join(named[:2] if absolute else named[:1])
+    return (f"/{source}" if folders[0] == "" else source)[:MAX_SOURCE]
+
+
+# Metadata key, in the quarantine only, of all that a LlamaIndex node is beside text and metadata.
+NODE_KEY = "_ragshield_node"
+# Where an integration names the source itself: a feed, a connector, an uploader.
+SOURCE_KEY = "ragshield_source"
+
+
+def named_source(metadata: Mapping[str, Any], document: str | None) -> str | None:
+    """Return where an entry comes from: as its metadata says, else by its document's name.
+
+    Parameters
+    ----------
+    metadata
+        Its ``"ragshield_source"`` counts, if it is a text that databases can keep; what is longer
+        than 255 characters is cut.
+    document
+        As of :func:`source_of`.
+
+    Examples
+    --------
+    >>> named_source({"ragshield_source": "helpdesk-export"}, "https://docs.example/a.md")
+    'helpdesk-export'
+    """
+    named = metadata.get(SOURCE_KEY)
+    if isinstance(named, str) and named and "\0" not in named:
+        with suppress(UnicodeEncodeError):  # halves of surrogate pairs
+            named[:MAX_SOURCE].encode()
+            return named[:MAX_SOURCE]
+    return source_of(document)
+
+
+def tell_lineages(keys: Iterable[str | None]) -> None:
+    """Log which metadata lineages were taken from: names of keys and counts only."""
+    if logger.isEnabledFor(logging.INFO):
+        counts = Counter("no key" if key is None else key for key in keys)
+        taken = ", ".join(f"{key} ({n})" for key, n in counts.most_common())
+        logger.info("lineages are taken from: %s", taken or "nothing")

@@ -1,0 +1,410 @@
+"""What a screening says: findings against entries, a decision for each, a report for the batch."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.model.entries import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+# How evidence begins that was found beside the text of an entry, in its context.
+BESIDE = "beside the text, in metadata that a model reads"
+
+
+class Verdict(StrEnum):
+    """What becomes of an entry."""
+
+    ADMIT = "admit"
+    FLAG = "flag"  # written, with one scalar metadata key
+    QUARANTINE = "quarantine"  # kept out of the store, in full, until a reviewer decides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One detector's evidence against one entry."""
+
+    detector: str
+    entry_id: str
+    score: float  # the detector's own unit; higher is more suspicious
+    threshold: float  # the policy quarantines above it
+    p_value: float | None  # (0, 1]: how often a clean entry scores this high; None uncalibrated
+    evidence: str  # one sentence, holding the number that convinced us
+    related_ids: tuple[str, ...] = ()  # other entries that the evidence speaks of
+    span: tuple[int, int] | None = None  # characters of the text, end excluded
+    taxonomy: tuple[str, ...] = ()  # MITRE ATLAS and OWASP ids
+
+    @property
+    def beside(self) -> bool:
+        """Whether it was found beside the text, in what a model reads with it, or there as well."""
+        return self.evidence.startswith(BESIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unjudged:
+    """Why one detector has no opinion about one entry."""
+
+    detector: str
+    entry_id: str
+    reason: str
+    failed: bool = False  # the detector crashed, rather than lacking what it needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What becomes of one entry, and why."""
+
+    entry_id: str
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
+    note: str | None = None  # why the verdict differs from what the findings alone would give
+
+    @property
+    def unscreened(self) -> bool:
+        """Whether it was let in although a detector failed on it: the policy fails open."""
+        return self.verdict is not Verdict.QUARANTINE and any(u.failed for u in self.unjudged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A detector that did not take part in a screening at all.
+
+    ``waiting`` if it will by itself: once enough is known, or once what comes is as usual again.
+    """
+
+    detector: str
+    reason: str
+    waiting: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """The outcome of one screening; changes nothing by itself.
+
+    Attributes
+    ----------
+    batch
+        What was screened.
+    remarkable
+        The decisions that are more than a plain admission, by row of the batch.
+    decisions
+        One per entry, in the order of the batch.
+    scores
+        Per detector, shape (n_entries,), float64, higher is more suspicious; NaN where the
+        detector had no opinion.
+    skipped
+        Detectors that took no part, and why.
+    timings
+        Seconds spent in each detector.
+    retroactive
+        Decisions about entries that were admitted earlier, and that the batch shows in another
+        light: the rest of their group has come. The guarded stores act on them.
+    spent
+        Share of all entries since the calibration that was ever held or recalled, this batch
+        included, [0, 1]: to be compared with the accepted rate. ``None`` before it.
+    spent_by_detector
+        The same by detector, which several may share.
+    spent_by_source
+        The same by lineage, of what was held when it came; of the lineages of this batch.
+    calibrated_at
+        Size of the knowledge base at which the thresholds were taken; ``None`` for default ones.
+    n_left_out
+        Entries that were plainly admitted and are not in ``batch`` any more, to save memory.
+    position
+        Of the journal of a guard that was opened, up to which it knew what others have learned.
+    """
+
+    batch: Batch
+    remarkable: Mapping[int, Decision] = field(default_factory=dict)
+    scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+    retroactive: tuple[Decision, ...] = ()
+    spent: float | None = None
+    spent_by_detector: Mapping[str, float] = field(default_factory=dict)
+    spent_by_source: Mapping[str, float] = field(default_factory=dict)
+    calibrated_at: int | None = None
+    n_left_out: int = 0
+    position: int | None = None
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One decision per entry, in the order of the batch."""
+        # Made when asked for: nearly all are plain admissions, and a write needs none of those.
+        decisions = [Decision(entry_id=i, verdict=Verdict.ADMIT) for i in self.batch.ids]
+        for row, decision in self.remarkable.items():
+            decisions[row] = decision
+        return tuple(decisions)
+
+    @cached_property
+    def admitted(self) -> NDArray[np.bool_]:
+        """Shape (n_entries,): True where the entry goes into the store, flagged ones included."""
+        admitted = np.ones(len(self.batch), dtype=np.bool_)
+        for row, decision in self.remarkable.items():
+            admitted[row] = decision.verdict is not Verdict.QUARANTINE
+        return admitted
+
+    @property
+    def flagged(self) -> tuple[Decision, ...]:
+        """Decisions to admit with a remark."""
+        return self._with(Verdict.FLAG)
+
+    @property
+    def quarantined(self) -> tuple[Decision, ...]:
+        """Decisions to keep the entry out."""
+        return self._with(Verdict.QUARANTINE)
+
+    @property
+    def unjudged(self) -> tuple[Unjudged, ...]:
+        """All that detectors had no opinion about."""
+        return tuple(item for decision in self.decisions for item in decision.unjudged)
+
+    @property
+    def unscreened(self) -> tuple[str, ...]:
+        """Ids of what was let in although a detector failed on it; it is screened later."""
+        rows = sorted(self.remarkable)
+        decisions = (self.remarkable[row] for row in rows)
+        return tuple(decision.entry_id for decision in decisions if decision.unscreened)
+
+    def _with(self, verdict: Verdict) -> tuple[Decision, ...]:
+        rows = sorted(self.remarkable)
+        return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
+
+    def noted(self, notes: Mapping[str, str]) -> Report:
+        """Return the report with remarks on entries, by id, beside what their decisions say."""
+        if not notes:
+            return self
+        changed = dict(self.remarkable)
+        for row, entry_id in enumerate(self.batch.ids):
+            if entry_id in notes:
+                decision = self.decisions[row]
+                note = "; ".join(filter(None, (decision.note, notes[entry_id])))
+                changed[row] = replace(decision, note=note)
+        return replace(self, remarkable=changed)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one flat dict per entry: id, verdict, and the strongest finding."""
+        records = []
+        for decision in self.decisions:
+            finding = strongest(decision)
+            records.append(
+                {
+                    "entry_id": decision.entry_id,
+                    "verdict": str(decision.verdict),
+                    "detector": finding.detector if finding else None,
+                    "score": finding.score if finding else None,
+                    "threshold": finding.threshold if finding else None,
+                    "p_value": finding.p_value if finding else None,
+                    "why": why(decision),
+                }
+            )
+        return records
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return :meth:`to_records` as a pandas data frame, one row per entry.
+
+        Raises
+        ------
+        ImportError
+            If pandas, which RAGShield does not require, is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional, and slow to import
+        except ImportError as error:
+            msg = "Report.to_frame needs pandas, which is not installed; pip install pandas."
+            raise ImportError(msg) from error
+        return pd.DataFrame.from_records(self.to_records())
+
+    def to_json(self) -> str:
+        """Return everything but texts and vectors as JSON."""
+        return json.dumps(
+            {
+                "decisions": [_decision_to_dict(decision) for decision in self.decisions],
+                "retroactive": [_decision_to_dict(decision) for decision in self.retroactive],
+                "spent": self.spent,
+                "spent_by_detector": dict(self.spent_by_detector),
+                "spent_by_source": dict(self.spent_by_source),
+                "calibrated_at": self.calibrated_at,
+                "n_left_out": self.n_left_out,
+                "unscreened": list(self.unscreened),
+                "skipped": [
+                    {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
+                    for s in self.skipped
+                ],
+                "timings": dict(self.timings),
+            }
+        )
+
+    def not_judged(self) -> tuple[str, ...]:
+        """Return the ids of entries that no detector had an opinion about."""
+        if not len(self.batch):
+            return ()
+        none = np.ones(len(self.batch), dtype=np.bool_)
+        for column in self.scores.values():
+            none &= np.isnan(column)
+        return tuple(self.batch.ids[row] for row in np.flatnonzero(none).tolist())
+
+    def summary(self) -> str:
+        """Return the counts in one line, without any text of an entry.
+
+        It says how many detectors do not act for now (:attr:`skipped` names them), and how many
+        entries none had an opinion about.
+        """
+        missing = len(self.not_judged()) if self.scores else 0
+        unscreened = len(self.unscreened)
+        waiting = sum(skipped.waiting for skipped in self.skipped)
+        n = len(self.batch) + self.n_left_out
+        return (
+            f"{n} entries: "
+            f"{n - len(self.flagged) - len(self.quarantined)} admitted, "
+            f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
+            + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
+            + (f"; {missing} judged by no detector" if missing else "")
+            + (f"; {unscreened} let in although a detector failed" if unscreened else "")
+            + (f"; for now without {waiting} of the detectors" if waiting else "")
+        )
+
+    def __repr__(self) -> str:
+        return f"<Report {self.summary()}>"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(title=self.summary())
+        for column in _COLUMNS:
+            table.add_column(column, justify="right" if column in _NUMBERS else "left")
+        for row in self._remarkable():
+            # Text objects, not markup: ids and evidence may be hostile.
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        yield table
+        for skipped in self.skipped:
+            yield Text(printable(f"skipped {skipped.detector}: {skipped.reason}"))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row) + "</tr>"
+            for row in self._remarkable()
+        )
+        remarks = [f"skipped {s.detector}: {s.reason}" for s in self.skipped]
+        below = "".join(f"<p>{html.escape(printable(remark))}</p>" for remark in remarks)
+        return (
+            f"<table><caption>{html.escape(self.summary())}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+        )
+
+    def _remarkable(self) -> list[tuple[str, ...]]:
+        """Rows to show: every entry that was not simply admitted."""
+        rows: list[tuple[str, ...]] = []
+        for decision in (*self.decisions, *self.retroactive):
+            plain = decision.verdict is Verdict.ADMIT and not decision.unscreened
+            if plain and not decision.findings and not decision.note:
+                continue
+            finding = strongest(decision)
+            rows.append(
+                (
+                    decision.entry_id,
+                    str(decision.verdict),
+                    ", ".join(one.detector for one in by_strength(decision)),
+                    f"{finding.score:.3f}" if finding else "",
+                    f"{finding.threshold:.3f}" if finding else "",
+                    "" if finding is None or finding.p_value is None else f"{finding.p_value:.4f}",
+                    why(decision),
+                )
+            )
+        return rows
+
+
+# Score, threshold and p are the first detector's, which convinced most.
+_COLUMNS = ("entry", "verdict", "found by", "score", "threshold", "p", "why")
+_NUMBERS = ("score", "threshold", "p")
+
+
+def _decision_to_dict(decision: Decision) -> dict[str, Any]:
+    return {
+        "entry_id": decision.entry_id,
+        "verdict": str(decision.verdict),
+        "note": decision.note,
+        "findings": [finding_to_dict(finding) for finding in decision.findings],
+        "unjudged": [
+            {"detector": item.detector, "reason": item.reason, "failed": item.failed}
+            for item in decision.unjudged
+        ],
+    }
+
+
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON-ready values; :func:`finding_from_dict` is the way back."""
+    return {
+        "detector": finding.detector,
+        "entry_id": finding.entry_id,
+        "score": float(finding.score),  # plug-ins may give NumPy's
+        "threshold": float(finding.threshold),
+        "p_value": None if finding.p_value is None else float(finding.p_value),
+        "evidence": finding.evidence,
+        "related_ids": list(finding.related_ids),
+        "span": None if finding.span is None else [int(end) for end in finding.span],
+        "taxonomy": list(finding.taxonomy),
+    }
+
+
+def finding_from_dict(values: Mapping[str, Any]) -> Finding:
+    """Return the finding that :func:`finding_to_dict` wrote."""
+    span = values["span"]
+    return Finding(
+        **{
+            **values,
+            "related_ids": tuple(values["related_ids"]),
+            "span": None if span is None else (int(span[0]), int(span[1])),
+            "taxonomy": tuple(values["taxonomy"]),
+        }
+    )
+
+
+def strongest(decision: Decision) -> Finding | None:
+    """Return the finding that convinces most: smallest p-value, else furthest above threshold."""
+    return next(iter(by_strength(decision)), None)
+
+
+def by_strength(decision: Decision) -> list[Finding]:
+    """Return the findings, most convincing first."""
+    return sorted(
+        decision.findings,
+        key=lambda f: (1.0 if f.p_value is None else f.p_value, f.threshold - f.score),
+    )
+
+
+def why(decision: Decision) -> str:
+    """Return the reasons of a decision in one line."""
+    parts = [finding.evidence for finding in by_strength(decision)]
+    parts += [f"{item.detector}: {item.reason}" for item in decision.unjudged]
+    if decision.note:
+        parts.append(decision.note)
+    return "; ".join(parts)
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Return hostile text fit to be shown: one line, no control characters, at most ``limit``.
+
+    Control and format characters (terminal escapes, bidirectional overrides, zero-width ones) are
+    shown as their code points, so that what is read is what is there.
+    """
+    shown = "".join(
+        character if character.isprintable() else f"\\u{{{ord(character):x}}}"
+        for character in text[: limit + 1]
+    )
+    return shown if len(text) <= limit else shown[: max(0, limit - 3)] + "..."

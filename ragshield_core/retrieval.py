@@ -1,0 +1,723 @@
+"""Screening at retrieval time, where the query is at hand: for stores that were filled unguarded.
+
+What is dropped here stays in the store; nothing is written. An ingestion guard is the better place
+to stop poison: it sees more, and its findings can be reviewed and taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core import state
+from ragshield_core.detectors.base import Detector, Need, Scope, judged_scores, skip_reason
+from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.detectors.groups.consensus import ConsensusDetector
+from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
+from ragshield_core.detectors.hidden.detector import HiddenTextDetector
+from ragshield_core.detectors.instruction.detector import InstructionDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
+from ragshield_core.detectors.registry import (
+    FOR_RETRIEVAL,
+    AnyDetector,
+    Takes,
+    check_detectors,
+    check_loadable,
+    detector_class,
+    detectors_from,
+    learned_of,
+    plug_in,
+    saved_detectors,
+)
+from ragshield_core.hooks import excused, screening, tools
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import CalibrationError, InvalidBatchError, QuarantineError
+from ragshield_core.model.findings import Decision, Report, Skipped, Unjudged, Verdict
+from ragshield_core.model.p_values import Calibration, JointCalibration
+from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.screening.screening import (
+    Outcome,
+    Tally,
+    checked,
+    explained,
+    failure,
+    findings_of,
+    finds_nothing,
+    overruled,
+)
+from ragshield_core.time_budget import TimeBudget
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import Quarantine
+
+logger = logging.getLogger("ragshield")  # ids and scores, never text
+
+Embed = Callable[[list[str]], ArrayLike]
+
+# Passages per calibration set, as many as are retrieved for most prompts with some to spare.
+K = 10
+# Queries made of a knowledge base's own entries: ten times as many as one in a hundred needs.
+N_QUERIES = 1_000
+# Queries searched for at once: 256 rows against 100,000 entries are 100 MB.
+CHUNK = 256
+# An entry that opens with a question of at most so many characters is asked for with it.
+LONGEST_QUESTION = 200
+
+
+def _class_of(kind: str) -> type[AnyDetector]:
+    if kind in FOR_RETRIEVAL:
+        return FOR_RETRIEVAL[kind]
+    return plug_in(kind, RetrievalDetector) or detector_class(kind)
+
+
+TAKES = Takes("RetrievalGuard", (RetrievalDetector, Detector), _class_of)
+
+
+class RetrievalGuard:
+    """Judge retrieved passages by the query and by each other, and say which to drop.
+
+    Parameters
+    ----------
+    detectors
+        Detectors of retrieved sets, and any of single entries
+        (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`). Default:
+        :class:`~ragshield_core.detectors.question.query_echo.QueryEchoDetector`,
+        :class:`~ragshield_core.detectors.ConsensusDetector`,
+        :class:`~ragshield_core.detectors.InstructionDetector` and
+        :class:`~ragshield_core.detectors.HiddenTextDetector`: nobody else has looked
+        for an instruction in what was retrieved from a store that was filled unguarded.
+    policy
+        What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until
+        then, detectors act by their default thresholds.
+    quarantine
+        What a person or a guard holds there never passes, and what a person has released always
+        does. Of an entry whose new revision is held, the older one passes.
+
+    Notes
+    -----
+    ``screen`` changes nothing and may be called from any number of threads.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> vectors = rng.normal(size=(10, 64)) + 0.5
+    >>> vectors[:3] = rng.normal(size=64) + 0.5 + 0.2 * rng.normal(size=(3, 64))
+    >>> passages = Batch.of(ids=list("abcdefghij"), texts=[f"text {i}" for i in range(10)],
+    ...                     embeddings=vectors)
+    >>> report = RetrievalGuard().screen("any question", passages, vectors[:3].mean(axis=0))
+    >>> [decision.entry_id for decision in report.quarantined]
+    ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self,
+        detectors: Sequence[AnyDetector] | None = None,
+        *,
+        policy: Policy | None = None,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        if detectors is None:
+            detectors = (
+                *(QueryEchoDetector(), ConsensusDetector()),
+                *(InstructionDetector(), HiddenTextDetector()),
+            )
+        check_detectors(detectors, TAKES)
+        self.detectors: tuple[AnyDetector, ...] = tuple(detectors)
+        names = [detector.name for detector in self.detectors]
+        if not names:
+            msg = "detectors is empty, expected at least one; leave it out for the default ones."
+            raise ValueError(msg)
+        if len(set(names)) != len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            msg = f"detector name {repeated!r} is duplicated; names must differ."
+            raise ValueError(msg)
+        for detector in self.detectors:
+            if detector.scope not in (Scope.ENTRY, Scope.RETRIEVAL):
+                msg = (
+                    f"{detector.name} is of scope {str(detector.scope)!r}: it needs more than a "
+                    "retrieved set; expected 'retrieval' or 'entry'. Use it in a Guard."
+                )
+                raise ValueError(msg)
+        self.policy = policy if policy is not None else Policy()
+        self.quarantine = quarantine
+        self._budget = TimeBudget()
+        self._calibration = _Calibration.none(self.detectors, self.policy)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether thresholds come from clean retrieved sets rather than from default thresholds."""
+        return bool(self._calibration.scores)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Per detector, the score above which a passage is dropped."""
+        return {
+            name: threshold.quarantine for name, threshold in self._calibration.thresholds.items()
+        }
+
+    def fit(
+        self,
+        knowledge_base: Batch,
+        queries: Sequence[str] | None = None,
+        query_vectors: ArrayLike | None = None,
+        *,
+        embed: Embed | None = None,
+        fpr: float | None = None,
+        k: int = K,
+        seed: int = 0,
+    ) -> Self:
+        """Take thresholds from what is retrieved for ordinary queries.
+
+        Parameters
+        ----------
+        knowledge_base
+            Believed to be mostly clean, with vectors. Detectors of single entries are fitted on it.
+        queries
+            Ordinary ones, for example of the last weeks; the more like those to come, the better.
+            At least 99 for a share of 1 %. ``None`` makes up to 1,000 from the entries: an entry
+            that opens with a question is asked for with it; for any other, its own vector looks
+            for what is like it, so that only what needs no query text is calibrated. Entries made
+            for one question find their like, if there are any; therefore the rarest scores are
+            then extrapolated from commoner ones (:data:`ROBUST_TAIL`), and the rate is an estimate.
+        query_vectors
+            Shape (n_queries, dim), of ``queries``.
+        embed
+            From texts to vectors, where ``query_vectors`` are not given.
+        fpr
+            Accepted share of clean passages dropped, by all detectors together, (0, 1); replaces
+            ``policy.quarantine_at``. The share of *first-ranked* passages dropped is kept to it as
+            well: the best answer stands out, and losing it costs more than the tenth.
+        k
+            Passages per query. Use as many as will be screened together.
+        seed
+            Of the entries that queries are made of.
+
+        Raises
+        ------
+        CalibrationError
+            If there are too few queries for the rate; names how many would do. The guard stays as
+            it was, but for detectors of single entries, which are fitted.
+        ValueError
+            If queries have no vectors and there is no ``embed``.
+        """
+        policy = self.policy if fpr is None else self.policy.accepting(fpr)
+        if queries is None:
+            asked = _made_queries(knowledge_base, seed, embed)
+        else:
+            asked = _given_queries(queries, query_vectors, embed)
+        searched = _searched(knowledge_base, asked, k)
+        held_out: dict[str, NDArray[np.float64]] = {}
+        for detector in self.detectors:
+            if isinstance(detector, Detector):
+                detector.fit(knowledge_base)
+                if detector.exchangeable and detector.learns:
+                    held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
+                elif detector.exchangeable:
+                    held_out[detector.name] = _scores_of(detector, knowledge_base, searched)
+        columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
+        first: list[NDArray[np.bool_]] = []
+        for query, vector, rows in searched:
+            retrieved = RetrievedSet.of(query, knowledge_base.take(rows), vector)
+            first.append(np.arange(len(rows)) == 0)
+            for detector in self.detectors:
+                if detector.name in held_out:
+                    scores = held_out[detector.name][rows]
+                elif isinstance(detector, Detector) or detector.skip_reason(retrieved) is not None:
+                    scores = np.full(len(rows), np.nan)
+                else:
+                    scores = detector.score(retrieved)
+                columns[detector.name].append(scores)
+        scored = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
+        is_first = np.concatenate(first) if first else np.empty(0, dtype=np.bool_)
+        self._calibration = _Calibration.of(
+            self.detectors, policy, scored, is_first, robust=queries is None
+        )
+        self.policy = policy
+        return self
+
+    def screen(
+        self,
+        query: str | None,
+        passages: Batch,
+        vector: ArrayLike | None = None,
+        *,
+        has_vectors: bool = True,
+    ) -> Report:
+        """Judge the passages that were retrieved for a query; changes nothing.
+
+        Parameters
+        ----------
+        query
+            Its text; without it, nothing is said about passages that repeat it.
+        passages
+            In the order of retrieval, best first.
+        vector
+            Of the query, shape (dim,), any length; without it, groups are not looked for.
+        has_vectors
+            False where the passages' vectors are not known and stand for nothing.
+
+        Returns
+        -------
+        Report
+            One decision per passage; ``report.admitted`` says which to pass on. What could not be
+            looked for stands in ``report.skipped``.
+        """
+        store = None if self.quarantine is None else self.quarantine.store
+        with screening("retrieval", len(passages), store) as told:
+            report = self._screened(query, passages, vector, has_vectors=has_vectors)
+            for one in told:
+                one.found(report)
+        tools().decided(stage="retrieval", report=report)
+        return report
+
+    def _screened(
+        self, query: str | None, passages: Batch, vector: ArrayLike | None, *, has_vectors: bool
+    ) -> Report:
+        masked = self._masked(passages)
+        free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
+        judged_passages = passages.take(free) if masked else passages
+        retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)
+        report = self._judged(retrieved)
+        quarantine = self._filled_quarantine()
+        if quarantine is not None:
+            report = replace(report, remarkable=self._excused(report, quarantine))
+        if report.quarantined and quarantine is not None:
+            among = quarantine.released_among(judged_passages, report.decisions)
+            report = overruled(report, among, Verdict.ADMIT)
+        return _with_masked(report, passages, free, masked) if masked else report
+
+    def save(
+        self, path: str | Path, *, detectors: Sequence[AnyDetector | type[AnyDetector]] = ()
+    ) -> None:
+        """Write configuration and calibration into a folder: JSON and npz, never pickle.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        detectors
+            What :meth:`load` will be given: detectors that are not registered, or that hold
+            something that cannot be saved.
+
+        Raises
+        ------
+        StateError
+            If a detector could not be loaded again; nothing is written then.
+        """
+        check_detectors(detectors, TAKES, classes=True)
+        check_loadable(self.detectors, detectors, TAKES)
+        values: dict[str, Any] = {
+            "policy": self.policy.model_dump(mode="json"),
+            "calibrated": sorted(self._calibration.scores),
+            "robust": self._calibration.robust,
+        }
+        values["detectors"], arrays = saved_detectors(self.detectors)
+        for number, detector in enumerate(self.detectors):
+            if detector.name in self._calibration.scores:
+                arrays[f"clean.{number}"] = self._calibration.scores[detector.name]
+        arrays["first"] = self._calibration.first
+        state.write(Path(path), values, arrays)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        quarantine: Quarantine | None = None,
+        detectors: Sequence[AnyDetector | type[AnyDetector]] = (),
+    ) -> Self:
+        """Return the guard that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        quarantine
+            As for the constructor; it is not saved with the guard.
+        detectors
+            As of :meth:`ragshield_core.Guard.load`.
+
+        Raises
+        ------
+        StateError
+            If files are missing, damaged, changed by hand, or of another format; or if a detector
+            is neither registered nor given.
+        """
+        check_detectors(detectors, TAKES, classes=True)
+        with state.opened(Path(path)) as (values, arrays):
+            scores = {}
+            built: list[AnyDetector] = detectors_from(values["detectors"], detectors, TAKES)
+            for number, (detector, saved) in enumerate(
+                zip(built, values["detectors"], strict=True)
+            ):
+                if isinstance(detector, Detector):
+                    detector.restore(saved["learned"], learned_of(number, arrays))
+                if detector.name in values["calibrated"]:
+                    scores[detector.name] = arrays[f"clean.{number}"]
+            policy = Policy.model_validate(values["policy"])
+            guard = cls(built, policy=policy, quarantine=quarantine)
+            if scores:
+                guard._calibration = _Calibration.of(
+                    built, policy, scores, arrays["first"], robust=values["robust"]
+                )
+        return guard
+
+    def _judged(self, retrieved: RetrievedSet) -> Report:
+        passages, tally = retrieved.passages, Tally(retrieved.passages)
+        skipped, timings = list[Skipped](), dict[str, float]()
+        seconds = self.policy.time_for(len(passages))
+        for detector in self.detectors:
+            start = time.perf_counter()
+            try:
+                reason = _skip_reason(detector, retrieved)
+                if reason is not None:
+                    skipped.append(Skipped(detector=detector.name, reason=reason))
+                    continue
+                run = partial(self._run, detector, retrieved)
+                outcome = self._budget.call(detector.name, seconds, run)
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                outcome = failure(detector.name, passages, error)
+            tally.add(detector.name, outcome)
+            timings[detector.name] = time.perf_counter() - start
+        remarkable = tally.decisions(self.policy)
+        return Report(
+            batch=passages,
+            remarkable=remarkable,
+            scores=tally.scores,
+            skipped=tuple(skipped),
+            timings=timings,
+        )
+
+    def _run(self, detector: AnyDetector, retrieved: RetrievedSet) -> Outcome:
+        """Return one detector's scores, findings and what it could not judge, by row."""
+        name, ids, calibration = detector.name, retrieved.passages.ids, self._calibration
+        column, missing = _scores(detector, retrieved)
+        thresholds = calibration.thresholds[name]
+        hits = np.flatnonzero(column > thresholds.flag)
+        if isinstance(detector, RetrievalDetector):
+            why = explained(name, detector.explain, retrieved, hits.tolist())
+        else:
+            why = explained(name, detector.explain, retrieved.passages, hits.tolist())
+        found = findings_of(
+            detector,
+            [ids[hit] for hit in hits],
+            column[hits],
+            thresholds.quarantine,
+            why,
+            calibration.of_clean(name),
+        )
+        unjudged = [
+            (row, Unjudged(detector=name, entry_id=ids[row], reason=reason))
+            for row, reason in missing.items()
+        ]
+        return Outcome(column, list(zip(hits.tolist(), found, strict=True)), unjudged)
+
+    def _excused(self, report: Report, quarantine: Quarantine) -> Mapping[int, Decision]:
+        """Return decisions by the rules that people have made."""
+        if not any(decision.findings for decision in report.remarkable.values()):
+            return report.remarkable
+        # What needs a query does not say where in a text it finds something.
+        detectors = [one for one in self.detectors if isinstance(one, Detector)]
+        thresholds = self._calibration.thresholds
+        quiet = partial(finds_nothing, detectors, thresholds, self._budget, self.policy)
+        return excused(quarantine, report.batch, report.remarkable, self.policy, quiet)
+
+    def _filled_quarantine(self) -> Quarantine | None:
+        """Return the quarantine if its database is there: asking would make an SQLite file."""
+        quarantine = self.quarantine
+        return quarantine if quarantine is not None and quarantine.exists() else None
+
+    def _masked(self, passages: Batch) -> dict[str, str]:
+        """Return what the quarantine holds, in this very revision, with a remark."""
+        quarantine = self._filled_quarantine()
+        if quarantine is None or not len(passages):
+            return {}
+        masked = dict(quarantine.confirmed_among(passages))
+        held = quarantine.held_ids(passages.ids)
+        columns = (passages.ids, passages.texts, passages.contexts)
+        for entry_id, text, context in zip(*columns, strict=True):
+            if entry_id in held and self.masks(entry_id, text, context):
+                masked.setdefault(entry_id, "held in the quarantine")
+        return masked
+
+    def masks(self, entry_id: str, text: str, context: str | None = None) -> bool:
+        """Return whether the quarantine holds this text, in this context, under this id.
+
+        Where it holds another text under it, or this one for what stood beside it, a rejected
+        update, the older revision is what was retrieved, and passes.
+        """
+        quarantine = self._filled_quarantine()
+        if quarantine is None or not quarantine.held_ids([entry_id]):
+            return False
+        try:
+            held = quarantine.show(entry_id)
+        except QuarantineError:  # purged since
+            return True
+        same = held.entry.text == text and held.entry.context in (None, context)
+        return str(held.status) != "held" or same
+
+
+def screen_retrieved(
+    query: str | None,
+    passages: Batch,
+    vector: ArrayLike | None = None,
+    *,
+    has_vectors: bool = True,
+    guard: RetrievalGuard | None = None,
+) -> Report:
+    """Judge retrieved passages; see :meth:`RetrievalGuard.screen`.
+
+    Parameters
+    ----------
+    query, passages, vector, has_vectors
+        As of :meth:`RetrievalGuard.screen`.
+    guard
+        Default: a new one, with default thresholds.
+    """
+    screener = RetrievalGuard() if guard is None else guard
+    return screener.screen(query, passages, vector, has_vectors=has_vectors)
+
+
+class _Calibration(NamedTuple):
+    """Scores of clean passages, and the thresholds taken from them."""
+
+    thresholds: dict[str, Thresholds]
+    scores: dict[str, NDArray[np.float64]]  # (n_passages,) per detector; NaN without an opinion
+    first: NDArray[np.bool_]  # (n_passages,): ranked first for its query
+    joint: JointCalibration | None
+    robust: bool  # whether some of the passages may be poisoned
+
+    @classmethod
+    def none(cls, detectors: Sequence[AnyDetector], policy: Policy) -> Self:
+        thresholds = policy.thresholds(
+            {detector.name: detector.default_threshold for detector in detectors}
+        )
+        return cls(thresholds, {}, np.empty(0, dtype=np.bool_), None, robust=False)
+
+    @classmethod
+    def of(
+        cls,
+        detectors: Sequence[AnyDetector],
+        policy: Policy,
+        scores: Mapping[str, NDArray[np.float64]],
+        first: NDArray[np.bool_],
+        *,
+        robust: bool,
+    ) -> Self:
+        """Take the stricter thresholds of those that keep the rate among all and among first ranks.
+
+        A detector that judged too few of either keeps its default threshold.
+        """
+        if not np.any(first):
+            msg = "no query found any passage, expected a knowledge base and queries."
+            raise CalibrationError(msg)
+        needed = math.ceil(1.0 / policy.quarantine_at - 1e-9) - 1
+        enough = {
+            name: column
+            for name, column in scores.items()
+            if np.count_nonzero(~np.isnan(column[first])) >= max(1, needed)
+        }
+        if not enough:
+            msg = (
+                f"{np.count_nonzero(first)} queries cannot justify dropping a share of "
+                f"{policy.quarantine_at:g} of first-ranked passages; pass at least {needed}."
+            )
+            raise CalibrationError(msg)
+        floors = {detector.name: detector.floor for detector in detectors}
+        rules = {detector.name: detector.default_threshold for detector in detectors}
+        best = {name: column[first] for name, column in enough.items()}
+        if robust:
+            steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
+            enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
+            best = {n: _capped(c) if n in steady else c for n, c in best.items()}
+        joint = JointCalibration(enough, floors)
+        thresholds = policy.thresholds(rules, joint)
+        for name, threshold in _first_thresholds(policy, best, floors).items():
+            thresholds[name] = Thresholds(
+                max(thresholds[name].flag, threshold.flag),
+                max(thresholds[name].quarantine, threshold.quarantine),
+            )
+        return cls(thresholds, dict(scores), first, joint, robust)
+
+    def of_clean(self, name: str) -> Calibration | None:
+        """Return what the scores of clean passages say of a detector's."""
+        return None if self.joint is None else self.joint.calibrations.get(name)
+
+
+def _first_thresholds(
+    policy: Policy,
+    best: Mapping[str, NDArray[np.float64]],
+    floors: Mapping[str, float],
+) -> dict[str, Thresholds]:
+    """Return the thresholds that keep the rate among first-ranked passages."""
+    # Where there are enough for each detector, not for all together, none of these may be dropped.
+    highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
+    try:
+        return policy.thresholds(highest, JointCalibration(best, floors))
+    except CalibrationError:
+        return policy.thresholds(highest)
+
+
+def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return scores of which the highest are no higher than the commoner ones lead to expect.
+
+    An exponential through the :data:`ROBUST_TAIL` points says how high each rank may be; a few
+    poisoned passages hardly move those.
+    """
+    judged = np.flatnonzero(~np.isnan(scores))
+    ordered = judged[np.argsort(-scores[judged], kind="stable")]
+    low, high = ROBUST_TAIL
+    start, end = np.quantile(scores[judged], [low, high])
+    capped = scores.copy()
+    if end > start:  # else nothing grows rarer there
+        scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
+        share = np.arange(1, len(ordered) + 1) / (len(ordered) + 1.0)
+        expected = np.maximum(start + scale * np.log((1.0 - low) / share), end)
+        capped[ordered] = np.minimum(scores[ordered], expected)
+    return capped
+
+
+class _Queries(NamedTuple):
+    """What to search for."""
+
+    texts: list[str | None]
+    vectors: NDArray[np.float32]  # (n_queries, dim), unit length
+    leave_out: list[int | None]  # the entry that a query is the vector of
+
+
+class _Found(NamedTuple):
+    """What was retrieved for a query."""
+
+    query: str | None
+    vector: NDArray[np.float32]  # (dim,)
+    rows: NDArray[np.intp]  # of the knowledge base, best first
+
+
+def _scores_of(
+    detector: Detector, knowledge_base: Batch, searched: Sequence[_Found]
+) -> NDArray[np.float64]:
+    """Return scores of the entries that some query found, NaN for the others: texts take long."""
+    scores = np.full(len(knowledge_base), np.nan)
+    if searched:
+        rows = np.unique(np.concatenate([found.rows for found in searched]).astype(np.intp))
+        scores[rows] = judged_scores(detector, knowledge_base.take(rows))
+    return scores
+
+
+def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
+    if isinstance(detector, RetrievalDetector):
+        return detector.skip_reason(retrieved)
+    if Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
+        return "needs the vectors of the passages, which are not known"
+    return skip_reason(detector, retrieved.passages)
+
+
+def _scores(
+    detector: AnyDetector, retrieved: RetrievedSet
+) -> tuple[NDArray[np.float64], dict[int, str]]:
+    """Return a score per passage and, by row, why there is none."""
+    if isinstance(detector, RetrievalDetector):
+        scores = np.asarray(detector.score(retrieved), dtype=np.float64)
+        reasons = dict.fromkeys(
+            np.flatnonzero(np.isnan(scores)).tolist(), "it is ranked too low to be looked at"
+        )
+    else:
+        reasons = detector.unjudged(retrieved.passages)
+        scores = judged_scores(detector, retrieved.passages)
+    return checked(detector.name, scores, len(retrieved), partial=True), reasons
+
+
+def _with_masked(
+    report: Report, passages: Batch, free: NDArray[np.bool_], masked: Mapping[str, str]
+) -> Report:
+    """Return a report on all passages, of which some were not judged but masked."""
+    rows = np.flatnonzero(free).tolist()
+    remarkable = {rows[row]: decision for row, decision in report.remarkable.items()}
+    for row in np.flatnonzero(~free).tolist():
+        entry_id = passages.ids[row]
+        remarkable[row] = Decision(
+            entry_id=entry_id, verdict=Verdict.QUARANTINE, note=masked[entry_id]
+        )
+    scores = {}
+    for name, column in report.scores.items():
+        scores[name] = np.full(len(passages), np.nan)
+        scores[name][free] = column
+    return replace(report, batch=passages, remarkable=remarkable, scores=scores)
+
+
+def _given_queries(
+    queries: Sequence[str], vectors: ArrayLike | None, embed: Embed | None
+) -> _Queries:
+    texts: list[str | None] = list(queries)
+    if vectors is None and embed is None:
+        msg = "queries have no vectors; pass query_vectors, or embed= to make them."
+        raise ValueError(msg)
+    if vectors is None and embed is not None:
+        vectors = embed(list(queries)) if texts else np.empty((0, 0))
+    matrix = np.asarray(vectors, dtype=np.float32)
+    if matrix.ndim != 2 or len(matrix) != len(texts):  # noqa: PLR2004
+        msg = (
+            f"query_vectors has shape {matrix.shape} for {len(texts)} queries, expected "
+            f"({len(texts)}, dim)."
+        )
+        raise InvalidBatchError(msg)
+    return _Queries(texts, matrix, [None] * len(texts))
+
+
+def _made_queries(knowledge_base: Batch, seed: int, embed: Embed | None) -> _Queries:
+    """Ask for random entries: with the question they open with, or by their own vector."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(knowledge_base))[:N_QUERIES].tolist()
+    texts = [_opening_question(knowledge_base.texts[row]) for row in rows]
+    vectors = knowledge_base.embeddings[rows].copy()
+    asked = [number for number, text in enumerate(texts) if text is not None]
+    if embed is not None and asked:
+        vectors[asked] = np.asarray(
+            embed([str(texts[number]) for number in asked]), dtype=np.float32
+        )
+    leave_out = [None if text is not None else row for row, text in zip(rows, texts, strict=True)]
+    return _Queries(texts, vectors, leave_out)
+
+
+def _opening_question(text: str) -> str | None:
+    """Return the question that a text opens with, if it is marked as one."""
+    opening = text[:LONGEST_QUESTION].lstrip()
+    marks = [opening.find(mark) for mark in "?？؟" if mark in opening]
+    if not marks:
+        return None
+    question = opening[: min(marks) + 1]
+    return None if "\n\n" in question or ". " in question else question
+
+
+def _searched(knowledge_base: Batch, queries: _Queries, k: int) -> list[_Found]:
+    """Return each query with its vector and its k nearest entries, best first."""
+    found: list[_Found] = []
+    if queries.vectors.size and queries.vectors.shape[1] != knowledge_base.dim:
+        msg = (
+            f"query vectors have {queries.vectors.shape[1]} dimensions, expected "
+            f"{knowledge_base.dim} as in the knowledge base; embed both with the same model."
+        )
+        raise InvalidBatchError(msg)
+    n = min(k, len(knowledge_base))
+    for start in range(0, len(queries.texts), CHUNK):
+        part = queries.vectors[start : start + CHUNK]
+        norms = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        similarity = (part / norms) @ knowledge_base.embeddings.T
+        for row, left_out in enumerate(queries.leave_out[start : start + CHUNK]):
+            if left_out is not None:
+                similarity[row, left_out] = -np.inf
+        nearest = np.argpartition(-similarity, n - 1, axis=1)[:, :n] if n else np.empty((0, 0))
+        for row, candidates in enumerate(nearest):
+            best = candidates[np.argsort(-similarity[row, candidates], kind="stable")]
+            best = best[np.isfinite(similarity[row, best])]
+            found.append(_Found(queries.texts[start + row], part[row], best))
+    return found

@@ -1,0 +1,259 @@
+"""What the detectors of a guard have learned of the knowledge base, all of them the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
+from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.neighbors.known import Borrower, Lender
+from ragshield_core.screening.revisions import Revisions
+from ragshield_core.screening.screening import crash
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+class Knowledge:
+    """The detectors of a guard, and which entries they have learned.
+
+    Parameters
+    ----------
+    detectors
+        Whose names differ.
+
+    Attributes
+    ----------
+    detectors
+        As given.
+    known
+        The entries that are known, with their labels and fingerprints.
+    dim
+        Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
+    missed
+        By detector, what it failed to take note of last, and how.
+    """
+
+    def __init__(self, detectors: Sequence[Detector]) -> None:
+        self.detectors = tuple(detectors)
+        # Who lends its index learns first, so that those who borrow it find there what they learn.
+        self.learners = sorted(self.detectors, key=lambda d: not isinstance(d, Lender))
+        if isinstance(lender := self.learners[0], Lender):
+            for detector in self.learners[1:]:
+                if isinstance(detector, Borrower):
+                    detector.borrow(lender.neighbors())
+        self.known = Revisions()
+        self.dim: int | None = None
+        self.missed: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return entry_id in self.known
+
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids are known, each once."""
+        return self.known.among(ids)
+
+    def fit(self, batch: Batch) -> None:
+        """Learn a knowledge base and nothing else."""
+        self._check_complete(batch)
+        self.dim = batch.dim if len(batch) else None
+        self._forget_all()
+        self.known.put(batch.ids, batch.labels, batch.fingerprints())
+        for detector in self.learners:
+            detector.fit(batch)
+
+    def groups_in_pieces(self) -> dict[str, Any] | None:
+        """Return the arguments of the detector that learns groups; ``None`` if none does.
+
+        Raises
+        ------
+        ValueError
+            If a detector cannot be fitted on what no memory holds; names all of them.
+        """
+        unable = [d.name for d in self.detectors if not d.in_pieces]
+        if unable:
+            msg = (
+                f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
+                "leave them out, or set in_pieces if learning one entry after the other comes to "
+                "the same as learning all at once."
+            )
+            raise ValueError(msg)
+        lender = self.learners[0]
+        return lender.config() if isinstance(lender, GroupDetector) else None
+
+    def fit_pieces(
+        self,
+        pieces: Pieces,
+        draw: Callable[[Sequence[str | None]], tuple[NDArray[np.int64], ...]],
+    ) -> list[Batch]:
+        """Learn what no memory holds, and nothing else.
+
+        Parameters
+        ----------
+        pieces
+            The knowledge base.
+        draw
+            Returns which entries are wanted, given the lineages of all: several draws, each in
+            ascending order; those of the last one stand for all where things are measured.
+
+        Returns
+        -------
+        list[Batch]
+            The entries of each draw.
+
+        Raises
+        ------
+        InvalidBatchError
+            If an id repeats, vectors are missing, or of another dimension.
+        """
+        self.dim = None
+        self._forget_all()
+        lineages: list[str | None] = []
+        for piece in pieces.batches("learning"):
+            self.check_learnable(piece)
+            if again := self.known.among(piece.ids):
+                msg = f"the id {again[0]!r} repeats, expected one entry per id; rename them."
+                raise InvalidBatchError(msg)
+            for detector in self.learners:
+                learn_piece(detector, piece)
+            self.dim = piece.dim
+            self.known.put(piece.ids, piece.labels, piece.fingerprints())
+            lineages += piece.lineages
+        draws = draw(lineages)
+        rows = np.unique(np.concatenate(draws))
+        wanted = together(list(pieces.take(rows)))
+        drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
+        for detector in self.learners:
+            pieces_learned(detector, pieces, drawn[-1])
+        return drawn
+
+    def _forget_all(self) -> None:
+        """Know nothing."""
+        self.known.reset()
+        for detector in self.learners:
+            detector.reset()
+
+    def learn(self, entries: Batch) -> None:
+        """Learn entries that have come."""
+        self.check_learnable(entries)
+        self._tell(self.learners, "learn", entries)
+        self.known.put(entries.ids, entries.labels, entries.fingerprints())
+        self.dim = entries.dim
+
+    def forget(self, entries: Batch) -> None:
+        """Forget entries that have left, as far as they are known, under the labels learned."""
+        there = set(self.known.among(entries.ids))
+        known = entries.take(np.array([i in there for i in entries.ids], dtype=np.bool_))
+        if not len(known):
+            return
+        known = replace(known, labels=tuple(self.known.labels_of(known.ids)))
+        self.check_dim(known)
+        self._tell(self.learners, "forget", known)
+        self.known.drop(known.ids)
+
+    def remembered(self, ids: Sequence[str]) -> Batch:
+        """Return what is left of entries that no store has any more, to forget them by.
+
+        That is their labels, and their vectors where a detector keeps them in memory. Texts are
+        gone: detectors that count words or phrases keep theirs.
+        """
+        known = self.among(ids)
+        lender = self.learners[0]
+        vectors = lender.neighbors().vectors(known) if isinstance(lender, Lender) else None
+        if vectors is not None and not vectors.any(axis=1).all():
+            vectors = None  # they were in the store alone
+        return Batch.of(
+            ids=known,
+            texts=[""] * len(known),
+            embeddings=vectors if known else None,
+            labels=self.known.labels_of(known),
+        )
+
+    def hold(self, entries: Batch) -> None:
+        """Remember entries that are held, as far as detectors can without their vectors."""
+        able = [d for d in self._grouping if entries.dim or Need.EMBEDDING not in d.needs]
+        self._tell(able, "hold", entries)
+
+    def forget_held(self, ids: Sequence[str]) -> None:
+        """Forget held entries: they were released, or deleted for good."""
+        self._tell(self._grouping, "forget_held", ids)
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Leave entries alone from now on: a person has judged them good."""
+        self._tell(self._grouping, "trust", ids)
+
+    def complete(self, entries: Batch) -> bool:
+        """Return whether entries have the vectors that some detector needs."""
+        return bool(entries.dim) or not self._needing_vectors
+
+    def check_learnable(self, entries: Batch) -> None:
+        """Refuse entries that cannot be learned.
+
+        Raises
+        ------
+        InvalidBatchError
+            If vectors are missing, or of another dimension.
+        """
+        self._check_complete(entries)
+        self.check_dim(entries)
+
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse vectors of another dimension than those that are known.
+
+        Raises
+        ------
+        InvalidBatchError
+            If there are such.
+        """
+        if batch.dim and self.dim and batch.dim != self.dim:
+            msg = (
+                f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
+                f"expected {self.dim} as in the knowledge base; embed them with the same model."
+            )
+            raise InvalidBatchError(msg)
+
+    def _check_complete(self, entries: Batch) -> None:
+        if len(entries) and not self.complete(entries):
+            needing = ", ".join(self._needing_vectors)
+            msg = (
+                f"entry {entries.ids[0]!r} has no vector, and {needing} cannot learn it "
+                "without; pass its embedding, or use a guard without these detectors."
+            )
+            raise InvalidBatchError(msg)
+
+    def _tell(self, detectors: Iterable[Detector], what: str, of: Batch | Sequence[str]) -> None:
+        """Have detectors take note; what the first that fails raises says so, and can be repeated.
+
+        Detectors bear to be told twice.
+        """
+        for detector in detectors:
+            try:
+                getattr(detector, what)(of)
+            except Exception as error:
+                reason = f"could not {what} {len(of)} entries: {crash(error)}"
+                logger.error("%s %s", detector.name, reason)  # noqa: TRY400
+                self.missed[detector.name] = reason
+                error.add_note(
+                    f"RAGShield: {detector.name} {reason}; repeat it once that is mended."
+                )
+                raise
+            self.missed.pop(detector.name, None)
+
+    @property
+    def _grouping(self) -> list[GroupDetector]:
+        return [d for d in self.detectors if isinstance(d, GroupDetector)]
+
+    @property
+    def _needing_vectors(self) -> list[str]:
+        return [d.name for d in self.detectors if Need.EMBEDDING in d.needs]

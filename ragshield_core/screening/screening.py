@@ -1,0 +1,498 @@
+"""Running detectors on a batch: what scores say, what could not be judged, crashes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import (
+    Detector,
+    Evidence,
+    GroupDetector,
+    Scope,
+    judged_scores,
+    skip_reason,
+)
+from ragshield_core.detectors.base.abilities import Overlooks
+from ragshield_core.hooks import Quiet
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidScoresError, NeighborsError
+from ragshield_core.model.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.model.p_values import Calibration
+from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.time_budget import OutOfTimeError, TimeBudget
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+# How often a detector that crashes on a batch is asked about parts of it, to find the entries that
+# it crashes on: enough for a few of them among a thousand.
+ATTEMPTS = 64
+
+
+class Named(Protocol):
+    """What there is to say of a detector beside what it finds."""
+
+    taxonomy: ClassVar[tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+
+
+class Outcome(NamedTuple):
+    """What one detector says of a batch."""
+
+    scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
+    findings: list[tuple[int, Finding]]  # by row
+    unjudged: list[tuple[int, Unjudged]]  # by row
+    part: Batch | None = None  # what was scored
+    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
+
+
+NOTHING = Outcome(np.empty(0), [], [])
+
+# Returns decisions as they are once rules of people have excused findings.
+Excuse = Callable[[Batch, Mapping[int, Decision], Quiet], Mapping[int, Decision]]
+
+
+class InForce(NamedTuple):
+    """What the scores of detectors are held against, by their names."""
+
+    thresholds: Mapping[str, Thresholds]
+    clean: Mapping[str, Calibration]  # none for those that are not calibrated
+    waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
+    # Of sources that a person has adopted, per detector the score above which it acts.
+    by_source: Mapping[str | None, Mapping[str, float]] = MappingProxyType({})
+
+    def above(self, name: str, sources: Sequence[str | None]) -> NDArray[np.float64]:
+        """Return how much higher thresholds of a detector are, by the sources of entries."""
+        own = {source: found[name] for source, found in self.by_source.items() if name in found}
+        if not own:
+            return np.zeros(len(sources))
+        base = self.thresholds[name].quarantine
+        return np.array([max(0.0, own.get(source, base) - base) for source in sources])
+
+
+class Tally:
+    """What all detectors say of a batch.
+
+    Parameters
+    ----------
+    batch
+        The entries.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._findings: dict[int, list[Finding]] = {}
+        self._unjudged: dict[int, list[Unjudged]] = {}
+        self._judged = np.zeros(len(batch), dtype=np.bool_)
+        self.scores: dict[str, NDArray[np.float64]] = {}
+
+    def add(self, name: str, outcome: Outcome) -> None:
+        """Note what one detector says."""
+        self.scores[name] = outcome.scores
+        self._judged |= ~np.isnan(outcome.scores)
+        for row, finding in outcome.findings:
+            self._findings.setdefault(row, []).append(finding)
+        for row, item in outcome.unjudged:
+            self._unjudged.setdefault(row, []).append(item)
+
+    def decisions(self, policy: Policy) -> dict[int, Decision]:
+        """Return by row what is to be decided: nearly every entry is judged, and nothing found."""
+        unjudged = np.flatnonzero(~self._judged).tolist()
+        return {
+            row: policy.decide(
+                self._batch.ids[row],
+                self._findings.get(row, ()),
+                self._unjudged.get(row, ()),
+                judged=bool(self._judged[row]),
+            )
+            for row in sorted({*self._findings, *self._unjudged, *unjudged})
+        }
+
+
+def screened(
+    batch: Batch,
+    detectors: Sequence[Detector],
+    policy: Policy,
+    in_force: InForce,
+    *,
+    leaving: Collection[str],
+    overdue: Mapping[str, Sequence[Finding]],
+    budget: TimeBudget,
+    excuse: Excuse,
+) -> Report:
+    """Return what detectors say of a batch, and what is to be decided.
+
+    Parameters
+    ----------
+    batch
+        New entries.
+    detectors, policy, in_force
+        Who judges, and by what.
+    leaving
+        Ids of known entries that are not judged again: they leave as the batch comes.
+    overdue
+        Findings against entries admitted earlier that wait to be named.
+    budget
+        Makes the calls of the detectors. What is known of the knowledge base may not be changed any
+        more where it has left one behind.
+    excuse
+        What rules make of the decisions on the batch: what is excused condemns nothing else.
+    """
+    seconds = policy.time_for(len(batch))
+    tally, outcomes = Tally(batch), dict[str, Outcome]()
+    skipped, timings = list[Skipped](), dict[str, float]()
+    for detector in detectors:
+        name, start = detector.name, time.perf_counter()
+        if name in in_force.waiting:
+            skipped.append(in_force.waiting[name])
+            continue
+        try:
+            outcome = budget.call(name, seconds, partial(_outcome, detector, batch, in_force))
+        except OutOfTimeError as error:
+            outcome = failure(name, batch, error)
+            skipped.append(Skipped(detector=name, reason=crash(error)))
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+            continue
+        outcomes[name] = outcome
+        tally.add(name, outcome)
+        timings[name] = time.perf_counter() - start
+    quiet = partial(finds_nothing, detectors, in_force.thresholds, budget, policy)
+    remarkable = excuse(batch, tally.decisions(policy), quiet)
+    condemned = np.zeros(len(batch), dtype=np.bool_)
+    condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
+    earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
+    for detector in detectors:
+        outcome = outcomes.get(detector.name, NOTHING)
+        if outcome.part is None or not isinstance(detector, GroupDetector):
+            continue
+        left = None if seconds is None else max(0.0, seconds - timings[detector.name])
+        start = time.perf_counter()
+        judge = partial(_judged_again, detector, outcome, condemned[outcome.rows], in_force)
+        found, failed = _of_earlier(budget, detector, left, judge)
+        skipped += failed
+        for finding in found:
+            if finding.entry_id not in leaving:  # a new revision is judged by itself
+                earlier.setdefault(finding.entry_id, []).append(finding)
+        timings[detector.name] += time.perf_counter() - start
+    return Report(
+        batch=batch,
+        remarkable=remarkable,
+        scores=tally.scores,
+        skipped=tuple(skipped),
+        timings=timings,
+        retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
+    )
+
+
+def finds_nothing(
+    detectors: Sequence[Detector],
+    thresholds: Mapping[str, Thresholds],
+    budget: TimeBudget,
+    policy: Policy,
+    name: str,
+    batch: Batch,
+    rows: Sequence[int],
+) -> NDArray[np.bool_]:
+    """Return in which rows of a batch a detector finds nothing; one that fails finds something.
+
+    Parameters
+    ----------
+    detectors, thresholds, budget, policy
+        Who judges, by what, and in which time.
+    name
+        Of the detector that is asked.
+    batch, rows
+        Entries, and which of them are meant.
+    """
+    quiet = np.zeros(len(rows), dtype=np.bool_)
+    detector = next((one for one in detectors if one.name == name), None)
+    if detector is None or name not in thresholds:
+        return quiet
+    if detector.scope is Scope.ENTRY:
+        batch, rows = batch.take(list(rows)), range(len(rows))
+    try:
+        judge = partial(judged_scores, detector, batch)
+        scores = budget.call(name, policy.time_for(len(batch)), judge)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
+        return quiet
+    asked = np.nan_to_num(scores[list(rows)], nan=np.inf)
+    return np.asarray(asked <= thresholds[name].flag, dtype=np.bool_)
+
+
+def _of_earlier(
+    budget: TimeBudget,
+    detector: Detector,
+    seconds: float | None,
+    judge: Callable[[], list[Finding]],
+) -> tuple[list[Finding], list[Skipped]]:
+    """Return what a detector finds against entries admitted earlier, and whether it failed."""
+    try:
+        return budget.call(detector.name, seconds, judge), []
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
+        logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
+        return [], [Skipped(detector=detector.name, reason=reason)]
+
+
+@contextmanager
+def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator[None]:
+    """Have detectors leave entries out of account meanwhile."""
+    if not ids:
+        yield
+        return
+    comparing = [detector for detector in detectors if isinstance(detector, Overlooks)]
+    for detector in comparing:
+        detector.overlook(ids)
+    try:
+        yield
+    finally:
+        for detector in comparing:
+            detector.overlook(())
+
+
+def _outcome(detector: Detector, batch: Batch, in_force: InForce) -> Outcome | Skipped:
+    """Return what a detector says of a batch, or why it takes no part."""
+    try:
+        reason = skip_reason(detector, batch)
+        if reason is not None:
+            return Skipped(detector=detector.name, reason=reason)
+        return _judged(detector, batch, in_force)
+    except NeighborsError as error:  # no entry of the batch is to blame: nor are parts tried
+        return failure(detector.name, batch, error)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        judge = partial(_judged_or_skipped, detector, in_force)
+        return isolated(detector.name, batch, error, judge)
+
+
+def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
+    """Return one detector's scores, findings and what it could not judge, by row."""
+    reasons = detector.unjudged(batch)
+    missing = [
+        (row, Unjudged(detector=detector.name, entry_id=batch.ids[row], reason=reason))
+        for row, reason in reasons.items()
+    ]
+    rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
+    column = np.full(len(batch), np.nan)
+    if rows.size == 0:
+        return Outcome(column, [], missing)
+    part = batch.take(rows) if reasons else batch
+    scores = checked(detector.name, detector.score(part), len(part))
+    column[rows] = scores
+    thresholds = in_force.thresholds[detector.name]
+    above = in_force.above(detector.name, part.sources)
+    hits = np.flatnonzero(scores > thresholds.flag + above)
+    found = findings_of(
+        detector,
+        [part.ids[hit] for hit in hits],
+        scores[hits],
+        thresholds.quarantine + above[hits],
+        explained(detector.name, detector.explain, part, hits.tolist()),
+        in_force.clean.get(detector.name),
+    )
+    listed = list(zip(rows[hits].tolist(), found, strict=True))
+    return Outcome(column, listed, missing, part, rows)
+
+
+def _judged_again(
+    detector: GroupDetector, outcome: Outcome, condemned: NDArray[np.bool_], in_force: InForce
+) -> list[Finding]:
+    """Return findings against entries admitted earlier that a batch lifts above the threshold.
+
+    Parameters
+    ----------
+    detector, outcome
+        Whose findings, and what it says of the new entries.
+    condemned
+        Which of those are held, whichever detector it was.
+    in_force
+        What scores are held against.
+    """
+    batch = outcome.part
+    assert batch is not None  # noqa: S101 - asked for where something was scored
+    threshold = in_force.thresholds[detector.name].recall
+    ids, scores = detector.retroactive(batch, condemned)
+    rows = np.flatnonzero(scores > threshold)
+    names = [ids[row] for row in rows]
+    why = explained(detector.name, detector.explain_retroactive, batch, names)
+    clean = in_force.clean.get(detector.name)
+    return findings_of(detector, names, scores[rows], threshold, why, clean)
+
+
+def _judged_or_skipped(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | None:
+    if skip_reason(detector, batch) is not None:
+        return None
+    return _judged(detector, batch, in_force)
+
+
+def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:
+    """Return scores as a detector must give them.
+
+    Parameters
+    ----------
+    name
+        Of the detector.
+    scores
+        What it returned.
+    n
+        Number of entries.
+    partial
+        Whether NaN is allowed, for no opinion.
+
+    Raises
+    ------
+    InvalidScoresError
+        If there is not one number per entry.
+    """
+    column = np.asarray(scores, dtype=np.float64)
+    bad = np.isinf(column) if partial else ~np.isfinite(column)
+    if column.shape != (n,) or bad.any():
+        msg = f"{name} returned scores of shape {column.shape}, or not finite ones"
+        raise InvalidScoresError(msg)
+    return column
+
+
+def findings_of(
+    detector: Named,
+    ids: Sequence[str],
+    scores: NDArray[np.float64],
+    threshold: float | NDArray[np.float64],
+    explained: Sequence[Evidence],
+    calibration: Calibration | None,
+) -> list[Finding]:
+    """Return a finding per score, with its evidence and, calibrated, its p-value."""
+    p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
+    return [
+        Finding(
+            detector=detector.name,
+            entry_id=entry_id,
+            score=float(score),
+            threshold=float(limit),
+            p_value=None if p_value is None else float(p_value),
+            evidence=evidence.sentence,
+            related_ids=evidence.related_ids,
+            span=evidence.span,
+            taxonomy=detector.taxonomy,
+        )
+        for entry_id, score, limit, p_value, evidence in zip(
+            ids, scores, np.broadcast_to(threshold, len(ids)), p_values, explained, strict=True
+        )
+    ]
+
+
+def explained(
+    name: str, explain: Callable[[Any, list[Any]], Sequence[Evidence]], of: Any, which: list[Any]
+) -> Sequence[Evidence]:
+    """Explain scores; a score stands even where its explanation fails."""
+    if not which:
+        return []
+    try:
+        return explain(of, which)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        kind = type(error).__name__
+        logger.error("%s could not explain %d scores: %s", name, len(which), kind)  # noqa: TRY400
+        return [
+            Evidence(sentence=f"scored above the threshold ({kind} while explaining it)")
+        ] * len(which)
+
+
+def crash(error: Exception) -> str:
+    """Say how and where a detector crashed; the message may hold hostile text, so not it."""
+    if isinstance(error, OutOfTimeError | NeighborsError):
+        return f"the detector failed: {error}"  # our own words
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"the detector failed with {type(error).__name__}{where}"
+
+
+def failure(name: str, batch: Batch, error: Exception) -> Outcome:
+    """Say of every entry that a detector crashed."""
+    reason = crash(error)
+    logger.error("%s on %d entries: %s", name, len(batch), reason)
+    return Outcome(np.full(len(batch), np.nan), [], list(enumerate(_failed(name, batch, reason))))
+
+
+def isolated(
+    name: str, batch: Batch, error: Exception, run: Callable[[Batch], Outcome | None]
+) -> Outcome:
+    """Judge what can be judged of a batch on which a detector crashed.
+
+    The batch is halved until the entries are found that it crashes on: they alone bear the
+    consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
+
+    Parameters
+    ----------
+    name
+        Of the detector.
+    batch, error
+        On what it crashed, and how.
+    run
+        Runs it on part of the batch; ``None`` where it takes no part.
+    """
+    logger.error("%s on a batch of %d entries: %s", name, len(batch), crash(error))
+    column = np.full(len(batch), np.nan)
+    findings: list[tuple[int, Finding]] = []
+    missing: list[tuple[int, Unjudged]] = []
+    good: list[NDArray[np.intp]] = []
+    waiting = [half for half in np.array_split(np.arange(len(batch)), 2) if half.size]
+    for attempt in itertools.count():
+        if not waiting:
+            break
+        rows = waiting.pop()
+        part = batch.take(rows)
+        if attempt < ATTEMPTS and not isinstance(error, InvalidScoresError):
+            try:
+                outcome = run(part)
+            except Exception as again:  # noqa: BLE001 - the same, of fewer entries
+                error = again
+                if len(rows) > 1:
+                    waiting += np.array_split(rows, 2)
+                    continue
+            else:
+                if outcome is not None:
+                    column[rows] = outcome.scores
+                    findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
+                    missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
+                    good.append(rows[outcome.rows])
+                continue
+        missing += zip(rows.tolist(), _failed(name, part, crash(error)), strict=True)
+    if not any(part.size for part in good):
+        return Outcome(column, findings, missing)
+    kept = np.sort(np.concatenate(good))
+    return Outcome(column, findings, missing, batch.take(kept), rows=kept)
+
+
+def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:
+    """Let what people decided before stand, with the remark who did."""
+    if not remarks:
+        return report
+    decided = {
+        row: replace(report.decisions[row], verdict=verdict, note=remarks[entry_id])
+        for row, entry_id in enumerate(report.batch.ids)
+        if entry_id in remarks
+    }
+    return replace(report, remarkable={**report.remarkable, **decided})
+
+
+def _failed(name: str, batch: Batch, reason: str) -> list[Unjudged]:
+    return [
+        Unjudged(detector=name, entry_id=entry_id, reason=reason, failed=True)
+        for entry_id in batch.ids
+    ]

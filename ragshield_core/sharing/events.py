@@ -1,0 +1,170 @@
+"""What the journal is made of: events, and how each becomes a row that says when it is damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.model.errors import StateError
+from ragshield_core.model.findings import printable
+from ragshield_core.sharing import arrays as named_arrays
+
+# Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
+MOST_BYTES = 2**28
+LONGEST_KIND = 40
+_KIND = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_KIND}}}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    """Something that changed what a guard knows.
+
+    Parameters
+    ----------
+    kind
+        What happened, such as ``"learned"``.
+    values
+        What JSON can say; keys are strings, tuples come back as lists.
+    arrays
+        Columns by their names, such as vectors; of any dtype without objects, kept to the bit.
+
+    Examples
+    --------
+    >>> Event("forgotten", {"ids": ["a", "b"]}).values["ids"]
+    ['a', 'b']
+    """
+
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # What it holds may be hostile, and its vectors are long.
+        return f"<Event {printable(self.kind, LONGEST_KIND)!r}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JournalRecord:
+    """An event with its place in the journal."""
+
+    position: int
+    event: Event
+    writer: str
+    at: float  # seconds since 1970, by the database's clock
+
+
+class Written(NamedTuple):
+    """An event as it is kept."""
+
+    kind: str
+    content: str
+    arrays: bytes
+
+    def sha256(self, namespace: str, position: int, writer: str) -> str:
+        """Return the checksum of the event at its place."""
+        place = json.dumps([namespace, position, writer, self.kind, self.content])
+        checksum = hashlib.sha256(place.encode())
+        checksum.update(self.arrays)
+        return checksum.hexdigest()
+
+
+def written(event: Event) -> Written:
+    """Return an event as it is kept.
+
+    Raises
+    ------
+    TypeError
+        If it holds what neither JSON nor an array without objects can say.
+    ValueError
+        If its kind is no name, it is too large, or its values are no tree.
+    """
+    if not _KIND.fullmatch(event.kind):
+        msg = (
+            f"an event's kind is {printable(event.kind, 60)!r}, expected a name of at most "
+            f"{LONGEST_KIND} letters of ASCII, digits, '_' and '-', such as 'learned'."
+        )
+        raise ValueError(msg)
+    arrays = {name: np.asarray(array) for name, array in event.arrays.items()}
+    size = sum(array.nbytes for array in arrays.values())
+    content = to_json(event.values, f"the values of an event {event.kind!r}")
+    if size + len(content) > MOST_BYTES:
+        msg = (
+            f"an event {event.kind!r} is of {size + len(content):,} bytes, expected at most "
+            f"{MOST_BYTES:,}; write it as several events, or as a snapshot."
+        )
+        raise ValueError(msg)
+    return Written(event.kind, content, named_arrays.to_bytes(arrays))
+
+
+def read(
+    row: Written, *, namespace: str, position: int, writer: str, at: float, sha256: str
+) -> JournalRecord:
+    """Return the event of a row.
+
+    Raises
+    ------
+    StateError
+        If the row does not match its checksum.
+    """
+    where = f"event {position} of the journal of namespace {printable(namespace, 60)!r}"
+    if row.sha256(namespace, position, writer) != sha256:
+        raise_damaged(where)
+    try:
+        event = Event(row.kind, json.loads(row.content), named_arrays.from_bytes(row.arrays))
+    except (ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
+        msg = f"{where} cannot be read ({type(error).__name__}); restore the database."
+        raise StateError(msg) from error
+    return JournalRecord(position=position, event=event, writer=writer, at=at)
+
+
+def raise_damaged(what: str) -> None:
+    """Say that something does not match its checksum."""
+    msg = (
+        f"{what} does not match its checksum: it was damaged or changed by hand; restore the "
+        "database from a backup, or fit the guard again in another namespace."
+    )
+    raise StateError(msg)
+
+
+def to_json(values: Mapping[str, Any], what: str) -> str:
+    """Return values as JSON in ASCII, which any database keeps.
+
+    Raises
+    ------
+    TypeError
+        If a value is of a type that JSON has not, or a key is no str.
+    ValueError
+        If a value contains itself, or is a number too long to write.
+    """
+    try:
+        _check_keys(values)
+        return json.dumps(dict(values), separators=(",", ":"))
+    except TypeError as error:
+        msg = f"{what} cannot be kept: {error}; use dicts with str keys, lists, texts and numbers."
+        raise TypeError(msg) from None
+    except (RecursionError, ValueError):
+        msg = (
+            f"{what} contain themselves, are nested too deeply or hold a number too long to write, "
+            "expected a tree of plain values."
+        )
+        raise ValueError(msg) from None
+
+
+def _check_keys(value: Any) -> None:
+    # JSON would make a str of another key, without a word.
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                msg = f"a key is of type {type(key).__name__}"
+                raise TypeError(msg)
+            _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)

@@ -1,0 +1,587 @@
+"""The journal: what happened, numbered, each event once, whoever writes and whoever crashes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from ragshield_core.database.namespaces import checked_namespace
+from ragshield_core.learning.recorder import Intending
+from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
+from ragshield_core.model.findings import printable
+from ragshield_core.sharing import events as journal_events
+from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.events import Event, JournalRecord, Written, written
+from ragshield_core.sharing.snapshots import KEPT
+from ragshield_core.sharing.tables import (
+    FORMAT,
+    HeadRow,
+    JournalRow,
+    PendingRow,
+    SnapshotRow,
+    WriterRow,
+    table_of,
+)
+from ragshield_core.state import check_format
+
+# Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
+# swaps; what a crashed writer left pending waits as long.
+DEFAULT_LEASE = 30.0
+# Bound parameters of one statement, see the quarantine's store.
+CHUNK = 500
+LONGEST_HOST = 20
+
+
+class Head(NamedTuple):
+    """Where a journal stands."""
+
+    position: int  # of the last event; 0 before the first
+    epoch: int  # raised by every write, and by Journal.raise_epoch
+
+
+class Pending(NamedTuple):
+    """An event that is intended, and who has to settle it."""
+
+    position: int
+    writer: str
+
+
+class _Locked(NamedTuple):
+    """The columns of a head's row."""
+
+    position: int
+    epoch: int
+    pruned: int
+    tickets: int
+    format: int
+
+
+_HEAD = (HeadRow.position, HeadRow.epoch, HeadRow.pruned, HeadRow.tickets, HeadRow.format)
+
+
+def new_writer() -> str:
+    """Return a name for a process that takes part: no other has it, a later one of its own neither.
+
+    It says where the process is, for whoever looks into the database.
+    """
+    host = "".join(c for c in socket.gethostname() if c.isascii() and c.isprintable())
+    return f"{host[:LONGEST_HOST]}-{os.getpid()}-{uuid.uuid4().hex[:16]}"
+
+
+class Journal:
+    """Operations on the journal of one namespace; each takes part in the caller's transaction.
+
+    Those that write need a session whose transaction is going to write, and are undone with it.
+    They lock the journal of the namespace until its end: keep it short, and let no other row be
+    written before, see :meth:`lock`.
+
+    Parameters
+    ----------
+    namespace
+        Of a tenant, as the quarantine's.
+    lease
+        Seconds without a heartbeat after which a writer counts as crashed; the same in every
+        process. Writers that wait or work for longer than a third of it should call :meth:`beat`.
+    """
+
+    def __init__(self, namespace: str = "default", *, lease: float = DEFAULT_LEASE) -> None:
+        if not lease > 0:
+            msg = f"lease is {lease!r}, expected seconds above 0."
+            raise ValueError(msg)
+        self.namespace = checked_namespace(namespace)
+        self.lease = lease
+        # Asked before every read: made once, since making it costs as much as running it.
+        self._head_query = select(*_HEAD).where(self._of(HeadRow))
+
+    def __repr__(self) -> str:
+        return f"Journal({printable(self.namespace, 60)!r}, lease={self.lease!r})"
+
+    # Reading
+
+    def head(self, session: Session | Connection) -> Head:
+        """Return where the journal stands: one row, cheap enough to ask before every read.
+
+        A bare connection costs half of what a session does.
+        """
+        row = self._head(session)
+        return Head(0, 0) if row is None else Head(row.position, row.epoch)
+
+    def since(self, session: Session, position: int, limit: int = 100) -> tuple[JournalRecord, ...]:
+        """Return the events after a position, in order, pending ones among them.
+
+        Parameters
+        ----------
+        session
+            Of any transaction.
+        position
+            Of the last event that is known.
+        limit
+            Return at most so many; ask again until :meth:`head` is reached.
+
+        Raises
+        ------
+        PrunedError
+            If some of them are in snapshots only: start again from the latest.
+        StateError
+            If one is damaged or missing, or the journal has never been as far as that.
+        """
+        head = self.head(session)
+        if position > head.position:
+            msg = (
+                f"the journal of {self!r} is at position {head.position}, and this process at "
+                f"{position}: the database was replaced by an older one; start the process again."
+            )
+            raise StateError(msg)
+        if position == head.position:
+            return ()
+        found: list[JournalRecord] = []
+        for record in self._records(session, JournalRow.position > position, limit):
+            if record.position != position + len(found) + 1:
+                break
+            found.append(record)
+        else:
+            if found or not limit:
+                return tuple(found)
+        raise self._missing(session, position + len(found) + 1)
+
+    def pending(self, session: Session) -> tuple[Pending, ...]:
+        """Return which events are intended and not settled yet."""
+        query = select(PendingRow.position, PendingRow.writer).where(self._of(PendingRow))
+        rows = session.execute(query.order_by(PendingRow.position))
+        return tuple(Pending(position, writer) for position, writer in rows)
+
+    def abandoned(self, session: Session) -> tuple[Pending, ...]:
+        """Return what is pending of writers that gave no sign of life during their lease."""
+        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
+        query = (
+            select(PendingRow.position, PendingRow.writer)
+            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
+            .where(self._of(PendingRow))
+            .where(or_(WriterRow.writer.is_(None), ~self._alive))
+            .order_by(PendingRow.position)
+        )
+        return tuple(Pending(position, writer) for position, writer in session.execute(query))
+
+    def intending(self, session: Session) -> tuple[Intending, ...]:
+        """Return who has to settle what is pending, and whether they are alive."""
+        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
+        silent = now() - WriterRow.heartbeat
+        query = (
+            select(PendingRow.writer, func.count(), func.min(silent))
+            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
+            .where(self._of(PendingRow))
+            .group_by(PendingRow.writer)
+            .order_by(func.min(PendingRow.position))
+        )
+        return tuple(
+            Intending(writer, n, seconds, seconds is not None and seconds < self.lease)
+            for writer, n, seconds in session.execute(query)
+        )
+
+    def latest_of(self, session: Session, kinds: Collection[str]) -> float | None:
+        """Return when an event of some kinds was written last, as far as it was not pruned."""
+        query = select(func.max(JournalRow.at)).where(self._of(JournalRow))
+        at: float | None = session.execute(query.where(JournalRow.kind.in_(kinds))).scalar()
+        return at
+
+    def turn(self, session: Session) -> str | None:
+        """Return the writer that has the turn; while it does, no other can append."""
+        query = (
+            select(WriterRow.writer)
+            .where(self._of(WriterRow), WriterRow.ticket.is_not(None), self._alive)
+            .order_by(WriterRow.ticket)
+            .limit(1)
+        )
+        return session.execute(query).scalar()
+
+    # Writing
+
+    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> Head:
+        """Let nobody else write to the journal until the transaction ends.
+
+        To be called before the transaction writes anything else, such as to the quarantine: on
+        PostgreSQL two transactions that lock the same rows in another order wait for each other.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        writer
+            Who asks.
+        expected
+            Position that the writer's judgement is based on; ``None`` if it does not matter.
+
+        Raises
+        ------
+        OvertakenError
+            If the journal has gone on since, or another writer that is alive has the turn.
+        """
+        head = self._lock(session)
+        if expected is not None and head.position != expected:
+            msg = (
+                f"the journal of {self!r} is at position {head.position}, expected {expected}: "
+                "another process wrote first; catch up, screen again and try again."
+            )
+            raise OvertakenError(msg, head=head.position)
+        turn = self.turn(session)
+        if turn not in (None, writer):
+            msg = (
+                f"in the journal of {self!r} it is the turn of {turn}; wait for it to write, catch "
+                "up, screen again and try again."
+            )
+            raise OvertakenError(msg, head=head.position, turn=turn)
+        return Head(head.position, head.epoch)
+
+    def append(
+        self,
+        session: Session,
+        events: Sequence[Event],
+        *,
+        writer: str,
+        expected: int | None = None,
+        pending: bool = False,
+    ) -> range:
+        """Write events at the end of the journal, and give the turn up.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        events
+            What happened; none do nothing but lock.
+        writer
+            Who writes; this counts as its heartbeat.
+        expected
+            See :meth:`lock`.
+        pending
+            Whether they are only intended, until :meth:`finish` or :meth:`undo`.
+
+        Returns
+        -------
+        range
+            Their positions.
+
+        Raises
+        ------
+        OvertakenError
+            As :meth:`lock` does; nothing was written.
+        TypeError
+            If an event holds what cannot be kept, see :class:`Event`.
+        ValueError
+            If one is too large.
+        """
+        rows = [written(event) for event in events]
+        head = self.lock(session, writer=writer, expected=expected).position
+        # Who has read everything before has read everything now.
+        read = None if expected is None else head + len(rows)
+        self._note(session, writer, read, ticket=None)
+        return self._append(session, head, rows, writer, pending=pending)
+
+    def finish(self, session: Session, positions: Collection[int], *, writer: str) -> None:
+        """Settle pending events: what they say has happened.
+
+        Raises
+        ------
+        TakenOverError
+            If they are not the writer's any more. It was taken for dead: what it did to the store
+            may have been undone, or will be.
+        """
+        self._lock(session)
+        self._settle(session, positions, writer)
+        self._note(session, writer)
+        self._advance(session)
+
+    def undo(
+        self, session: Session, positions: Collection[int], event: Event, *, writer: str
+    ) -> int:
+        """Settle pending events by one to the contrary; return its position.
+
+        Nobody's turn is waited for, since what did not happen must not stay.
+
+        Raises
+        ------
+        TakenOverError
+            As :meth:`finish` does.
+        """
+        rows = [written(event)]
+        head = self._lock(session)
+        self._settle(session, positions, writer)
+        self._note(session, writer)
+        return self._append(session, head.position, rows, writer)[0]
+
+    def take_over(self, session: Session, *, writer: str) -> tuple[JournalRecord, ...]:
+        """Make what is abandoned the writer's own; return it, to be finished or undone.
+
+        Only one writer gets it. If that one crashes as well, it is abandoned again.
+        """
+        self._lock(session)
+        self._note(session, writer)
+        positions = [position for position, _ in self.abandoned(session)]
+        found: list[JournalRecord] = []
+        for some in _chunks(positions):
+            of_these = and_(self._of(PendingRow), PendingRow.position.in_(some))
+            session.execute(update(table_of(PendingRow)).where(of_these).values(writer=writer))
+            found += self._records(session, JournalRow.position.in_(some))
+        if len(found) != len(positions):
+            missing = sorted(set(positions) - {record.position for record in found})
+            raise self._missing(session, missing[0])
+        return tuple(found)
+
+    def raise_epoch(self, session: Session) -> None:
+        """Tell readers that something changed of which the journal says nothing."""
+        self._lock(session)
+        self._advance(session)
+
+    # Writers and their turns
+
+    def beat(self, session: Session, writer: str, position: int | None = None) -> None:
+        """Say that a writer is alive, in a transaction of its own; it locks nobody else's rows.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        writer
+            Who is alive. One that begins to read a snapshot says so first, with the snapshot's
+            position: what comes after it is kept from then on.
+        position
+            Up to which it has read; ``None`` if that is as before.
+        """
+        self._note(session, writer, position)
+
+    def retire(self, session: Session, writer: str) -> None:
+        """Forget a writer that takes no part any more; what it left pending is abandoned."""
+        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
+        session.execute(delete(table_of(WriterRow)).where(mine))
+
+    def take_turn(self, session: Session, writer: str) -> bool:
+        """Queue for a turn; return whether it has come. Ask :meth:`turn` now and then until it has.
+
+        Turns come in the order in which writers queued. Each ends with one :meth:`append`, with
+        :meth:`give_up_turn`, or when the writer crashes. A place is kept however often this is
+        called; one that waits has to :meth:`beat`.
+        """
+        head = self._lock(session)
+        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
+        ticket = session.execute(select(WriterRow.ticket).where(mine)).scalar()
+        if ticket is None:
+            ticket = head.tickets + 1
+            session.execute(self._update_head(tickets=ticket))
+        self._note(session, writer, ticket=ticket)
+        return self.turn(session) == writer
+
+    def give_up_turn(self, session: Session, writer: str) -> None:
+        """Leave the queue."""
+        self._note(session, writer, ticket=None)
+
+    # Room
+
+    def prune(self, session: Session, limit: int = 1000) -> int:
+        """Delete events that nobody needs; return how many. Call it again until it returns 0.
+
+        Needed is what comes after the last two complete snapshots (one may be damaged), what a
+        writer that is alive has not read, and what is pending with all that comes after it.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        limit
+            At most so many at once: others wait meanwhile.
+        """
+        head = self._lock(session)
+        dead = select(WriterRow.writer).where(self._of(WriterRow), ~self._alive)
+        # A row that is locked is just giving a sign of life.
+        gone = session.execute(dead.with_for_update(skip_locked=True)).scalars().all()
+        for some in _chunks(gone):
+            query = delete(table_of(WriterRow)).where(self._of(WriterRow), ~self._alive)
+            session.execute(query.where(WriterRow.writer.in_(some)))
+        whole = and_(self._of(SnapshotRow), SnapshotRow.manifest.is_not(None))
+        newest = select(SnapshotRow.position).where(whole).order_by(SnapshotRow.position.desc())
+        kept = session.execute(newest.limit(KEPT)).scalars().all()
+        if len(kept) < KEPT:
+            return 0
+        first_pending = select(func.min(PendingRow.position)).where(self._of(PendingRow))
+        slowest = select(func.min(WriterRow.position)).where(self._of(WriterRow))
+        bounds = [kept[-1], head.pruned + limit, session.execute(slowest).scalar()]
+        if (pending := session.execute(first_pending).scalar()) is not None:
+            bounds.append(pending - 1)
+        until = min(bound for bound in bounds if bound is not None)
+        if until <= head.pruned:
+            return 0
+        old = and_(self._of(JournalRow), JournalRow.position <= until)
+        deleted = _count(session.execute(delete(table_of(JournalRow)).where(old)))
+        session.execute(self._update_head(pruned=until))
+        return deleted
+
+    # In parts
+
+    def _of(self, row: Any) -> ColumnElement[bool]:
+        return cast("ColumnElement[bool]", row.namespace == self.namespace)
+
+    @property
+    def _alive(self) -> ColumnElement[bool]:
+        return WriterRow.heartbeat > now() - self.lease
+
+    def _head(self, session: Session | Connection, *, lock: bool = False) -> _Locked | None:
+        query = self._head_query.with_for_update() if lock else self._head_query
+        row = session.execute(query).one_or_none()
+        if row is None:
+            return None
+        head = _Locked(*row)
+        check_format(head.format, FORMAT, f"the journal of {self!r}")
+        return head
+
+    def _lock(self, session: Session) -> _Locked:
+        """Lock the journal; whoever does is the only one to write to it, or to any of its tables.
+
+        But for writers, who note in rows of their own that they are alive.
+        """
+        head = self._head(session, lock=True)
+        if head is None:
+            start = {"position": 0, "epoch": 0, "pruned": 0, "tickets": 0, "format": FORMAT}
+            _insert_unless_there(session, HeadRow, namespace=self.namespace, **start)
+            head = self._head(session, lock=True)
+            assert head is not None  # noqa: S101 - it was made, here or by another process
+        return head
+
+    def _update_head(self, **values: Any) -> Any:
+        return update(table_of(HeadRow)).where(self._of(HeadRow)).values(**values)
+
+    def _advance(self, session: Session, **values: Any) -> None:
+        """Let readers see that something changed."""
+        session.execute(self._update_head(epoch=HeadRow.epoch + 1, **values))
+
+    def _append(
+        self,
+        session: Session,
+        head: int,
+        rows: Sequence[Written],
+        writer: str,
+        *,
+        pending: bool = False,
+    ) -> range:
+        """Write events behind the head, which is locked."""
+        positions = range(head + 1, head + 1 + len(rows))
+        if not rows:
+            return positions
+        common = {"namespace": self.namespace, "writer": writer}
+        session.execute(
+            insert(table_of(JournalRow)).values(at=now()),
+            [
+                {
+                    **common,
+                    "position": position,
+                    "kind": row.kind,
+                    "content": row.content,
+                    "arrays": row.arrays,
+                    "sha256": row.sha256(self.namespace, position, writer),
+                }
+                for position, row in zip(positions, rows, strict=True)
+            ],
+        )
+        if pending:
+            intended = [{**common, "position": position} for position in positions]
+            session.execute(insert(table_of(PendingRow)), intended)
+        self._advance(session, position=positions[-1])
+        return positions
+
+    def _settle(self, session: Session, positions: Collection[int], writer: str) -> None:
+        wanted = sorted(set(positions))
+        mine = and_(self._of(PendingRow), PendingRow.writer == writer)
+        theirs: list[int] = []
+        for some in _chunks(wanted):
+            found = select(PendingRow.position).where(mine, PendingRow.position.in_(some))
+            theirs += sorted(set(some) - set(session.execute(found).scalars()))
+        if theirs:
+            msg = (
+                f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
+                f"{', ...' if theirs[5:] else ''}) of the journal of {self!r} are not pending for "
+                f"{writer}, expected them to be: another process settled them, or is about to, "
+                f"because this one gave no sign of life for {self.lease:g} s; read what became of "
+                "them and undo what was done since."
+            )
+            raise TakenOverError(msg)
+        for some in _chunks(wanted):
+            query = delete(table_of(PendingRow)).where(mine, PendingRow.position.in_(some))
+            session.execute(query)
+
+    def _note(
+        self, session: Session, writer: str, position: int | None = None, **values: Any
+    ) -> None:
+        """Note that a writer is alive."""
+        if position is not None:
+            values["position"] = position
+        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
+        change = update(table_of(WriterRow)).where(mine).values(heartbeat=now(), **values)
+        if _count(session.execute(change)):
+            return
+        if position is None:
+            values["position"] = self.head(session).position
+        row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
+        if not _insert_unless_there(session, WriterRow, heartbeat=now(), **row):
+            session.execute(change)
+
+    def _records(
+        self, session: Session, which: ColumnElement[bool], limit: int | None = None
+    ) -> Iterator[JournalRecord]:
+        row = JournalRow
+        query = (
+            select(row.position, row.writer, row.at, row.sha256, row.kind, row.content, row.arrays)
+            .where(self._of(row), which)
+            .order_by(row.position)
+            .limit(limit)
+        )
+        for position, writer, at, sha256, *event in session.execute(query):
+            where = {"namespace": self.namespace, "position": position, "writer": writer}
+            yield journal_events.read(Written(*event), **where, at=at, sha256=sha256)
+
+    def _missing(self, session: Session, position: int) -> Exception:
+        head = self._head(session)
+        if head is not None and position <= head.pruned:
+            msg = (
+                f"events up to {head.pruned} of the journal of {self!r} are in snapshots only, "
+                f"expected event {position}; start again from the latest snapshot."
+            )
+            return PrunedError(msg)
+        msg = (
+            f"event {position} of the journal of {self!r} is missing: it was deleted by hand; "
+            "restore the database from a backup, or fit the guard again in another namespace."
+        )
+        return StateError(msg)
+
+
+def _insert_unless_there(session: Session, mapped: Any, **values: Any) -> bool:
+    """Insert a row; return False if another transaction has, meanwhile."""
+    try:
+        with session.begin_nested():
+            session.execute(insert(table_of(mapped)).values(**values))
+    except IntegrityError:
+        return False
+    return True
+
+
+def _count(result: Any) -> int:
+    return int(cast("CursorResult[Any]", result).rowcount)
+
+
+def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

@@ -1,0 +1,392 @@
+"""Snapshots: the whole of what a guard has learned, at one position of the journal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, delete, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from ragshield_core.database.namespaces import checked_namespace
+from ragshield_core.model.errors import PrunedError, StateError
+from ragshield_core.model.findings import printable
+from ragshield_core.sharing import arrays as named_arrays
+from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.events import raise_damaged, to_json
+from ragshield_core.sharing.tables import ChunkRow, SnapshotRow, table_of
+from ragshield_core.state import check_format
+
+T = TypeVar("T")
+
+# Complete ones that are kept, with all of the journal after them: one may be damaged.
+KEPT = 2
+# Bytes of a row, and about those of a transaction: others write between two of them.
+CHUNK = 2**23
+# Seconds after which one that is not complete, and is not being written to, is removed.
+GIVEN_UP = 600.0
+SHOWN = 60  # characters of a name
+FORMAT = 1
+
+
+class Write(Protocol):
+    """Runs work in a transaction of its own that writes, and returns what it returns."""
+
+    def __call__(self, work: Callable[[Session], T], /) -> T:
+        """Run it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A complete snapshot."""
+
+    id: str
+    position: int  # of the last event that it includes
+    made_at: float  # seconds since 1970, by the database's clock
+
+
+class _Part(NamedTuple):
+    """One array, or the values, in the rows of a snapshot."""
+
+    name: str | None  # None for the values
+    first: int  # number of its first row
+    sha256: Sequence[str]  # of every row
+
+
+class Snapshots:
+    """The snapshots of one namespace.
+
+    Parameters
+    ----------
+    namespace
+        Of a tenant, as the quarantine's.
+    chunk
+        Bytes of a row.
+    """
+
+    def __init__(self, namespace: str = "default", *, chunk: int = CHUNK) -> None:
+        self.namespace = checked_namespace(namespace)
+        self.chunk = chunk
+
+    def __repr__(self) -> str:
+        return f"Snapshots({printable(self.namespace, SHOWN)!r})"
+
+    def write(
+        self,
+        write: Write,
+        position: int,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        beside: Callable[[Session], object] = lambda _session: None,
+    ) -> Snapshot:
+        """Write a snapshot, in several short transactions; it is seen when it is complete.
+
+        Parameters
+        ----------
+        write
+            Runs work in a transaction of its own; others may write between two of them.
+        position
+            Of the last event that it includes.
+        values, arrays
+            As :class:`Event` has them. None may change meanwhile.
+        beside
+            What is written at the same moment as the snapshot is complete; if it raises, the
+            snapshot is not.
+
+        Raises
+        ------
+        TypeError
+            If something could only be pickled; nothing is written then.
+        StateError
+            If the snapshot was removed meanwhile, because nothing was added for too long.
+        """
+        content = to_json(values, "the values of a snapshot").encode()
+        for name, array in arrays.items():
+            named_arrays.check(name, np.asarray(array))
+        snapshot = uuid.uuid4().hex
+        row = {"id": snapshot, "namespace": self.namespace, "position": position}
+        write(lambda session: session.execute(insert(_SNAPSHOTS).values(touched=now(), **row)))
+        writer = _Writer(write, snapshot, self.chunk, partial(self._touch, snapshot=snapshot))
+        parts = []
+        with writer.part(None) as part:
+            part.write(content)
+        parts.append(part.done)
+        for name, array in arrays.items():
+            with writer.part(name) as part:
+                named_arrays.write_array(part, array)
+            parts.append(part.done)
+        writer.flush()
+        manifest = json.dumps({"format": FORMAT, "parts": parts})
+        checksum = self._checksum(snapshot, position, manifest)
+
+        def complete(session: Session) -> Snapshot:
+            beside(session)  # first: it may lock the journal
+            made_at = self._touch(session, snapshot, manifest=manifest, sha256=checksum)
+            return Snapshot(id=snapshot, position=position, made_at=made_at)
+
+        return write(complete)
+
+    def list(self, session: Session) -> tuple[Snapshot, ...]:
+        """Return the complete snapshots, the latest first."""
+        row = SnapshotRow
+        query = (
+            select(row.id, row.position, row.touched)
+            .where(row.namespace == self.namespace, row.manifest.is_not(None))
+            .order_by(row.position.desc(), row.touched.desc(), row.id)
+        )
+        return tuple(
+            Snapshot(id=number, position=position, made_at=made_at)
+            for number, position, made_at in session.execute(query)
+        )
+
+    def latest(self, session: Session) -> Snapshot | None:
+        """Return the complete snapshot that is furthest in the journal."""
+        return next(iter(self.list(session)), None)
+
+    def read(
+        self, session: Session, snapshot: Snapshot, *, only: str | tuple[str, ...] = ""
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the values and arrays of a snapshot.
+
+        Parameters
+        ----------
+        session
+            Of any transaction.
+        snapshot
+            One that is listed.
+        only
+            How the names of the arrays to be read begin, one way or several.
+
+        Raises
+        ------
+        PrunedError
+            If it was removed: there are later ones.
+        StateError
+            If it is damaged, names the part, or of another format. The one before may not be.
+        """
+        query = select(SnapshotRow.position, SnapshotRow.manifest, SnapshotRow.sha256).where(
+            self._is(snapshot.id)
+        )
+        row = session.execute(query).one_or_none()
+        if row is None or row.manifest is None:
+            raise self._removed(snapshot)
+        where = f"the snapshot at position {snapshot.position} of {self!r}"
+        if row.sha256 != self._checksum(snapshot.id, row.position, row.manifest):
+            raise_damaged(f"the list of parts of {where}")
+        manifest = json.loads(row.manifest)
+        check_format(manifest["format"], FORMAT, where)
+        values: dict[str, Any] = {}
+        arrays: dict[str, NDArray[Any]] = {}
+        parts = [_Part(*fields) for fields in manifest["parts"]]
+        for part in [one for one in parts if one.name is None or one.name.startswith(only)]:
+            source = _Reader(session, snapshot.id, part, where)
+            try:
+                if part.name is None:
+                    values = json.loads(source.read())
+                else:
+                    arrays[part.name] = named_arrays.read_array(source)
+            except _MissingError:
+                if session.execute(query).one_or_none() != row:
+                    raise self._removed(snapshot) from None
+                msg = f"{source.what} is missing; restore the database from a backup."
+                raise StateError(msg) from None
+            except StateError:
+                raise
+            except (ValueError, TypeError, EOFError, RecursionError) as error:
+                msg = (
+                    f"{source.what} cannot be read ({type(error).__name__}); restore the database."
+                )
+                raise StateError(msg) from error
+        return values, arrays
+
+    def prune(self, write: Write) -> int:
+        """Remove all but the last complete ones, and those that were never completed.
+
+        Parameters
+        ----------
+        write
+            As of :meth:`write`.
+
+        Returns
+        -------
+        int
+            How many.
+        """
+        removed = write(self._take_out)
+        for snapshot in removed:
+            # A few rows at a time: each may be of megabytes, and others wait meanwhile.
+            while write(partial(self._remove_some, snapshot=snapshot)):
+                pass
+        return len(removed)
+
+    def _take_out(self, session: Session) -> Sequence[str]:
+        """Return which are to be removed; from now on nobody sees them or writes to them."""
+        row = SnapshotRow
+        mine = row.namespace == self.namespace
+        kept = [snapshot.id for snapshot in self.list(session)[:KEPT]]
+        given_up = row.touched <= now() - GIVEN_UP
+        old = mine & row.id.not_in(kept) & or_(row.manifest.is_not(None), given_up)
+        ids = session.execute(select(row.id).where(old).with_for_update()).scalars().all()
+        gone = {"manifest": None, "touched": 0.0}
+        session.execute(update(_SNAPSHOTS).where(mine, row.id.in_(ids)).values(**gone))
+        return ids
+
+    def _is(self, snapshot: str) -> ColumnElement[bool]:
+        return (SnapshotRow.id == snapshot) & (SnapshotRow.namespace == self.namespace)
+
+    def _touch(self, session: Session, snapshot: str, **values: Any) -> float:
+        """Say that a snapshot is being written; return when."""
+        # What is taken out was touched at 0.
+        there = self._is(snapshot) & (SnapshotRow.touched > 0.0)
+        session.execute(update(_SNAPSHOTS).where(there).values(touched=now(), **values))
+        at = session.execute(select(SnapshotRow.touched).where(there)).scalar()
+        if at is None:
+            msg = (
+                "a snapshot was removed while it was written: nothing had been added for "
+                f"{GIVEN_UP:g} s; write it again."
+            )
+            raise StateError(msg)
+        return at
+
+    def _remove_some(self, session: Session, snapshot: str) -> bool:
+        """Remove some rows of what is taken out, or, after the last, itself; return False then."""
+        mine = ChunkRow.snapshot == snapshot
+        query = select(ChunkRow.number).where(mine).order_by(ChunkRow.number).limit(_DELETED)
+        numbers = session.execute(query).scalars().all()
+        session.execute(delete(_CHUNKS).where(mine, ChunkRow.number.in_(numbers)))
+        if not numbers:
+            session.execute(delete(_SNAPSHOTS).where(self._is(snapshot)))
+        return bool(numbers)
+
+    def _checksum(self, snapshot: str, position: int, manifest: str) -> str:
+        whole = json.dumps([self.namespace, snapshot, position, manifest])
+        return hashlib.sha256(whole.encode()).hexdigest()
+
+    def _removed(self, snapshot: Snapshot) -> PrunedError:
+        msg = (
+            f"the snapshot at position {snapshot.position} of {self!r} was removed, because there "
+            "are later ones; read the latest."
+        )
+        return PrunedError(msg)
+
+
+_SNAPSHOTS = table_of(SnapshotRow)
+_CHUNKS = table_of(ChunkRow)
+# Rows that are deleted at once.
+_DELETED = 16
+
+
+class _Writer:
+    """Rows of a snapshot, about as many in a transaction as make a chunk."""
+
+    def __init__(
+        self, write: Write, snapshot: str, chunk: int, touch: Callable[[Session], object]
+    ) -> None:
+        self.chunk = chunk
+        self._touch = touch
+        self.number = 0
+        self._write = write
+        self._snapshot = snapshot
+        self._rows: list[dict[str, Any]] = []
+        self._size = 0
+
+    @contextmanager
+    def part(self, name: str | None) -> Iterator[_PartWriter]:
+        """Yield what takes the bytes of a part."""
+        part = _PartWriter(self, name)
+        yield part
+        part.flush()
+
+    def add(self, data: bytes) -> None:
+        """Take a row."""
+        self._rows.append({"snapshot": self._snapshot, "number": self.number, "data": data})
+        self.number += 1
+        self._size += len(data)
+        if self._size >= self.chunk:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+
+        def work(session: Session) -> None:
+            self._touch(session)
+            session.execute(insert(_CHUNKS), self._rows)
+
+        if self._rows:
+            self._write(work)
+        self._rows, self._size = [], 0
+
+
+class _PartWriter:
+    """A part on its way into rows."""
+
+    def __init__(self, writer: _Writer, name: str | None) -> None:
+        self._writer = writer
+        self._buffer = bytearray()
+        self._sha256: list[str] = []
+        self.done = _Part(name, writer.number, self._sha256)
+
+    def write(self, data: bytes, /) -> None:
+        """Take bytes."""
+        self._buffer += data
+        while len(self._buffer) >= self._writer.chunk:
+            self._add(bytes(self._buffer[: self._writer.chunk]))
+            del self._buffer[: self._writer.chunk]
+
+    def flush(self) -> None:
+        """Write what remains."""
+        if self._buffer:
+            self._add(bytes(self._buffer))
+            self._buffer.clear()
+
+    def _add(self, data: bytes) -> None:
+        self._sha256.append(hashlib.sha256(data).hexdigest())
+        self._writer.add(data)
+
+
+class _MissingError(Exception):
+    """A row is not there."""
+
+
+class _Reader:
+    """The bytes of a part, a row at a time."""
+
+    def __init__(self, session: Session, snapshot: str, part: _Part, where: str) -> None:
+        self._session = session
+        self._snapshot = snapshot
+        self._rows = iter(enumerate(part.sha256, part.first))
+        self._row = memoryview(b"")
+        name = "the values" if part.name is None else f"array {printable(part.name, SHOWN)!r}"
+        self.what = f"{name} of {where}"
+
+    def read(self, size: int | None = None, /) -> bytes:
+        """Return at most so many bytes; none at the end."""
+        if size is None:
+            return b"".join(iter(lambda: self.read(CHUNK), b""))
+        if not self._row:
+            self._row = memoryview(self._next())
+        data, self._row = self._row[:size], self._row[size:]
+        return bytes(data)
+
+    def _next(self) -> bytes:
+        """Return the next row, b"" after the last."""
+        number, expected = next(self._rows, (None, None))
+        if number is None:
+            return b""
+        query = select(ChunkRow.data).where(
+            ChunkRow.snapshot == self._snapshot, ChunkRow.number == number
+        )
+        data: bytes | None = self._session.execute(query).scalar()
+        if data is None:
+            raise _MissingError
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise_damaged(self.what)
+        return data

@@ -1,0 +1,232 @@
+"""How a guard stands among processes, and how one that is in a database stands, asked from outside.
+
+From outside nothing is written and no detector is needed: the latest snapshot says how the guard
+stood, and the journal behind it what was learned and held since.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, inspect, make_url, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.calibration.arrivals import Arrivals
+from ragshield_core.calibration.clean_sample import first_size
+from ragshield_core.calibration.questions import Question
+from ragshield_core.calibration.recalibration import REFRESH_AFTER
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.recorder import Standing
+from ragshield_core.learning.status import DetectorStanding, Status
+from ragshield_core.model.errors import PrunedError, StateError
+from ragshield_core.model.findings import printable
+from ragshield_core.model.policy import Policy
+from ragshield_core.quarantine import Status as Verdict
+from ragshield_core.quarantine.tables import HeldRow
+from ragshield_core.screening.revisions import SAVED, known_ids
+from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
+from ragshield_core.sharing.snapshots import Snapshots
+from ragshield_core.sharing.tables import HeadRow
+from ragshield_core.state import part_of
+
+# Events after which thresholds may be others.
+CALIBRATING = (str(Change.REPLACED),)
+ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
+
+
+def standing(
+    session: Session, journal: Journal, snapshots: Snapshots, position: int, url: str
+) -> Standing:
+    """Return how a process stands that has read the journal up to a position."""
+    latest = snapshots.latest(session)
+    calibrated = journal.latest_of(session, CALIBRATING)
+    return Standing(
+        position=position,
+        behind=journal.head(session).position - position,
+        writers=journal.intending(session),
+        calibrated_on=None if calibrated is None else _time(calibrated),
+        snapshot=None if latest is None else (latest.position, _time(latest.made_at)),
+        database=make_url(url).render_as_string(hide_password=True),
+        namespace=journal.namespace,
+    )
+
+
+def namespaces(session: Session) -> list[str]:
+    """Return the namespaces of a database that have a guard."""
+    if not inspect(session.connection()).has_table(HeadRow.__tablename__):
+        return []
+    return list(session.scalars(select(HeadRow.namespace).order_by(HeadRow.namespace)))
+
+
+def status_of(
+    session: Session, url: str, namespace: str, *, lease: float = DEFAULT_LEASE
+) -> Status:
+    """Return how the guard of a namespace stands.
+
+    Parameters
+    ----------
+    session
+        That need not be able to write.
+    url
+        Of its database.
+    namespace
+        Of the guard.
+    lease
+        As of :meth:`ragshield_core.Guard.open`.
+
+    Raises
+    ------
+    StateError
+        If there is no guard, or none of its snapshots can be read.
+    """
+    journal, snapshots = Journal(namespace, lease=lease), Snapshots(namespace)
+    state, position, snapshot = _state_of(session, url, journal, snapshots)
+    held = select(func.count()).where(
+        HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
+    )
+    return state.status(
+        standing(session, journal, snapshots, position, url),
+        snapshot,
+        int(session.scalar(held) or 0),
+    )
+
+
+def questions_of(session: Session, url: str, namespace: str) -> tuple[Question, ...]:
+    """Return the sources that a person has to decide on; quicker than :func:`status_of`.
+
+    Parameters
+    ----------
+    session, url, namespace
+        As of :func:`status_of`.
+
+    Raises
+    ------
+    StateError
+        If there is no guard, or none of its snapshots can be read.
+    """
+    state, _, _ = _state_of(session, url, Journal(namespace), Snapshots(namespace), known=False)
+    return state.arrivals.questions(state.policy.quarantine_at)
+
+
+def _state_of(
+    session: Session, url: str, journal: Journal, snapshots: Snapshots, *, known: bool = True
+) -> tuple[_State, int, int]:
+    """Return how a guard stands, and the positions up to which it and its snapshot go."""
+    namespace = journal.namespace
+    found = snapshots.list(session) if namespace in namespaces(session) else ()
+    if not found:
+        msg = (
+            f"there is no guard in namespace {printable(namespace, 60)!r} of "
+            f"{make_url(url).render_as_string(hide_password=True)!r}, expected one that "
+            "Guard.open(url, namespace) has made."
+        )
+        raise StateError(msg)
+    only = (ARRIVALS, SAVED) if known else (ARRIVALS,)
+    for snapshot in found:
+        try:
+            state = _State(*snapshots.read(session, snapshot, only=only), known=known)
+            return state, state.read_on(session, journal, snapshot.position), snapshot.position
+        except (StateError, PrunedError):  # damaged, or removed since
+            if snapshot is found[-1]:
+                raise
+    raise AssertionError  # pragma: no cover - there is one
+
+
+class _State:
+    """What a snapshot says of a guard, and what came since, as far as that needs no detector."""
+
+    def __init__(
+        self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, known: bool = True
+    ) -> None:
+        self.values = values
+        self.known = set(known_ids(arrays)) if known else set[str]()
+        self.calibrated = bool(values["calibrated"])
+        self.calibrated_at = int(values["calibrated_at"])
+        self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, ARRIVALS))
+
+    def read_on(self, session: Session, journal: Journal, position: int) -> int:
+        """Take note of all that came after a position; return that of the last."""
+        head = journal.head(session).position
+        while position < head:
+            for record in journal.since(session, position):
+                self.apply(Event.from_parts(record.event.values, record.event.arrays))
+                position = record.position
+        return position
+
+    def apply(self, event: Event) -> None:
+        """Take note of what came after the snapshot."""
+        ids = () if event.entries is None else event.entries.ids
+        match event.change:
+            case Change.LEARNED:
+                self.known.update(ids)
+            case Change.FORGOTTEN | Change.RECALLED:
+                self.known.difference_update(ids)
+        if event.change is Change.RECALLED and event.entries is not None:
+            self.arrivals.recalled(event.entries, event.accused)
+        if event.counted is not None and self.calibrated:
+            self.arrivals.count(event.counted, {}, {})
+            for name, scores in event.counted.scores.items():
+                self.arrivals.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(scores)))
+
+    @property
+    def policy(self) -> Policy:
+        """Thresholds and actions."""
+        return Policy.model_validate(self.values["policy"])
+
+    @property
+    def next_at(self) -> int | None:
+        """Size of the knowledge base at which thresholds are taken next."""
+        if not self.calibrated and self.values["collecting"]:
+            return first_size(self.policy.quarantine_at)
+        if not self.calibrated or "sample" not in self.values:
+            return None
+        size = self.calibrated_at
+        return size + math.ceil(size * REFRESH_AFTER - 1e-9)
+
+    def status(self, standing: Standing, as_of: int, held: int) -> Status:
+        """Return all of it."""
+        sample = self.values.get("sample", {})
+        arrivals = self.arrivals
+        force = self.values["standing"]
+        why_not = dict(force) | dict(self.values["left_out"])
+        return Status(
+            n_known=len(self.known),
+            calibrated=self.calibrated,
+            calibrated_at=self.calibrated_at if self.calibrated else None,
+            calibrated_on=standing.calibrated_on if self.calibrated else None,
+            next_at=self.next_at,
+            n_sample=sum(len(sample[part]["ids"]) for part in ("inside", "outside") if sample),
+            vetted=bool(sample.get("vetted")),
+            rate=self.policy.quarantine_at,
+            wanted_rate=self.values["wanted_rate"],
+            spent=arrivals.of(),
+            by_detector={name: arrivals.of(name) for name in force},
+            by_source=arrivals.of_sources(arrivals.sources),
+            shifts=tuple(arrivals.shifts()),
+            questions=arrivals.questions(self.policy.quarantine_at),
+            decided=arrivals.decided(self.policy.quarantine_at),
+            spread=arrivals.spread(),
+            detectors=tuple(
+                DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
+                for name, why in why_not.items()
+            ),
+            held=held,
+            position=standing.position,
+            pending=sum(one.n_events for one in standing.writers),
+            writers=standing.writers,
+            database=standing.database,
+            namespace=standing.namespace,
+            snapshot=standing.snapshot,
+            as_of=as_of,
+            neighbors=str(self.values["neighbors"]),
+            doubted=dict(self.values["doubted"]),
+        )
+
+
+def _time(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)

@@ -1,0 +1,421 @@
+"""Operations that guarded stores and indexes of both frameworks share: release, recall, scan."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ragshield_core.model.arguments import expect_ids
+from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
+from ragshield_core.store.steps import Step, Steps, adone, asynchronous, done, synchronous
+
+if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
+    from ragshield_core.model.entries import Batch
+    from ragshield_core.model.findings import Decision
+    from ragshield_core.quarantine import HeldEntry, Quarantine
+    from ragshield_core.store.keeper import Keeper
+    from ragshield_core.tools.audit import ScanReport
+
+T = TypeVar("T")
+
+
+class AnswersSources:
+    """Answers to the questions that a guard asks about sources."""
+
+    @property
+    @abstractmethod
+    def guard(self) -> Guard:
+        """The guard."""
+
+    @abstractmethod
+    def release(self, *args: Any, **kwargs: Any) -> tuple[HeldEntry, ...]:
+        """Put held entries back."""
+
+    def adopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
+    ) -> tuple[HeldEntry, ...]:
+        """Take thresholds for a source that a person has found to be good; release what comes free.
+
+        The most suspicious share of its entries, as large as the accepted rate, stays held. Later
+        entries of the source are judged by the same thresholds.
+
+        Parameters
+        ----------
+        source
+            Its name, as ``guard.questions()`` has it; ``None`` for entries that name none.
+        by, note, **how
+            As of :meth:`release`.
+
+        Returns
+        -------
+        tuple[HeldEntry, ...]
+            The released entries; empty if nothing comes free.
+
+        Raises
+        ------
+        ValueError
+            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
+            thresholds are taken, and a second call releases.
+        """
+        free = self.guard.adopt_source(source, by=by)
+        return self.release(free, by=by, note=note, **how) if free else ()
+
+    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
+        """Close the question about a source: it is an attack, or not wanted here.
+
+        Its entries stay held, and later ones are judged as before. The question is asked again once
+        twice as many are held.
+
+        Parameters
+        ----------
+        source, by
+            As of :meth:`adopt_source`.
+        """
+        self.guard.keep_holding(source, by=by)
+
+
+class Guarded(AnswersSources):
+    """Release, recall, audit and the like, of documents or nodes, here called entries.
+
+    A store or index has a keeper, which does the work step by step; every method has an async twin.
+    """
+
+    _keeper: Keeper[Any]
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self._keeper.guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held entries are."""
+        return self.guard.quarantine
+
+    def standing(self, ids: Sequence[str]) -> Batch:
+        """Return entries as the store has them; missing ones are left out.
+
+        Hidden entries are among them: reviewers read what is held.
+        """
+        expect_ids(ids)
+        return self._run(self._keeper.stored(ids)).entries
+
+    @synchronous
+    def release(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        embed_model: Any = None,
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put held entries back, under their own ids and with their stored vectors.
+
+        Entries that were released elsewhere (``ragshield quarantine release`` writes to no store)
+        are put back as well. A document of which nothing is held any more replaces what stayed of
+        the version before.
+
+        Parameters
+        ----------
+        ids
+            Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
+            They replace what is live under the same ids.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+        embed_model
+            For entries that were held without a vector. An index, and LangChain's stores, have
+            their own.
+
+        Raises
+        ------
+        ragshield_core.model.errors.QuarantineError
+            If one of them is not held, needs a vector, or cannot be kept by the store; nothing is
+            released then, as with the following.
+        ragshield_core.model.errors.InvalidBatchError
+            If vectors are of another dimension than the store's.
+        ValueError
+            If an entry was held without a vector, and there is no embedding model.
+        """
+        expect_ids(ids)
+        embed = self._embedder(embed_model)
+        return (yield from self._changing(self._keeper.release(ids, by, note, embed)))
+
+    arelease = asynchronous(release)
+
+    async def aadopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`adopt_source` does, off the event loop."""
+        free = await self._in_thread(partial(self.guard.adopt_source, source, by=by))
+        return await self.arelease(free, by=by, note=note, **how) if free else ()
+
+    @synchronous
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put back entries that texts of another lineage have replaced.
+
+        Parameters
+        ----------
+        ids
+            Of replaced entries, see ``quarantine.list("replaced")``, or, in LlamaIndex, of
+            documents: all nodes of the version that was replaced last. What took their place, under
+            the same ids or as parts of another lineage of the same document, goes into quarantine,
+            as by :meth:`recall`.
+        by, note
+            As of :meth:`release`.
+
+        Raises
+        ------
+        ragshield_core.model.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        expect_ids(ids)
+        restored = yield self._in_turn(self._keeper.restore(ids, by, note))
+        self._note_restored(restored)
+        return restored  # type: ignore[no-any-return]
+
+    arestore = asynchronous(restore)
+
+    @synchronous
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> Steps[tuple[str, ...]]:
+        """Take entries out and into quarantine; :meth:`release` puts them back.
+
+        They are held as they are stored, durably before they are deleted; where the store inside
+        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
+
+        Parameters
+        ----------
+        ids
+            Of stored entries; those that are not there are ignored.
+        decisions
+            Why, one per id. Entries that a person has released before then stay; without decisions
+            they leave as well, since a person decides again.
+        by, note
+            Who decided, and why, where no decisions are given; kept in the quarantine.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left.
+
+        Raises
+        ------
+        ragshield_core.model.errors.InvalidBatchError
+            If a node's metadata holds a label or lineage that is no scalar; names it, and nothing
+            left.
+        ValueError
+            If there are decisions, but not one per id.
+
+        Notes
+        -----
+        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
+        document is hidden, and not deleted, so that nothing of it gets lost.
+        """
+        expect_ids(ids)
+        return (yield from self._changing(self._keeper.recall(ids, decisions, by, note)))
+
+    arecall = asynchronous(recall)
+
+    @synchronous
+    def purge(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> Steps[int]:
+        """Delete held entries for good; what is live under the same ids stays.
+
+        Parameters
+        ----------
+        ids
+            Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
+            Others are ignored.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Returns
+        -------
+        int
+            How many revisions were deleted.
+
+        Raises
+        ------
+        NotImplementedError
+            If one of them is still in the store inside, hidden, and that cannot delete.
+        """
+        expect_ids(ids)
+        return (yield from self._changing(self._keeper.purge(ids, by, note)))
+
+    apurge = asynchronous(purge)
+
+    @synchronous
+    def recover(self) -> Steps[int]:
+        """Settle what workers have begun and cannot end any more; every write begins with it.
+
+        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
+        worker was about when it crashed is finished or undone, as far as the store inside says.
+
+        Returns
+        -------
+        int
+            How many events of the journal were settled; 0 where nothing is shared.
+        """
+        settled: int = yield self._off_loop(self._keeper.run_recovery)
+        return settled
+
+    arecover = asynchronous(recover)
+
+    @synchronous
+    def rescreen(self) -> Steps[int]:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many entries are screened now.
+        """
+        screened: int = yield self._in_turn(self._keeper.rescreen())
+        return screened
+
+    arescreen = asynchronous(rescreen)
+
+    @synchronous
+    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Steps[Reconciliation]:
+        """Compare all that is stored with what the guard knows, and mend what is asked for.
+
+        They differ after writes past the guard, a restored backup, or the loss of a store. Every
+        entry is read, part by part; nothing changes unless it is asked for.
+
+        Parameters
+        ----------
+        adopt
+            Entries that the guard screens, as if they were written now, and learns: True for all
+            that it does not know or knows otherwise, or ids of some. Suspicious ones are held.
+        forget
+            Entries that the guard forgets: True for all that the store lacks, or ids of some.
+
+        Returns
+        -------
+        Reconciliation
+            Ids of what differed before, and of what was done.
+
+        Raises
+        ------
+        NotImplementedError
+            If the store inside cannot name its entries.
+        """
+        return (yield from self._changing(reconciled(self._keeper, adopt=adopt, forget=forget)))
+
+    areconcile = asynchronous(reconcile)
+
+    def refresh_quarantine(self) -> None:
+        """Ask the quarantine what is held.
+
+        Only needed where another process, or a person, directly in the quarantine, holds or judges
+        entries that stay in the store inside. What is held here is known at once; with a guard that
+        was opened on a database, every read looks.
+        """
+        self._keeper.refresh()
+
+    @synchronous
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        remove: bool = True,
+        seed: int = 0,
+    ) -> Steps[ScanReport]:
+        """Audit all that is stored, each entry judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.tools.audit.scan`.
+        quarantine
+            Whether findings are held, durably before they are deleted; :meth:`release` puts them
+            back. By default nothing changes.
+        remove
+            Whether held findings are deleted from the store inside. Where they are not, reads hide
+            them all the same, but others that use the store inside see them.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
+            released them before or they changed meanwhile, are admitted with a note.
+        """
+        report: ScanReport = yield self._off_loop(partial(self._keeper.scan, fpr, clean_ids, seed))
+        if quarantine and report.found:
+            report = yield from self._changing(self._keeper.take_out(report, remove=remove))
+        return report
+
+    ascan = asynchronous(scan)
+
+    # How operations are done: what differs by framework
+
+    def _ready(self) -> None:
+        """Do what has to be done before the store inside is used."""
+
+    def _embedder(self, model: Any) -> Any:
+        """Return what gives entries vectors that were held without."""
+        return model
+
+    def _record(self) -> None:
+        """Note what is stored now, where that is not the store's own business."""
+
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:  # noqa: ARG002 - for an index
+        """Note that documents are as they were."""
+        self._record()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    async def _arun(self, steps: Steps[T]) -> T:
+        return await self._keeper.arun(steps)
+
+    def _run(self, steps: Steps[T]) -> T:
+        self._ready()
+        return self._keeper.run(steps)
+
+    def _off_loop(self, work: Callable[[], Any]) -> Step:
+        """Return work of our own as a step."""
+
+        def there() -> Any:
+            self._ready()
+            return work()
+
+        return Step(there, partial(self._in_thread, there))
+
+    def _in_turn(self, steps: Steps[Any]) -> Step:
+        """Return an operation as a step, done when no other is being done."""
+        return Step(partial(self._run, steps), partial(self._arun, steps))
+
+    def _changing(self, steps: Steps[T]) -> Steps[T]:
+        """Do an operation in its turn, and note what is stored then."""
+        answer: T = yield self._in_turn(steps)
+        self._record()
+        return answer
+
+    def _change(self, steps: Steps[T]) -> T:
+        return done(self._changing(steps))
+
+    async def _achange(self, steps: Steps[T]) -> T:
+        return await adone(self._changing(steps))

@@ -1,0 +1,71 @@
+"""Judge again when another process has learned something meanwhile.
+
+For steps of pipelines, which write no store, and for keepers of stores.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from ragshield_core.guard import Guard
+from ragshield_core.model.errors import OvertakenError
+from ragshield_core.model.findings import Report
+from ragshield_core.store.steps import Steps, done, own
+
+T = TypeVar("T")
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# How often a batch is screened, if others are faster each time, before they are asked to wait.
+TRIES = 3
+
+
+def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
+    """Do an attempt, and again where another process was faster.
+
+    Parameters
+    ----------
+    guard
+        Of this process; if others are faster again and again, it asks them to wait.
+    attempt
+        Takes effect by :meth:`ragshield_core.Guard.together`, as a whole or not at all.
+    """
+    try:
+        for tries in itertools.count(1):
+            if tries > TRIES:
+                yield own(guard.take_turn)
+            try:
+                return (yield from attempt())
+            except OvertakenError:
+                logger.info("another process was faster: a batch is screened again")
+    finally:
+        guard.give_up_turn()
+    raise AssertionError  # pragma: no cover - the loop has no end
+
+
+def judged(
+    guard: Guard, screen: Callable[[], Report], decide: Callable[[Report], Report]
+) -> Report:
+    """Return what was decided, on the strength of all that any process had learned by then.
+
+    Parameters
+    ----------
+    guard
+        Of this process.
+    screen
+        Screens the entries; again, where another process was faster.
+    decide
+        Holds what is suspicious, and learns the rest where nobody else does. It takes effect as a
+        whole when it returns; see :meth:`ragshield_core.Guard.together`.
+    """
+
+    def attempt() -> Steps[Report]:
+        report: Report = yield own(screen)
+        decided: Report = yield own(guard.together, partial(decide, report), at=report.position)
+        return guard.with_spent(decided) if guard.shared else decided
+
+    return done(undisturbed(guard, attempt))

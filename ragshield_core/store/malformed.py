@@ -1,0 +1,495 @@
+"""Entries that cannot be judged as they came: each bears the consequences alone.
+
+One whose vector, label, lineage or metadata cannot be used is held, with the reason, as far as the
+quarantine can keep it. One that has no usable id or text cannot be held either: it is refused by
+name, once the others are dealt with. Whoever writes such an entry cannot stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.guard import Guard
+from ragshield_core.model.entries import Batch, unfit
+from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.findings import Decision, Report, Verdict, printable
+from ragshield_core.quarantine import unkeepable
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# One vector per entry; None where there is none.
+Vectors = NDArray[Any] | Sequence[Any]
+
+UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Entries as an adapter reads them, with what it could not read."""
+
+    ids: Sequence[Any]
+    texts: Sequence[Any]
+    vectors: Vectors | None  # None for entries that need none
+    labels: Sequence[str | None]
+    lineages: Sequence[str | None]
+    metadatas: Sequence[Mapping[str, Any]]
+    contexts: Sequence[str | None]
+    reasons: Mapping[int, str] = field(default_factory=dict)  # by row, why it is malformed
+    refused: Mapping[int, str] = field(
+        default_factory=dict
+    )  # by row, why nothing of it can be kept
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return the columns of entries that are well-formed."""
+        return cls(
+            ids=batch.ids,
+            texts=batch.texts,
+            vectors=batch.vectors,
+            labels=batch.labels,
+            lineages=batch.lineages,
+            metadatas=batch.metadatas,
+            contexts=batch.contexts,
+        )
+
+    def batch(self) -> Batch:
+        """Return the entries, none of which may be malformed."""
+        return Batch.of(
+            ids=self.ids,
+            texts=self.texts,
+            embeddings=self.vectors,
+            labels=self.labels,
+            lineages=self.lineages,
+            metadatas=self.metadatas,
+            contexts=self.contexts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """Entries of one write, the malformed ones told from the others.
+
+    Attributes
+    ----------
+    rows
+        Of the input, which are in ``batch``, in that order.
+    batch
+        Malformed entries are in it as far as they can be kept. A vector that cannot be used has a
+        stand-in there, which is never stored, learned or held.
+    reasons
+        Why entries are malformed, by row of the batch.
+    bare
+        Rows of those that are held without a vector.
+    refused
+        Why entries can be neither stored nor held, by row of the input.
+    unfit
+        Rows of those that the store cannot keep, whatever people say.
+    settled
+        Decisions on those that are held already, by row of the batch: they are not judged again.
+    """
+
+    rows: tuple[int, ...]
+    batch: Batch
+    reasons: Mapping[int, str]
+    bare: frozenset[int]
+    refused: Mapping[int, str]
+    unfit: frozenset[int] = frozenset()
+    settled: Mapping[int, Decision] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return entries none of which is malformed."""
+        rows, none = tuple(range(len(batch))), frozenset[int]()
+        return cls(rows=rows, batch=batch, reasons={}, bare=none, refused={})
+
+    @property
+    def whole(self) -> Batch:
+        """The entries that are to be judged."""
+        return self.batch.take(self._open) if self.reasons or self.settled else self.batch
+
+    @property
+    def _open(self) -> list[int]:
+        """Rows of the entries that are to be judged."""
+        rows = range(len(self.batch))
+        return [row for row in rows if row not in self.reasons and row not in self.settled]
+
+    def but(self, settled: Mapping[int, Decision]) -> Sifted:
+        """Return the same, with decisions on entries that are held already."""
+        left = {row: one for row, one in settled.items() if row not in self.reasons}
+        return replace(self, settled=left) if left else self
+
+    def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
+        """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
+
+        Parameters
+        ----------
+        report
+            Of :attr:`whole`.
+        look
+            Changes decisions on some entries because of others.
+        """
+        suspects = {row: one for row, one in self.settled.items() if one.findings}
+        if not suspects:
+            return look(report)
+        rows = self._open
+        places = {row: n for n, row in enumerate(sorted({*rows, *suspects}))}
+        mine = [places[row] for row in rows]
+        among = spread(report, self.batch.take(list(places)), mine)
+        also = {places[row]: one for row, one in suspects.items()}
+        return taken(look(replace(among, remarkable={**among.remarkable, **also})), mine)
+
+    def admitted(self, report: Report) -> Batch:
+        """Return the entries that a report of all of them admits."""
+        return self.batch if report.admitted.all() else self.batch.take(report.admitted)
+
+    def without(self, unfit: Mapping[int, str]) -> Sifted:
+        """Return the same with further malformed entries, by row of the batch: of a store, say."""
+        if not unfit:
+            return self
+        reasons = {
+            row: "; ".join(filter(None, (self.reasons.get(row), unfit.get(row))))
+            for row in sorted({*self.reasons, *unfit})
+        }
+        return replace(self, reasons=reasons, unfit=frozenset(unfit))
+
+    def check(self, guard: Guard) -> None:
+        """Refuse all, before anything is written or held, if the policy raises rather than holds.
+
+        Raises
+        ------
+        MalformedEntriesError
+            Names every malformed entry.
+        """
+        if guard.policy.on_detect == "raise" and (self.reasons or self.refused):
+            of_input = {self.rows[row]: reason for row, reason in self.reasons.items()}
+            of_input |= dict(self.refused)
+            named = {row: f"{self._name(row)}{reason}" for row, reason in of_input.items()}
+            raise MalformedEntriesError(named, written=False)
+
+    def _name(self, row: int) -> str:
+        names = dict(zip(self.rows, self.batch.ids, strict=True))
+        return f"{_named(names[row])}: " if row in names else ""
+
+    def hold(self, report: Report, guard: Guard) -> Report:
+        """Hold the malformed entries, durably; return the report with them in it.
+
+        Parameters
+        ----------
+        report
+            Of :attr:`whole`, after its suspicious entries were held.
+        guard
+            Of the report.
+
+        Returns
+        -------
+        Report
+            Of :attr:`batch`. One that a person has released before is admitted, if the store can
+            keep it.
+        """
+        if not self.reasons:
+            return self._with_settled(report) if self.settled else report
+        released: dict[str, str] = {}
+        for rows in (
+            [row for row in self.reasons if row not in self.bare],
+            [row for row in self.reasons if row in self.bare],
+        ):
+            if rows:
+                some = self.batch.take(rows)
+                some = some if rows[0] not in self.bare else _without_vectors(some)
+                decisions = [self._decision(row) for row in rows]
+                released |= guard.quarantine.hold(some, decisions)
+        if len(self.reasons) == len(self.batch):
+            # Perhaps a mistake of whoever calls, such as a key that holds lists everywhere.
+            first = min(self.reasons)
+            msg = (
+                f"none of the {len(self.batch)} entries of this write can be judged as they came: "
+                f"they are held. The first, {_named(self.batch.ids[first])}: {self.reasons[first]}"
+            )
+            warnings.warn(msg, MalformedEntriesWarning, stacklevel=2)
+        logger.warning(
+            "%d of %d entries, such as %r, cannot be judged as they came: they are held",
+            *(len(self.reasons) - len(released), len(self.batch)),
+            printable(self.batch.ids[min(self.reasons)], 80),
+        )
+        report = self._with_settled(report)
+        remarkable = dict(report.remarkable)
+        for row in self.reasons:
+            decision = self._decision(row)
+            if decision.entry_id in released:
+                verdict = Verdict.QUARANTINE if row in self.unfit else Verdict.ADMIT
+                note = f"{decision.note}; {released[decision.entry_id]}"
+                decision = replace(decision, verdict=verdict, note=note)
+            remarkable[row] = decision
+        return replace(report, remarkable=remarkable)
+
+    def _with_settled(self, report: Report) -> Report:
+        """Return a report of :attr:`whole` as one of the batch, with what was decided before."""
+        report = spread(report, self.batch, self._open)
+        return replace(report, remarkable={**report.remarkable, **self.settled})
+
+    def _decision(self, row: int) -> Decision:
+        note = f"not judged: {self.reasons[row]}"
+        return Decision(entry_id=self.batch.ids[row], verdict=Verdict.QUARANTINE, note=note)
+
+
+def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
+    """Return a report as one of a larger batch, of which it judges some rows."""
+    scores = {}
+    for name, column in report.scores.items():
+        scores[name] = np.full(len(batch), np.nan)
+        scores[name][list(rows)] = column
+    remarkable = {rows[row]: decision for row, decision in report.remarkable.items()}
+    return replace(report, batch=batch, remarkable=remarkable, scores=scores)
+
+
+def taken(report: Report, rows: Sequence[int]) -> Report:
+    """Return what a report says of some rows of its batch, in their order."""
+    decisions = report.remarkable
+    return replace(
+        report,
+        batch=report.batch.take(list(rows)),
+        remarkable={n: decisions[row] for n, row in enumerate(rows) if row in decisions},
+        scores={name: scores[list(rows)] for name, scores in report.scores.items()},
+    )
+
+
+def sift(columns: Columns, guard: Guard) -> Sifted:
+    """Tell malformed entries from the others.
+
+    Parameters
+    ----------
+    columns
+        One item per entry in each.
+    guard
+        Knows the dimension of vectors, and what people have released.
+
+    Notes
+    -----
+    Where all vectors are of another dimension than those of the knowledge base, all entries are
+    refused: they are of another model, and that is no matter of single entries.
+    """
+    refused = {**columns.refused, **unusable(columns.ids, columns.texts)}
+    rows = [row for row in range(len(columns.ids)) if row not in refused]
+    reasons = {n: [columns.reasons[row]] for n, row in enumerate(rows) if row in columns.reasons}
+    matrix, odd = np.empty((len(rows), 0), dtype=np.float32), dict[int, str]()
+    if columns.vectors is not None:
+        matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.dim)
+    labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
+    lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
+    batch = Batch.of(
+        ids=[columns.ids[row] for row in rows],
+        texts=[columns.texts[row] for row in rows],
+        embeddings=matrix,
+        labels=labels,
+        lineages=lineages,
+        metadatas=[columns.metadatas[row] for row in rows],
+        contexts=[columns.contexts[row] for row in rows],
+    )
+    odd_metadatas = unkeepable(batch)
+    for found in (odd, odd_labels, odd_lineages, odd_metadatas):
+        for n, reason in found.items():
+            reasons.setdefault(n, []).append(reason)
+    why = {n: "; ".join(listed) for n, listed in reasons.items()}
+    if odd_metadatas:
+        batch = keepable(batch).entries
+    alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
+    # What was released is, or will be, in the store with a vector that can be used.
+    bare = sorted(odd)
+    asked = bool(bare) and guard.quarantine.exists()
+    released = guard.quarantine.released_among(batch.take(bare)) if asked else {}
+    gone = {
+        n: f"{printable(batch.ids[n], 80)!r}: {why[n]}; {released[batch.ids[n]]}"
+        for n in bare
+        if batch.ids[n] in released
+    }
+    gone |= {n: f"{_named(batch.ids[n])}: {why[n]}" for n in alien - gone.keys()}
+    left = [n for n in range(len(rows)) if n not in gone]
+    return Sifted(
+        rows=tuple(rows[n] for n in left),
+        batch=batch.take(left) if gone else batch,
+        reasons={position: why[n] for position, n in enumerate(left) if n in why},
+        bare=frozenset(position for position, n in enumerate(left) if n in odd),
+        refused=refused | {rows[n]: reason for n, reason in gone.items()},
+    )
+
+
+def _of_another_model(
+    columns: Columns, rows: Sequence[int], odd: Mapping[int, str], dim: int | None
+) -> bool:
+    """Return whether none of the vectors fits to those of the knowledge base, and some are good."""
+    if columns.vectors is None or dim is None or len(odd) < len(rows):
+        return False
+    return any(not isinstance(_vector(columns.vectors[row]), str) for row in rows)
+
+
+def _claims(name: str, given: Sequence[str | None]) -> tuple[list[str | None], dict[int, str]]:
+    """Return labels or lineages without those that a database cannot keep, and which they were."""
+    if not unfit("".join(filter(None, given))):  # nearly always
+        return list(given), {}
+    odd = {
+        row: f"its {name} {UNSTORABLE}"
+        for row, claim in enumerate(given)
+        if claim is not None and unfit(claim)
+    }
+    return [None if row in odd else claim for row, claim in enumerate(given)], odd
+
+
+def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
+    """Return the rows of entries that can be neither stored nor held, each with the reason.
+
+    Of several entries under one id, the first is meant.
+
+    Examples
+    --------
+    >>> unusable(["a", ""], ["text", "text"])
+    {1: "its id is '', expected a non-empty str"}
+    """
+    if _all_usable(ids, texts):
+        return {}
+    reasons = {}
+    seen: set[str] = set()
+    for row, (entry_id, text) in enumerate(zip(ids, texts, strict=True)):
+        if not isinstance(entry_id, str):
+            reasons[row] = f"its id is of type {type(entry_id).__name__}, expected a str"
+        elif not entry_id:
+            reasons[row] = "its id is '', expected a non-empty str"
+        elif unfit(entry_id):
+            reasons[row] = f"its id {printable(ascii(entry_id), 80)} {UNSTORABLE}"
+        elif not isinstance(text, str):
+            kind = type(text).__name__
+            reasons[row] = f"{_named(entry_id)}: its text is of type {kind}, expected a str"
+        elif entry_id in seen:
+            reasons[row] = (
+                f"id {_named(entry_id)} stands before it in this call, expected unique ids"
+            )
+        else:
+            seen.add(entry_id)
+    return reasons
+
+
+def _all_usable(ids: Sequence[Any], texts: Sequence[Any]) -> bool:
+    """Return whether nothing is wrong with any id or text: nearly always, without a loop."""
+    if len(ids) != len(texts) or not {*map(type, ids), *map(type, texts)} <= {str}:
+        return False
+    return all(ids) and len(set(ids)) == len(ids) and not unfit("".join(ids))
+
+
+class Keepable(NamedTuple):
+    """Entries as the quarantine can keep them."""
+
+    entries: Batch
+    cut: frozenset[str]  # ids of those that lack some of their metadata
+
+
+def keepable(entries: Batch) -> Keepable:
+    """Return entries without metadata that the quarantine could not keep."""
+    cut = unkeepable(entries)
+    if not cut:
+        return Keepable(entries, frozenset())
+    metadatas = list(entries.metadatas)
+    for row in cut:
+        pairs = _pairs_of(entries.metadatas[row])
+        alone = Batch.of(
+            ids=[str(number) for number in range(len(pairs))],
+            texts=[""] * len(pairs),
+            embeddings=None,
+            metadatas=[{key: value} for key, value in pairs],
+        )
+        lost = unkeepable(alone)
+        metadatas[row] = {key: value for n, (key, value) in enumerate(pairs) if n not in lost}
+    whole = replace(entries, metadatas=tuple(metadatas))
+    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
+
+
+def usable_vectors(
+    given: Sequence[Any], dim: int | None
+) -> tuple[NDArray[np.float32], dict[int, str]]:
+    """Return a matrix of vectors, and why some of its rows are stand-ins.
+
+    Parameters
+    ----------
+    given
+        One vector per entry, of whatever type; None for none.
+    dim
+        Their length; ``None`` takes that of most of them.
+
+    Examples
+    --------
+    >>> matrix, odd = usable_vectors([[0.0, 2.0], [0.0, 0.0]], None)
+    >>> matrix.tolist(), odd
+    ([[0.0, 2.0], [1.0, 0.0]], {1: 'its vector is the zero vector, expected a direction'})
+    """
+    matrix = _matrix(given)
+    if matrix is not None and dim in (None, matrix.shape[1]):  # nearly always
+        return matrix, {}
+    read = [_vector(one) for one in given]
+    lengths = Counter(len(one) for one in read if not isinstance(one, str))
+    if dim is None:
+        dim = lengths.most_common(1)[0][0] if lengths else 1
+    stand_in = np.eye(1, dim, dtype=np.float32)[0]
+    odd = {}
+    for row, one in enumerate(read):
+        if isinstance(one, str):
+            odd[row] = one
+        elif len(one) != dim:
+            odd[row] = (
+                f"its vector has {len(one)} dimensions, expected {dim}; embed all entries with the "
+                "same model"
+            )
+    rows = [stand_in if row in odd else one for row, one in enumerate(read)]
+    return np.array(rows, dtype=np.float32).reshape(len(given), dim), odd
+
+
+def _matrix(given: Sequence[Any]) -> NDArray[np.float32] | None:
+    """Return vectors as a matrix, if each of them can be used."""
+    try:
+        with np.errstate(over="ignore"):
+            matrix = np.array(given, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if matrix.ndim != 2 or not matrix.size:  # noqa: PLR2004
+        return None
+    usable = np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)
+    return matrix if usable.all() else None
+
+
+def _vector(given: Any) -> NDArray[np.float32] | str:
+    """Return a vector, or why it is none."""
+    if given is None:
+        return "it has no vector: none was given, or the embedding model refused its text"
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(given, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        vector = np.empty((0, 0), dtype=np.float32)
+    if vector.ndim != 1 or not vector.size:
+        return f"its vector is of type {type(given).__name__}, expected a vector of floats"
+    if not np.isfinite(vector).all():
+        return "its vector holds NaN or infinite values, expected finite numbers"
+    if not np.any(vector):
+        return "its vector is the zero vector, expected a direction"
+    return vector
+
+
+def _named(entry_id: str) -> str:
+    return repr(printable(entry_id, 80))
+
+
+def _pairs_of(metadata: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    try:
+        return list(metadata.items())
+    except Exception:  # noqa: BLE001 - a mapping of a class of its own may do anything
+        return []
+
+
+def _without_vectors(entries: Batch) -> Batch:
+    nothing = np.empty((len(entries), 0), dtype=np.float32)
+    return replace(entries, embeddings=nothing, vectors=nothing)

@@ -1,0 +1,387 @@
+"""What reads of a live store leave out: revisions that are held, or confirmed as poisoned."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.errors import InvalidBatchError, QuarantineError
+from ragshield_core.quarantine import LET_IN, Print, Quarantine, Status
+
+Item = TypeVar("Item")
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# How many copies of confirmed entries are reckoned with.
+PAGE = 1000
+NO_VECTOR = np.empty(0, dtype=np.float32)
+NONE_HELD: frozenset[str] = frozenset()
+# Where revisions stand that may be seen.
+NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
+
+# Seconds until a database that was away is tried again, where reads go on without it.
+LOOK_EVERY = 1.0
+
+# How quickly it is forgotten that searches met hidden results: what fewer than one search in
+# seventy meets is asked for when it is met.
+FADING = 0.99
+# So many results more from the start cost next to nothing in any store; a search that meets more
+# hidden ones is made again.
+MAX_SPARE = 16
+
+
+class Claims(NamedTuple):
+    """What makes a revision, beside the id it stands under."""
+
+    text: str
+    label: str | None
+    lineage: str | None
+    context: str | None = None
+
+
+class Mask(ABC, Generic[Item]):
+    """Knows which revisions are held.
+
+    A revision is hidden under the id it is held under, and one that was confirmed as poisoned under
+    any but those under which it stood before. Another revision under the same id, such as the older
+    one of a rejected update, is not.
+
+    An adapter says of its own kind of document under which id it stands and what it claims. Many
+    threads may read while others write.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
+        self._confirmed: frozenset[str] = frozenset()
+        self._confirmed_of: dict[str, frozenset[str]] = {}  # id -> those of them held under it
+        self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
+        self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
+        self._all_wholes: frozenset[str] = frozenset()  # the union, which every search reads
+        self._met = 0.0  # hidden results that searches met, the latest counting most
+        self._position = 0  # of the quarantine, up to which it was read
+        self._watched: Quarantine | None = None
+        self._version: tuple[int, ...] = ()  # of its database, when it was looked at
+        self._fails_open: Callable[[], bool] = lambda: False
+        self._blind, self._look_at = False, 0.0  # its database is away, and when to try it next
+        self._changing = threading.Lock()  # what is added while a quarantine is read must stay
+
+    def __bool__(self) -> bool:
+        return bool(self._held or self._confirmed)
+
+    @abstractmethod
+    def id_of(self, item: Item) -> str:
+        """Return the id that a document stands under."""
+
+    @abstractmethod
+    def claims_of(self, item: Item) -> Claims:
+        """Return what a document claims.
+
+        Raises
+        ------
+        InvalidBatchError
+            If it could never have been an entry.
+        """
+
+    def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for those who know
+        """Return the documents that an entry is a part of, and that are served for it elsewhere.
+
+        By its metadata alone: a quarantine is read without texts and vectors.
+        """
+        return frozenset()
+
+    def load(self, quarantine: Quarantine) -> None:
+        """Take over what a quarantine holds; an SQLite file that is not there is not made."""
+        with self._changing:
+            position, prints = 0, tuple[Print, ...]()
+            if quarantine.exists():
+                position = quarantine.log.end()
+                prints = quarantine.prints(metadata=self._knows_wholes)
+            self._take(prints)
+            self._position = position
+
+    def refresh(self, quarantine: Quarantine) -> None:
+        """Take over what has changed in a quarantine since this was last asked for."""
+        with self._changing:
+            if not quarantine.exists():
+                return
+            position, changed = quarantine.log.changed_since(self._position)
+            if changed:
+                known = quarantine.prints(ids=list(changed), metadata=self._knows_wholes)
+                self._take(known, instead_of=changed)
+            self._position = position
+
+    def watch(self, quarantine: Quarantine, fails_open: Callable[[], bool] = lambda: False) -> None:
+        """Have :meth:`catch_up` look at what other processes hold and release there.
+
+        Parameters
+        ----------
+        quarantine
+            Which is looked at.
+        fails_open
+            Says whether reads go on by what was known last where it cannot be.
+        """
+        self._watched, self._fails_open = quarantine, fails_open
+
+    def catch_up(self) -> None:
+        """Take over what has changed in what is watched; asked before every read of a store.
+
+        Raises
+        ------
+        QuarantineError
+            If its database is away, unless reads are to go on then: what was held or confirmed
+            elsewhere meanwhile would be read.
+        """
+        if self._watched is None or (self._blind and time.monotonic() < self._look_at):
+            return
+        try:
+            version = self._watched.database.version()
+            if version != self._version:
+                self.refresh(self._watched)
+                self._version = version
+        except QuarantineError as error:
+            self._cannot_look(error)
+        else:
+            if self._blind:
+                self._blind = False
+                logger.warning("reads know again what is held")
+
+    def _cannot_look(self, error: QuarantineError) -> None:
+        """Go on by what was known last, or refuse to."""
+        if not self._fails_open():
+            msg = (
+                f"nothing is read, since nobody can tell what is held: {error} Reads go on by what "
+                "was known last with Policy(fail_open=True)."
+            )
+            raise QuarantineError(msg) from error.__cause__
+        if not self._blind:
+            logger.warning("reads go on by what was known last to be held (fail_open): %s", error)
+        self._blind, self._look_at = True, time.monotonic() + LOOK_EVERY
+
+    @property
+    def _knows_wholes(self) -> bool:
+        """Whether metadata has to be read: most kinds of documents are parts of nothing."""
+        return type(self).wholes_of is not Mask.wholes_of
+
+    def _take(self, prints: Iterable[Print], instead_of: Collection[str] | None = None) -> None:
+        """Take over where revisions stand, instead of all that was known, or that of some ids."""
+        held: dict[str, frozenset[str]] = {}
+        wholes: dict[str, frozenset[str]] = {}
+        let_in: dict[str, frozenset[str]] = {}
+        confirmed: dict[str, frozenset[str]] = {}
+        for item in prints:
+            i, revision = item.id, frozenset((item.fingerprint,))
+            if item.status in LET_IN:
+                let_in[i] = let_in.get(i, NONE_HELD) | revision
+            if item.status in NOT_HIDDEN:
+                continue
+            held[i] = held[i] | revision if i in held else revision
+            if item.metadata_text is not None and (parts := self.wholes_of(_bare(item))):
+                wholes[i] = wholes[i] | parts if i in wholes else parts
+            if item.status is Status.CONFIRMED:
+                confirmed[i] = confirmed.get(i, NONE_HELD) | revision
+        # Reads go on meanwhile: of one id, what is known is replaced at once.
+        if instead_of is None:
+            self._held, self._wholes, self._let_in = held, wholes, let_in
+            self._confirmed_of = confirmed
+        else:
+            known = (self._let_in, let_in), (self._held, held), (self._wholes, wholes)
+            for of_before, of_now in (*known, (self._confirmed_of, confirmed)):
+                for i in instead_of:
+                    if i in of_now:
+                        of_before[i] = of_now[i]
+                    else:
+                        of_before.pop(i, None)
+        self._gather_wholes()
+        self._confirmed = frozenset(chain.from_iterable(self._confirmed_of.values()))
+
+    def add(self, entries: Batch) -> None:
+        """Hide revisions from now on."""
+        with self._changing:
+            for entry in entries:
+                self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
+                if wholes := self.wholes_of(entry):
+                    self._wholes[entry.id] = self._wholes.get(entry.id, frozenset()) | wholes
+                    self._all_wholes |= wholes
+
+    def discard(self, ids: Sequence[str]) -> None:
+        """Hide nothing under these ids any more, unless it was confirmed."""
+        with self._changing:
+            for entry_id in ids:
+                self._held.pop(entry_id, None)
+                self._wholes.pop(entry_id, None)
+            self._gather_wholes()
+
+    def remove(self, entries: Batch) -> list[str]:
+        """Hide revisions no longer, since they were let in; return the ids that were hidden."""
+        shown = []
+        with self._changing:
+            for row, entry_id in enumerate(entries.ids):
+                held = self._held.get(entry_id, NONE_HELD)
+                if not held and not self._confirmed:
+                    continue
+                prints = {entries[row].fingerprint, entries[row].text_fingerprint}
+                if prints & held:
+                    shown.append(entry_id)
+                    if rest := held - prints:
+                        self._held[entry_id] = rest
+                    else:
+                        del self._held[entry_id]
+                        self._wholes.pop(entry_id, None)
+                if self._confirmed & prints:
+                    self._confirmed -= prints
+                    of = self._confirmed_of.items()
+                    self._confirmed_of = {i: rest for i, known in of if (rest := known - prints)}
+            self._gather_wholes()
+        return shown
+
+    def knows(self, entry_id: str) -> bool:
+        """Return whether a revision is held under an id."""
+        return entry_id in self._held
+
+    def hides(self, item: Item) -> bool:
+        """Return whether a document is a revision that is held."""
+        entry_id = self.id_of(item)
+        if not self._confirmed and entry_id not in self._held:
+            return False
+        return self._covers(entry_id, self.prints_of(item))
+
+    def covers(self, entry: Entry) -> bool:
+        """Return whether an entry of the store is a revision that is held."""
+        if not self._confirmed and entry.id not in self._held:
+            return False
+        return self._covers(entry.id, frozenset((entry.fingerprint, entry.text_fingerprint)))
+
+    def _covers(self, entry_id: str, prints: frozenset[str]) -> bool:
+        if not prints.isdisjoint(self._held.get(entry_id, NONE_HELD)):
+            return True
+        let_in = self._let_in.get(entry_id, NONE_HELD)
+        return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
+
+    def prints_of(self, item: Item) -> frozenset[str]:
+        """Return a document's fingerprints: in its context, and by itself.
+
+        One that could never have been an entry has none, and was never held.
+        """
+        try:
+            text, label, lineage, context = self.claims_of(item)
+        except InvalidBatchError:
+            return NONE_HELD
+        entry = Entry(  # the id is no part of a fingerprint
+            id="",
+            text=text,
+            embedding=NO_VECTOR,
+            label=label,
+            lineage=lineage,
+            context=context,
+        )
+        return frozenset((entry.fingerprint, entry.text_fingerprint))
+
+    @property
+    def wholes(self) -> frozenset[str]:
+        """The documents of which a part is held."""
+        return self._all_wholes
+
+    def _gather_wholes(self) -> None:
+        self._all_wholes = frozenset().union(*self._wholes.values())
+
+    @property
+    def spare(self) -> int:
+        """How many results more than wanted the latest searches would have needed."""
+        return min(int(self._met + 0.5), MAX_SPARE)
+
+    def met(self, hidden: int) -> None:
+        """Remember how many results more than wanted a search has needed."""
+        self._met = max(float(hidden), FADING * self._met)
+
+    def most(self, k: int) -> int:
+        """Return among how many results there are k that may be seen, if the store has so many."""
+        # Confirmed revisions may be there under other ids, nobody knows how many.
+        return k + len(self._held) + (PAGE if self._confirmed else 0)
+
+
+class Search:
+    """How many results to ask a store for until k of them may be seen.
+
+    As many more than k are asked for from the start as the latest searches would have needed, since
+    a second search costs more than a few results. Where nothing hidden is met, k are asked for.
+
+    Parameters
+    ----------
+    mask
+        What is hidden.
+    k
+        How many are wanted.
+    others
+        How many results may be hidden beside those under the ids that are held.
+    post_filtered
+        Whether fewer results than asked for do not mean that there are no more.
+    nested
+        Whether the first k of more results are the k results, so that more can be asked for
+        without knowing that it takes them.
+
+    Attributes
+    ----------
+    asked
+        How many to ask for.
+    rows
+        Of the latest results, those to show, in the order of the store.
+    hidden
+        How many hidden results stood before the last of them.
+    """
+
+    def __init__(
+        self,
+        mask: Mask[Item],
+        k: int,
+        *,
+        others: int = 0,
+        post_filtered: bool = False,
+        nested: bool = True,
+    ) -> None:
+        self._mask, self._k, self._post_filtered = mask, k, post_filtered
+        self._most = mask.most(k) + others
+        # Of more candidates, a filter afterwards leaves others.
+        ahead = nested and not post_filtered and k > 0
+        self.asked = min(k + mask.spare, self._most) if ahead else k
+        self.rows: list[int] = []
+        self.hidden = 0
+
+    def enough(self, found: int, visible: Iterable[bool]) -> bool:
+        """Take in an answer of the store; return whether no more need to be asked for.
+
+        Parameters
+        ----------
+        found
+            How many results came.
+        visible
+            Whether each of them may be seen; not looked at further than necessary.
+        """
+        k, more_asked = self._k, self.asked > self._k
+        rows = []
+        for row, shown in enumerate(visible):
+            if shown:
+                rows.append(row)
+                if more_asked and len(rows) == k:
+                    break
+        there_is_more = found >= self.asked or self._post_filtered
+        if len(rows) < min(found, k) and there_is_more and self.asked < self._most:
+            hidden = found - len(rows)
+            self.asked = min(max(2 * self.asked, self.asked + hidden), self._most)
+            return False
+        self.hidden = rows[k - 1] + 1 - k if 0 < k <= len(rows) else found - len(rows)
+        self._mask.met(self.hidden)
+        self.rows = rows  # more than k where a store returns more than it was asked for
+        return True
+
+
+def _bare(item: Print) -> Entry:
+    """Return an entry that has no more than an id and metadata."""
+    return Entry(id=item.id, text="", embedding=NO_VECTOR, metadata=item.metadata)

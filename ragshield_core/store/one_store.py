@@ -1,0 +1,118 @@
+"""A guard is of one store, and what it holds is held under the name of that store."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+from ragshield_core.guard import Guard
+from ragshield_core.model.errors import SharedQuarantineWarning, StateError
+from ragshield_core.model.findings import printable
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.sharing.stores import store_of
+
+# Between the class and the collection in the name of a store.
+COLLECTION = " "
+SHOWN = 60  # characters of a name
+
+# Of this process, and only as long as they are used.
+_STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_QUARANTINES: weakref.WeakKeyDictionary[Quarantine, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel: int = 3) -> None:
+    """Note that a guard is a store's; from now on it holds entries under the store's name.
+
+    Parameters
+    ----------
+    guard
+        Its quarantine is exchanged for the store's view of the same one.
+    store
+        The one inside.
+    name
+        As the user gave it. ``None`` takes the one that the quarantine was made for, else
+        ``found``.
+    found
+        What identifies the store in every process that uses it: its class and the name of its
+        collection; empty where there is no such thing.
+    stacklevel
+        Of a warning, as :func:`warnings.warn` counts.
+
+    Raises
+    ------
+    ValueError
+        If the guard is another store's: what it has learned there says nothing here.
+    StateError
+        If the guard was opened in a namespace that is another store's.
+    """
+    theirs = _alive(_STORE_OF.get(guard))
+    if theirs is not None and theirs is not store:
+        msg = (
+            f"this guard belongs to another {type(theirs).__name__}, and knows what that one holds:"
+            " give each store a guard, and a quarantine with a namespace, of its own."
+        )
+        raise ValueError(msg)
+    given = guard.quarantine.store if name is None else name
+    mine = guard.quarantine.for_store(found if given is None else given)
+    if guard.shared:
+        _check_namespace(mine, stacklevel + 1)
+    guard.quarantine = mine
+    _STORE_OF[guard] = weakref.ref(store)
+    # A name that the user gives is meant: two objects of that name are one store.
+    for quarantine, reference in list(_QUARANTINES.items()) if name is None else ():
+        other = _alive(reference)
+        if other is not None and other is not store and _same_place(quarantine, mine):
+            what = f"named {mine.store!r}" if mine.store else "without a name"
+            msg = (
+                f"two stores {what} hold entries in {mine!r}: unless they are one and the same, "
+                "release of one would write entries of the other into it. Give each a name=, or a "
+                "namespace: Quarantine(url, namespace=...)."
+            )
+            warnings.warn(msg, SharedQuarantineWarning, stacklevel=stacklevel)
+            break
+    _QUARANTINES[mine] = weakref.ref(store)
+
+
+def _same_place(one: Quarantine, other: Quarantine) -> bool:
+    """Return whether two quarantines see the same entries."""
+    places = [(q.database.url, q.namespace, q.store) for q in (one, other)]
+    same = one.database is other.database or not one.database.in_memory
+    return same and places[0] == places[1]
+
+
+def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
+    """Refuse a second store in the namespace of an opened guard."""
+    name = mine.store or ""
+    first = store_of(mine.database, mine.namespace, name)
+    if name == first:
+        return
+    shown, before = (printable(one, SHOWN) if one else "" for one in (name, first))
+    way_out = (
+        "ids of both would be taken for one. Open its guard in another namespace, "
+        f"Guard.open(url, namespace), or pass name={before!r} if it is the same store, renamed or "
+        "moved."
+    )
+    # Of one collection, each framework has a class of its own.
+    if COLLECTION in name and name.partition(COLLECTION)[2] == first.partition(COLLECTION)[2]:
+        msg = (
+            f"the store {shown!r} is guarded in the namespace of {before!r}: what is held for one "
+            f"is not held for the other. If these are one collection in two frameworks, pass "
+            f"name={before!r} here; otherwise {way_out}"
+        )
+        warnings.warn(msg, SharedQuarantineWarning, stacklevel=stacklevel)
+        return
+    msg = (
+        f"the namespace {printable(mine.namespace, SHOWN)!r} is that of the store {before!r}, and "
+        f"this one is {shown!r}: {way_out}"
+    )
+    raise StateError(msg)
+
+
+def name_of(store: object, collection: object) -> str:
+    """Return the name of a store that has a collection, table or index of some name."""
+    return f"{type(store).__name__}{COLLECTION}{collection}" if collection else ""
+
+
+def _alive(reference: weakref.ref[Any] | None) -> Any:
+    return None if reference is None else reference()

@@ -1,0 +1,408 @@
+"""What a store holds, held against what its guard knows: where they differ, and how it is mended.
+
+Documents are written past a guard, a backup is restored, a store is lost. By their ids alone the
+two are compared when a store is opened; :func:`reconciled` reads all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.errors import StoreDiffersWarning
+from ragshield_core.model.findings import printable
+from ragshield_core.quarantine import Status
+from ragshield_core.store.keeper import NOTHING, PART, Keeper
+from ragshield_core.store.steps import Steps, done, own
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# Ids that are named in a warning or a table, and characters of each.
+NAMED, SHOWN_ID = 5, 60
+
+# Of the rows of a report, those that name differences.
+DIFFERENCES = 6
+
+# Which ids something is to be done with: all that were found, or these of them.
+Chosen = bool | Collection[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciliation:
+    """Where a store and its guard differ, and what was done about it.
+
+    Attributes
+    ----------
+    n_stored, n_known
+        Entries of the store, and those that the guard knew, when they were compared.
+    unguarded
+        Ids of entries that the store has, and the guard does not know: nobody has judged them.
+    changed
+        Of entries whose text or claims in the store are others than those that the guard knows.
+    missing
+        Of entries that the guard knows, and the store lacks.
+    released
+        Of entries that a reviewer has released, and the store lacks: the index was not saved after
+        the release, or they were released by the command line. ``store.release(ids)`` puts them
+        back, from the quarantine. They are not among the ``missing``.
+    readable
+        Of entries that are held, and still in the store inside: reads of the guarded store hide
+        them, others do not. ``store.recall(ids)`` takes them out.
+    unreadable
+        Of stored entries that cannot be judged: the store gives no vectors of them, or none that
+        can be used.
+    n_moving
+        Entries that were left out, because a process was just writing or deleting them.
+    adopted, held, forgotten
+        Ids of what was screened and learned, screened and held, or forgotten, if that was asked
+        for.
+    """
+
+    n_stored: int
+    n_known: int
+    unguarded: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    released: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    n_moving: int = 0
+    adopted: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differed; what was mended did."""
+        return not any(ids for _, ids, _ in self._rows()[:DIFFERENCES])
+
+    def summary(self) -> str:
+        """Return what differs in a few lines: how many, the first ids, and what to do."""
+        lines = [f"{self.n_stored} entries in the store, {self.n_known} known to the guard"]
+        if self.agrees:
+            lines[0] += ": they agree"
+        for what, ids, way_out in self._rows():
+            if ids:
+                lines.append(f"{len(ids)} {what}: {named(ids)}" + (f"; {way_out}" * bool(way_out)))
+        return "\n".join([*lines, *self._notes()])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.text import Text  # noqa: PLC0415
+
+        head, *_ = self.summary().splitlines()
+        table = Table(title=head)
+        for column in ("entries", "what", "such as", "what to do"):
+            table.add_column(column, justify="right" if column == "entries" else "left")
+        for what, ids, way_out in self._rows():
+            if ids:  # Text objects, not markup: ids may be hostile
+                table.add_row(*map(Text, (str(len(ids)), what, named(ids), way_out)))
+        yield table
+        yield from map(Text, self._notes())
+
+    def _rows(self) -> list[tuple[str, tuple[str, ...], str]]:
+        return [
+            ("unguarded", self.unguarded, "adopt= screens and learns them"),
+            ("changed past the guard", self.changed, "adopt= screens and learns them"),
+            ("missing in the store", self.missing, "forget= has the guard forget them"),
+            ("released and not in the store", self.released, "store.release(ids) puts them back"),
+            ("held and still in the store", self.readable, "store.recall(ids) takes them out"),
+            ("not to be judged", self.unreadable, "write them again, with vectors"),
+            ("adopted", self.adopted, ""),
+            ("held now", self.held, "review them"),
+            ("forgotten", self.forgotten, ""),
+        ]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.n_moving:
+            notes.append(f"{self.n_moving} entries were left out: somebody is just writing them")
+        return notes
+
+
+def reconciled(
+    keeper: Keeper[Any], *, adopt: Chosen = False, forget: Chosen = False
+) -> Steps[Reconciliation]:
+    """Compare all of a store with what its guard knows, and mend what is asked for.
+
+    Parameters
+    ----------
+    keeper
+        Of the store.
+    adopt
+        What to screen, as a write would, and learn: True for all that is unguarded or changed, or
+        ids of some. What is suspicious is held, and leaves the store.
+    forget
+        What the guard is to forget: True for all that is missing, or ids of some, released ones
+        among them.
+
+    Returns
+    -------
+    Reconciliation
+        Where they differed before, and what was done.
+
+    Raises
+    ------
+    NotImplementedError
+        If the store cannot name its entries; says what to do.
+    PoisonedEntryError
+        If something to adopt is suspicious and the policy says ``on_detect="raise"``; what came in
+        parts of a thousand before is learned.
+    TypeError
+        If what is chosen is neither a bool nor ids.
+    """
+    _check_chosen(adopt=adopt, forget=forget)
+    yield own(keeper.refresh)
+    found = yield from _compared(keeper)
+    adopted: list[str] = []
+    held: list[str] = []
+    for part in _parts(_of((*found.unguarded, *found.changed), adopt)):
+        judged = yield from _adopted(keeper, part)
+        adopted += judged.adopted
+        held += judged.held
+    forgotten: list[str] = []
+    wanted = found.missing if forget is True else (*found.missing, *found.released)
+    for part in _parts(_of(wanted, forget)):
+        forgotten += yield from keeper.forget_lost(part)
+    if adopted or held or forgotten:
+        logger.warning(
+            "store and guard were reconciled: %d entries adopted, %d held, %d forgotten",
+            *(len(adopted), len(held), len(forgotten)),
+        )
+    return replace(found, adopted=tuple(adopted), held=tuple(held), forgotten=tuple(forgotten))
+
+
+def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> None:
+    """Compare a store with what an opened guard knows, by ids alone, and warn once.
+
+    Nothing is compared where nothing is known: that has a warning of its own. A store that cannot
+    name its entries is left alone.
+
+    Parameters
+    ----------
+    keeper
+        Of the store.
+    what
+        The store, in a word.
+    stacklevel
+        As :func:`warnings.warn` counts from here.
+    """
+    guard = keeper.guard
+    if not guard.shared:
+        return
+    try:
+        guard.catch_up()
+        before = guard.known_ids()
+        if not before:
+            return
+        moving = guard.moving()  # by now: what is known, and was not written yet, is among it
+        stored = done(keeper.ids())
+    except (NotImplementedError, RuntimeError) as error:
+        logger.info("store and guard were not compared: %s", type(error).__name__)
+        return
+    except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
+        logger.warning("store and guard could not be compared (%s)", type(error).__name__)
+        return
+    guard.catch_up()
+    after = guard.known_ids()
+    there = set(stored)
+    known = before | after | moving
+    unguarded = [i for i in stored if i not in known and not keeper.mask.knows(i)]
+    missing = sorted(i for i in before if i not in there and i in after and i not in moving)
+    if not unguarded and not missing:
+        return
+    logger.warning(
+        "store and guard differ: %d entries are not known, %d are missing",
+        *(len(unguarded), len(missing)),
+    )
+    parts = []
+    if unguarded:
+        parts.append(f"it holds {len(unguarded)} that the guard does not know ({named(unguarded)})")
+    if missing:
+        parts.append(f"it lacks {len(missing)} that the guard knows ({named(missing)})")
+    msg = (
+        f"the {what} and its guard differ: {', and '.join(parts)}. store.reconcile() says all of "
+        "it; reconcile(adopt=True) screens and learns the former, reconcile(forget=True) has the "
+        "guard forget the latter. check=False opens without this comparison."
+    )
+    warnings.warn(msg, StoreDiffersWarning, stacklevel=stacklevel)
+
+
+def named(ids: Sequence[str]) -> str:
+    """Return the first few ids, fit to be shown."""
+    shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:NAMED])
+    return shown + (", ..." if len(ids) > NAMED else "")
+
+
+class _Judged(NamedTuple):
+    adopted: list[str]
+    held: list[str]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found of a store, part by part."""
+
+    unguarded: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    readable: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)  # what reads can return
+    moving: set[str] = field(default_factory=set)
+
+
+def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
+    guard = keeper.guard
+    yield own(guard.catch_up)
+    before: frozenset[str] = yield own(guard.known_ids)
+    moving = yield own(guard.moving)
+    stored = list(dict.fromkeys((yield from keeper.ids())))
+    seen = _Seen(moving=set(moving))
+    for part in _parts(stored):
+        yield from _look(keeper, part, seen)
+    yield own(guard.catch_up)
+    after: frozenset[str] = yield own(guard.known_ids)
+    lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
+    released = yield own(_released, keeper, seen)
+    lost = set(released)
+    return Reconciliation(
+        n_stored=len(stored),
+        n_known=len(after),
+        unguarded=tuple(seen.unguarded),
+        changed=tuple(seen.changed),
+        missing=tuple(sorted(i for i in lacking if i not in lost)),
+        released=tuple(released),
+        readable=tuple(seen.readable),
+        unreadable=tuple(seen.unreadable),
+        n_moving=len(seen.moving),
+    )
+
+
+def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
+    """Compare some entries of the store with what the guard knows before and afterwards.
+
+    What changes between the two is being written by somebody.
+    """
+    guard, mask = keeper.guard, keeper.mask
+    yield own(guard.catch_up)
+    moving: frozenset[str] = yield own(guard.moving)
+    before: dict[str, str] = yield own(guard.fingerprints, ids)
+    entries, items, odd = yield from _read(keeper, ids)
+    yield own(guard.catch_up)
+    after: dict[str, str] = yield own(guard.fingerprints, ids)
+    visible = {mask.id_of(item) for item in items if not mask.hides(item)}
+    hidden = {mask.id_of(item) for item in items if mask.hides(item)}
+    seen.there |= visible | set(odd)
+    seen.readable += [i for i in ids if i in hidden]
+    judged = set()
+    for entry in entries:
+        i = entry.id
+        if i not in visible or mask.covers(entry):
+            continue
+        judged.add(i)
+        if i in moving or (i in before) != (i in after) or before.get(i) != after.get(i):
+            seen.moving.add(i)
+        elif i not in after:
+            seen.unguarded.append(i)
+        elif after[i] != entry.fingerprint:
+            seen.changed.append(i)
+    seen.unreadable += [i for i in ids if i in odd or (i in visible and i not in judged)]
+
+
+def _read(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[Any], list[str]]]:
+    """Return entries, items, and ids of those that cannot be read as entries: each bears it alone.
+
+    A vector of another length, or of zeros, say.
+    """
+    try:
+        standing = yield from keeper.stored(ids)
+    except ValueError:
+        if len(ids) == 1:
+            return NOTHING, [], list(ids)
+    else:
+        dim = keeper.guard.dim
+        if len(standing.entries) and dim not in (None, standing.entries.dim):
+            return NOTHING, [], list(ids)
+        return standing.entries, list(standing.items), []
+    batches: list[Batch] = []
+    items: list[Any] = []
+    odd: list[str] = []
+    for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+        batch, of_batch, not_read = yield from _read(keeper, some)
+        items += of_batch
+        odd += not_read
+        if len(batch) and batches and batch.dim != batches[0].dim:
+            odd += batch.ids
+        elif len(batch):
+            batches.append(batch)
+    return together(batches) if batches else NOTHING, items, odd
+
+
+def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
+    """Screen and learn those of the entries that are still unguarded or changed."""
+    guard = keeper.guard
+    yield own(guard.catch_up)
+    moving: frozenset[str] = yield own(guard.moving)
+    known: dict[str, str | None] = yield own(guard.fingerprints, ids)
+    entries, _, _ = yield from _read(keeper, ids)
+    rows = [
+        row
+        for row, entry in enumerate(entries)
+        if entry.id not in moving
+        and not keeper.mask.covers(entry)
+        and known.get(entry.id, "") not in (None, entry.fingerprint)
+    ]
+    coming = entries.take(rows)
+    if not len(coming):
+        return _Judged([], [])
+    # What the guard knows of those that were changed, nobody has any more.
+    if stale := [i for i in coming.ids if i in known]:
+        yield own(guard.forget_lost, stale)
+    report = yield from keeper.take_in(coming)
+    held = [decision.entry_id for decision in report.quarantined]
+    learned: list[str] = yield own(guard.known, coming.ids)
+    return _Judged([i for i in learned if i not in held], held)
+
+
+def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:
+    """Return the ids of entries that were released last, and that the store lacks."""
+    quarantine = keeper.guard.quarantine
+    if not quarantine.exists():
+        return []
+    latest = {one.id: one.status for one in quarantine.prints()}
+    return [
+        i
+        for i, status in latest.items()
+        if status is Status.RELEASED and i not in seen.there and i not in seen.moving
+    ]
+
+
+def _of(found: Sequence[str], chosen: Chosen) -> list[str]:
+    """Return what was chosen of what was found."""
+    if isinstance(chosen, bool):
+        return list(found) if chosen else []
+    wanted = set(chosen)
+    return [entry_id for entry_id in found if entry_id in wanted]
+
+
+def _check_chosen(**given: Any) -> None:
+    for name, chosen in given.items():
+        if isinstance(chosen, bool):
+            continue
+        if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+            msg = f"{name} is {type(chosen).__name__}, expected True, False or a list of ids."
+            raise TypeError(msg)
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[start : start + PART] for start in range(0, len(ids), PART))

@@ -1,0 +1,290 @@
+"""An update is judged as an update: a new version of a document goes in whole, or waits whole.
+
+Where a part of a new version is held, none of it goes in, and the version before stays as it is.
+The other parts are held beside the suspicious ones, without being suspects: detectors are not told
+of them, and they go in as soon as the suspicious ones are released. The quarantine notes which
+entries are parts of a version that waits, and which stored ones leave when it comes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Decision, Report, Verdict, printable
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# How the remark on a part begins that is held with others of its version.
+PART = "Part of a new version of "
+# Under which names the quarantine notes what belongs to a version that waits.
+WAITING = "ragshield: parts of a new version of "
+REPLACED = "ragshield: replaced by a new version of "
+# Names of documents are hostile, and of any length.
+SHOWN = 80
+
+# Where revisions stand that go in, or are in, once nothing of their version is undecided.
+COMING = frozenset({Status.HELD, Status.RELEASED, Status.READMITTED})
+
+
+class NewVersion(NamedTuple):
+    """A document of which some parts are known, and comes again.
+
+    Attributes
+    ----------
+    document
+        Its name, the same for each version.
+    ids
+        Of its parts in this write.
+    older
+        Ids of stored parts that leave, or get another text, when it comes in; none where it only
+        adds to what is there.
+    kept
+        Those of ``ids`` that stand in the store as they come: they are parts of both versions.
+    """
+
+    document: str
+    ids: frozenset[str]
+    older: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+
+
+class Waiting(NamedTuple):
+    """What a release lets in, and what it decides only."""
+
+    entering: tuple[HeldEntry, ...]
+    decided: tuple[HeldEntry, ...]  # another part of their version is undecided, or poisoned
+    versions: tuple[NewVersion, ...]  # that come in as a whole
+
+
+def is_part(held: HeldEntry) -> bool:
+    """Return whether an entry is held for nothing but other parts of its version."""
+    return not held.findings and (held.note or "").startswith(PART)
+
+
+def remark(document: str) -> str:
+    """Return the remark on a part that is held with others of its version."""
+    return (
+        f"{PART}{printable(document, SHOWN)}; the version before stays in place until a person "
+        "decides"
+    )
+
+
+def rejected(report: Report, versions: Sequence[NewVersion]) -> list[NewVersion]:
+    """Return the versions of which a part is not admitted."""
+    held = {one.entry_id for one in report.quarantined}
+    return [version for version in versions if not held.isdisjoint(version.ids)]
+
+
+def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quarantine) -> Report:
+    """Hold the other parts of new versions of which a part is held; return the report with them.
+
+    An earlier version that waits gives way: its parts are marked superseded.
+
+    Parameters
+    ----------
+    report
+        After its suspicious entries were held.
+    versions
+        Of documents, in the batch of the report.
+    quarantine
+        Where they are held.
+    """
+    waiting = rejected(report, versions)
+    if not waiting:
+        return report
+    admitted = dict(zip(report.batch.ids, report.admitted.tolist(), strict=True))
+    of = {i: version for version in waiting for i in version.ids - version.kept if admitted.get(i)}
+    rows = {row: i for row, i in enumerate(report.batch.ids) if i in of and not of[i].older}
+    for i in quarantine.released_among(report.batch.take(list(rows))) if rows else ():
+        del of[i]  # a person lets in single parts of a new document
+    changed = {
+        row: Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=remark(of[i].document))
+        for row, i in enumerate(report.batch.ids)
+        if i in of
+    }
+    if changed:
+        quarantine.hold(report.batch.take(list(changed)), list(changed.values()))
+        logger.warning(
+            "parts of the new versions of %d documents are held: the versions before stay, and %d "
+            "further parts are held until a person decides",
+            *(len({version.document for version in of.values()}), len(changed)),
+        )
+    for version in waiting:
+        if version.older or not version.ids.isdisjoint(of):
+            held = [i for i in version.ids if i in of or not admitted.get(i)]
+            note_waiting(version, held, quarantine)
+    return replace(report, remarkable={**report.remarkable, **changed})
+
+
+def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantine) -> None:
+    """Note which held entries are a version that waits, in place of any other of its document."""
+    waiting, replaced = _names(version.document)
+    before, parts = set(quarantine.indexes.ids(waiting)), set(held)
+    leaving = version.older - version.ids
+    if gone := sorted(before - version.ids):
+        quarantine.supersede(gone, note="a later version of its document came")
+        quarantine.indexes.forget(gone, waiting)
+    if parts - before:
+        quarantine.indexes.note(sorted(parts), waiting)
+    known = set(quarantine.indexes.ids(replaced))
+    quarantine.indexes.forget(sorted(known - leaving), replaced)
+    if leaving - known:
+        quarantine.indexes.note(sorted(leaving), replaced)
+
+
+def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str, ...]:
+    """Mark what waited of earlier versions superseded, since these are in the store.
+
+    Returns the ids of what was held.
+    """
+    gone: list[str] = []
+    for version in versions if quarantine.exists() else ():
+        waiting, replaced = _names(version.document)
+        if before := quarantine.indexes.ids(waiting):
+            note = "a later version of its document is in the store"
+            gone += quarantine.supersede(before, note=note)
+            quarantine.indexes.forget(before, waiting)
+        if older := quarantine.indexes.ids(replaced):
+            quarantine.indexes.forget(older, replaced)
+    return tuple(gone)
+
+
+def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
+    """Note no longer that versions wait, since what follows of them could not be done.
+
+    They are screened once more when the write is repeated.
+    """
+    for version in versions:
+        waiting, _ = _names(version.document)
+        quarantine.indexes.forget(sorted(version.ids), waiting)
+
+
+def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
+    """Return a report that admits what is to be written: parts that stay as they are, are not."""
+    kept = frozenset[str]().union(*(version.kept for version in rejected(report, versions)))
+    changed = {
+        row: Decision(entry_id=i, verdict=Verdict.QUARANTINE)
+        for row, i in enumerate(report.batch.ids)
+        if i in kept
+    }
+    return replace(report, remarkable={**report.remarkable, **changed}) if changed else report
+
+
+def settled(
+    batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
+) -> dict[int, Decision]:
+    """Return what needs no screening: parts of versions that wait as they are.
+
+    Detectors may think better of an entry, after a new calibration or because others have left. If
+    it went into the store then, it would be live and held at once. A part that is no suspect is
+    judged again where none of its version is, since another version has come then.
+
+    Returns
+    -------
+    dict[int, Decision]
+        By row of the batch.
+    """
+    versions = [one for one in versions if one.ids]
+    if not versions or not quarantine.exists():
+        return {}
+    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    known: dict[int, str] = {}  # number of the revision -> its id
+    for one in quarantine.prints(ids=batch.ids):
+        if one.status in (Status.HELD, Status.CONFIRMED):
+            entry = batch[rows[one.id]]
+            alone = one.status is Status.HELD and one.fingerprint == entry.text_fingerprint
+            if alone or one.fingerprint == entry.fingerprint:
+                known[one.number] = one.id
+    if not known:
+        return {}
+    named = list(dict.fromkeys(known.values()))
+    named = waits(quarantine, named)  # others are screened again, so that a recall is repeated
+    held = {one.id: one for one in quarantine.list(None, ids=named) if one.number in known}
+    suspects = {i for i, one in held.items() if not is_part(one)}
+    stuck: set[str] = set()
+    for version in versions:
+        if not suspects.isdisjoint(version.ids):
+            stuck |= version.ids
+    return {rows[i]: _again(one) for i, one in held.items() if i in stuck}
+
+
+def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
+    """Return which entries are parts of versions that wait."""
+    noted = quarantine.indexes.of(ids)
+    return [i for i, names in noted.items() if any(n.startswith(WAITING) for n in names)]
+
+
+def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
+    """Return what comes into the store if entries are released.
+
+    Parameters
+    ----------
+    asked
+        What a person releases, or has released elsewhere.
+    quarantine
+        Which knows their versions.
+    """
+    noted = quarantine.indexes.of([one.id for one in asked])
+    wanted = {one.id: one for one in asked}
+    entering, decided = dict(wanted), list[HeldEntry]()
+    versions = []
+    names = {n for some in noted.values() for n in some if n.startswith(WAITING)}
+    for waiting in sorted(names):
+        members = quarantine.indexes.ids(waiting)
+        latest = _latest(quarantine.list(None, ids=members))
+        undecided = [
+            i
+            for i, one in latest.items()
+            if one.status is Status.HELD and i not in wanted and not is_part(one)
+        ]
+        poisoned = [i for i, one in latest.items() if one.status is Status.CONFIRMED]
+        if undecided or poisoned:
+            decided += [entering.pop(i) for i in members if i in entering]
+            continue
+        coming = [i for i, one in latest.items() if one.status in COMING]
+        entering |= {one.id: one for one in quarantine.vouched(coming)}
+        replaced = quarantine.indexes.ids(REPLACED + waiting.removeprefix(WAITING))
+        versions.append(
+            NewVersion(waiting.removeprefix(WAITING), frozenset(coming), frozenset(replaced))
+        )
+    return Waiting(tuple(entering.values()), tuple(decided), tuple(versions))
+
+
+def forget(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
+    """Note no longer what waited of versions that are in the store, named as :func:`to_release`."""
+    for version in versions:
+        quarantine.indexes.forget(sorted(version.ids), WAITING + version.document)
+        quarantine.indexes.forget(sorted(version.older), REPLACED + version.document)
+
+
+def _latest(held: Iterable[HeldEntry]) -> Mapping[str, HeldEntry]:
+    """Return the revision of each id that :meth:`Quarantine.show` returns."""
+    latest: dict[str, HeldEntry] = {}
+    for one in sorted(held, key=lambda o: (o.status is Status.HELD, o.held_at, o.number)):
+        latest[one.id] = one
+    return latest
+
+
+def _again(held: HeldEntry) -> Decision:
+    """Return the decision on a revision that is held, and comes once more."""
+    if held.status is Status.CONFIRMED:
+        since = f"confirmed as poisoned by {held.reviewed_by}"
+    else:
+        when = held.held_at.isoformat()
+        since = f"held by {held.held_by} since {when}, and no reviewer has released it"
+    note = f"{held.note}; {since}" if is_part(held) else since
+    return Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings, note=note)
+
+
+def _names(document: str) -> tuple[str, str]:
+    """Return under which names a version of a document is noted."""
+    short = len(document) <= SHOWN and document.isprintable()
+    digest = hashlib.sha256(document.encode("utf-8", "surrogatepass")).hexdigest()
+    name = f"{document!r}" if short else f"sha256:{digest}"
+    return WAITING + name, REPLACED + name
