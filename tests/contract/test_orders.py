@@ -73,7 +73,7 @@ def test_the_corpus_has_orders_and_near_misses_in_many_languages():
 
 def test_an_order_is_held_by_a_guard_that_was_offered_the_model():
     guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://"))
-    guard.offer_embedder(embed)
+    guard.connections.offer_embedder(embed)
     report = guard.fit(KNOWN).screen(batch("The lake is deep.", ORDER))
     assert [decision.verdict.name for decision in report.decisions] == ["ADMIT", "QUARANTINE"]
     assert "is an order to a model" in report.decisions[1].findings[0].evidence
@@ -87,7 +87,7 @@ def test_without_a_model_the_report_says_so():
 
 def test_what_the_user_turned_off_no_store_turns_on():
     guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://")).use_embedder(None)
-    guard.offer_embedder(embed)
+    guard.connections.offer_embedder(embed)
     assert guard.detectors[0].embedder is None
 
 

@@ -54,7 +54,7 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
     assert THEIRS.embeddings[0].tobytes() not in saved
     assert small.known(THEIRS.ids) == []
     # The order of the scores says nothing of that of the entries.
-    state = small._calibrator.lend().scores["clique"]
+    state = small.state.calibrator.lend().scores["clique"]
     assert (np.diff(state) >= 0).all()
     assert small.dim is None
 

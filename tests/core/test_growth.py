@@ -304,7 +304,7 @@ def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
         write(guard, live, early.take(order[start : start + 50]))
     for start in range(480, 780, 50):
         write(guard, live, MANY.take(range(start, start + 50)))
-    sample = guard._calibrator.sample
+    sample = guard.state.calibrator.sample
     assert len([i for i in sample.outside.ids if not i.startswith("many")]) >= 15
     for number in range(90, 97):
         later = join(group(5, number, "later"), passages(15, 95, "beside"))
@@ -395,7 +395,7 @@ def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_pat
     guard.learn(KNOWN.take(range(50, FIRST)))
     assert guard.calibrated
     assert guard.status().n_sample == FIRST
-    stored = guard._calibrator.sample.inside
+    stored = guard.state.calibrator.sample.inside
     assert stored.texts[stored.ids.index(first.ids[0])] == first.texts[0]
 
 
@@ -462,7 +462,7 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
 def test_thresholds_of_a_sample_with_doubtful_entries_survive_the_disk(tmp_path):
     guard = guard_of()
     guard.adopt(join(KNOWN, *(group(5, seed) for seed in range(3))))
-    assert guard._calibrator.calibration.n_doubtful > 0
+    assert guard.state.calibrator.calibration.n_doubtful > 0
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
     assert again.thresholds == guard.thresholds
@@ -809,7 +809,7 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
     known = passages(600, 1)
     guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=0.05, recall_at=0.01))
     guard.fit(known).calibrate()
-    thresholds = guard._calibrator.thresholds["clique"]
+    thresholds = guard.state.calibrator.thresholds["clique"]
     assert thresholds.recall > thresholds.quarantine
     assert guard.policy.accepting(0.005).recall_at == 0.005
     with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
@@ -845,14 +845,14 @@ def test_what_the_sample_has_spent_is_saved(tmp_path):
         write(guard, live, passages(40, 900 + number, f"more{number}-"))
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    assert guard._calibrator._ever_beyond
-    assert again._calibrator._ever_beyond == guard._calibrator._ever_beyond
-    assert [again._calibrator.thresholds[name] for name in again._calibrator.thresholds] == list(
-        guard._calibrator.thresholds.values()
-    )
+    assert guard.state.calibrator._ever_beyond
+    assert again.state.calibrator._ever_beyond == guard.state.calibrator._ever_beyond
+    assert [
+        again.state.calibrator.thresholds[name] for name in again.state.calibrator.thresholds
+    ] == list(guard.state.calibrator.thresholds.values())
     assert (
-        guard._calibrator.thresholds["clique"].recall
-        > guard._calibrator.thresholds["clique"].quarantine
+        guard.state.calibrator.thresholds["clique"].recall
+        > guard.state.calibrator.thresholds["clique"].quarantine
     )
 
 
@@ -871,7 +871,7 @@ def test_orders_in_a_store_that_is_adopted_become_usual_only_where_it_is_about_t
     policy = Policy(quarantine_at=0.02)
     guard = Guard([InstructionDetector()], policy=policy, quarantine=Quarantine("sqlite://"))
     guard.adopt(store)
-    calibration = guard._calibrator.calibration
+    calibration = guard.state.calibrator.calibration
     assert calibration.n_doubtful == (0 if counts else int(share * n))
     held = guard.screen(replace(store.take([0]), ids=("new",))).quarantined
     assert bool(held) != counts
@@ -895,9 +895,9 @@ def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
     before = guard.adopt(store).thresholds
     orders = store.take(range(1_980, 2_020))
     guard.recall(orders, guard.screen(orders).quarantined, lambda _: None)
-    assert len(guard._calibrator.sample.outside) == 40
+    assert len(guard.state.calibrator.sample.outside) == 40
     guard.refresh()
-    assert guard._calibrator.calibration.n_doubtful == 40
+    assert guard.state.calibrator.calibration.n_doubtful == 40
     assert guard.thresholds == pytest.approx(before, abs=1e-3)
     assert not guard.screen(ferries([9_000], "new", [0])).admitted.any()
 
@@ -956,7 +956,7 @@ def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     assert set(poison.ids) <= {decision.entry_id for decision in report.found}
     guard = guard_of(rate=0.01).adopt(store)
     assert guard.calibrated
-    assert guard._calibrator.calibration.n_doubtful >= len(poison)
+    assert guard.state.calibrator.calibration.n_doubtful >= len(poison)
     again = group(7, 3).take([5, 6])  # more of the group: now the others can be taken back
     report = guard.screen(again)
     assert not report.admitted.any()
@@ -987,7 +987,7 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
         patch.setattr(guard.quarantine, "confirmed_ids", lambda: 1 / 0)
         guard.learn(passages(70, 31, "new-"))
     assert "thresholds stay as they were" in caplog.text
-    assert guard.known(["new--0"]) == ["new--0"]
+    assert guard.writes.known(["new--0"]) == ["new--0"]
     assert guard.status().calibrated_at == len(KNOWN)
     guard.learn(passages(1, 32, "next-"))
     assert guard.status().calibrated_at == len(KNOWN) + 71
@@ -1011,5 +1011,5 @@ def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_al
     assert detector.judged == [len(KNOWN)]
     guard.refresh()
     assert detector.judged == [len(KNOWN)]
-    sample = guard._calibrator.sample.inside
-    assert len(guard._calibrator._fixed[detector.name]) == len(sample) < len(KNOWN)
+    sample = guard.state.calibrator.sample.inside
+    assert len(guard.state.calibrator._fixed[detector.name]) == len(sample) < len(KNOWN)

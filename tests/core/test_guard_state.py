@@ -67,7 +67,7 @@ def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_p
     guard = make()
     guard.save(tmp_path / "state")
     again = load(tmp_path / "state")
-    assert (again.policy, again.seed, again.calibrated) == (guard.policy, 7, guard.calibrated)
+    assert (again.policy, again.state.seed, again.calibrated) == (guard.policy, 7, guard.calibrated)
     assert [d.config() for d in again.detectors] == [d.config() for d in guard.detectors]
     for _ in range(2):
         ours, theirs = guard.screen(NEW), again.screen(NEW)
@@ -112,7 +112,7 @@ def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
     whole, drawn = scored
     assert whole == list(known.ids)
     assert drawn == [i for i in known.ids if i in set(drawn)] != list(known.ids[:50])
-    assert {len(scores) for scores in guard._calibrator.calibration.scores.values()} == {50}
+    assert {len(scores) for scores in guard.state.calibrator.calibration.scores.values()} == {50}
 
 
 def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
@@ -161,7 +161,7 @@ def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
     second = {path.name for path in tmp_path.iterdir()}
     assert len(first) == len(second) == 2
     assert first & second == {MANIFEST}
-    assert load(tmp_path).known(NEW.ids) == guard.known(NEW.ids)
+    assert load(tmp_path).known(NEW.ids) == guard.writes.known(NEW.ids)
 
 
 def test_a_crash_while_saving_leaves_the_old_state(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -20,6 +20,7 @@ from test_replay import Writer, assert_same, labelled
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_guard as sharing
 
@@ -104,17 +105,13 @@ def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
 
 def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     one, other = opened(url, fpr=RATE)
-    events = []
-
-    def record(event):
-        events.append(event.change)
-        return nullcontext()
-
-    for guard in (one, other):
-        guard.on_event(record)
-    for number in range(10):
-        (one, other)[number % 2].learn(passages(20, number, f"p{number}"))
-    one.catch_up()
+    with mock.patch.object(
+        GuardState, "apply", autospec=True, side_effect=GuardState.apply
+    ) as applied:
+        for number in range(10):
+            (one, other)[number % 2].learn(passages(20, number, f"p{number}"))
+        one.catch_up()
+    events = [call.args[1].change for call in applied.call_args_list]
     assert one.calibrated
     assert other.calibrated
     assert events.count("recalibrated") == 1
@@ -160,7 +157,7 @@ def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_pat
     writer = Writer(one, known, seed=5)
     for _ in range(100):
         writer.guard = (one, other)[writer.rng.integers(2)]
-        writer.guard.catch_up()
+        writer.guard.writes.catch_up()
         writer.step()
     one.catch_up()
     other.catch_up()
@@ -412,8 +409,8 @@ for number in range(10):
     guard.screen(passages(3, 99, "probe"))
 print("done", flush=True)
 sys.stdin.readline()
-guard.catch_up()
-print(json.dumps(sorted(guard._knowledge.known)))
+guard.writes.catch_up()
+print(json.dumps(sorted(guard.state.knowledge.known)))
 """
 
 
@@ -435,7 +432,7 @@ def test_processes_that_open_an_empty_database_at_once_have_one_journal(any_url,
     assert len(known[0]) == 4 * 10 * 3
     assert known == [known[0]] * 4
     one, other = opened(any_url)
-    assert sorted(one._knowledge.known) == known[0]
+    assert sorted(one.state.knowledge.known) == known[0]
     assert_same(one, other, tmp_path)
 
 

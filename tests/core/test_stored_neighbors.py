@@ -315,7 +315,7 @@ def guard_of(table, where="store", known=KNOWN, detectors=None):
     guard = Guard(detectors or [CliqueDetector()], quarantine=Quarantine("sqlite://"))
     if table is not None:
         table.put(known)
-        guard.use_table(table, where)
+        guard.connections.use_table(table, where)
     return guard.fit(known).calibrate()
 
 
@@ -410,11 +410,11 @@ def test_neighbours_move_to_the_store_and_back():
     expected = decisions(guard.screen(NEW))
     assert "from memory" in str(guard.status())
     table.put(KNOWN)
-    guard.use_table(table, "store")
-    guard.let_go()
+    guard.connections.use_table(table, "store")
+    guard.connections.let_go()
     assert guard.detectors[0].n_local == 0
     assert decisions(guard.screen(NEW)) == expected
-    guard.use_table(table, "memory")
+    guard.connections.use_table(table, "memory")
     table.down = True
     assert guard.neighbors == "memory"
     assert decisions(guard.screen(NEW)) == expected
@@ -422,7 +422,7 @@ def test_neighbours_move_to_the_store_and_back():
 
 def test_a_store_at_hand_changes_nothing_unless_asked():
     guard = guard_of(None)
-    guard.use_table(FakeTable())
+    guard.connections.use_table(FakeTable())
     assert guard.neighbors == "memory"
     assert guard.status().neighbors == "memory"
 
@@ -437,7 +437,7 @@ def test_a_store_at_hand_changes_nothing_unless_asked():
 def test_what_cannot_be_is_refused(detectors, where, said):
     guard = Guard(detectors, quarantine=Quarantine("sqlite://"))
     with pytest.raises(ValueError, match=said):
-        guard.use_table(FakeTable(), where)
+        guard.connections.use_table(FakeTable(), where)
 
 
 def test_entries_that_nobody_has_any_more_are_forgotten():
@@ -448,8 +448,8 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
     )  # fmt: skip
     guard = guard_of(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
     del table.rows[KNOWN.ids[7]]
-    guard.forget_lost([KNOWN.ids[7]])
-    assert not guard.known([KNOWN.ids[7]])
+    guard.writes.forget_lost([KNOWN.ids[7]])
+    assert not guard.writes.known([KNOWN.ids[7]])
     assert KNOWN.ids[7] not in guard.detectors[0]._known.graph.index
 
 

@@ -35,8 +35,8 @@ def live(store):
 
 def known(workers):
     for store in workers:
-        store.guard.catch_up()
-    first, second = (set(store.guard.known(["a", "b", "c", "d"])) for store in workers)
+        store.guard.writes.catch_up()
+    first, second = (set(store.guard.writes.known(["a", "b", "c", "d"])) for store in workers)
     assert first == second
     assert workers[0].guard.status().pending == 0
     return first
@@ -61,9 +61,9 @@ def test_what_a_worker_could_not_end_another_settles(workers):
     add(first, a=text(1))
     keeper = first._keeper
     coming = keeper.guard.screen(keeper.everything())
-    first.guard.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
-    second.guard.catch_up()
-    assert second.guard.known(["a"]) == []
+    first.guard.writes.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
+    second.guard.writes.catch_up()
+    assert second.guard.writes.known(["a"]) == []
     assert second.recover() == 0  # the first is alive
     first.guard.close()
     assert asyncio.run(second.arecover()) == 1
@@ -103,7 +103,7 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
         ):
             one.transform_documents(documents(bad.take([row + 1])))
     for guard in guards:
-        guard.catch_up()
+        guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}
     assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
     assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held

@@ -39,8 +39,8 @@ def live(store):
 
 def known(workers):
     for store in workers:
-        store.guard.catch_up()
-    first, second = (set(store.guard.known(IDS)) for store in workers)
+        store.guard.writes.catch_up()
+    first, second = (set(store.guard.writes.known(IDS)) for store in workers)
     assert first == second
     assert workers[0].guard.status().pending == 0
     return first
@@ -100,7 +100,7 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
         with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row])))]):
             one(nodes_of(bad.take([row + 1])))
     for guard in guards:
-        guard.catch_up()
+        guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}
     assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
     assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held
@@ -134,8 +134,8 @@ def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
     assert held == held_by_one(passages(300, 1), bad, 0.05) | {"bad3-0"} == set(bad.ids)
     stored = {node.node_id for node in one.vector_store.get_nodes(list(bad.ids))}
     for guard in guards:
-        guard.catch_up()
-        assert set(guard.known(bad.ids)) == stored == set(bad.ids) - held
+        guard.writes.catch_up()
+        assert set(guard.writes.known(bad.ids)) == stored == set(bad.ids) - held
         assert guard.status().pending == 0
 
 

@@ -100,7 +100,7 @@ def test_a_release_of_a_text_holds_in_any_context_that_is_clean():
         if on_detect == "quarantine":
             guard.hold(guard.screen(batch("summary: first", text=INJECTION)))
             guard.quarantine.release(["e0"])
-        guard._calibrator.policy = Policy(on_detect=on_detect)
+        guard.state.calibrator.policy = Policy(on_detect=on_detect)
         again = guard.screen(batch("summary: of another run", text=INJECTION))
         assert guard.hold(again).admitted.all()
         screener = RetrievalGuard([InstructionDetector()], quarantine=guard.quarantine)
@@ -177,5 +177,8 @@ def test_a_saved_guard_keeps_contexts(tmp_path):
     guard = guarded().fit(known).calibrate()
     guard.save(tmp_path / "guard")
     loaded = Guard.load(tmp_path / "guard", quarantine=Quarantine("sqlite://"))
-    assert loaded._calibrator.sample.inside.contexts == guard._calibrator.sample.inside.contexts
-    assert None not in loaded._calibrator.sample.inside.contexts
+    assert (
+        loaded.state.calibrator.sample.inside.contexts
+        == guard.state.calibrator.sample.inside.contexts
+    )
+    assert None not in loaded.state.calibrator.sample.inside.contexts

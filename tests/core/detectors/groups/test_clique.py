@@ -162,7 +162,7 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
     scores = [GUARD.screen(reworded(pair, t)).scores["clique"].min() for t in copied]
     assert scores[0] < scores[1] < scores[2]
-    assert scores[0] < GUARD._calibrator.thresholds["clique"].quarantine < scores[2]
+    assert scores[0] < GUARD.state.calibrator.thresholds["clique"].quarantine < scores[2]
     assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
 
 
@@ -402,7 +402,7 @@ def test_held_members_keep_counting():
     assert stream(guard, [poison.take([0, 1]), third]) == {}
     guard = calibrated()
     stream(guard, [poison.take([0, 1])])
-    guard.forget_held(poison.ids[:2])
+    guard.writes.forget_held(poison.ids[:2])
     assert caught(third, guard) == 0.0
 
 
@@ -412,7 +412,7 @@ def test_an_entry_that_is_sent_again_is_held_once():
     for _ in range(4):
         apply(guard, {}, guard.screen(poison))
     assert len(guard.detectors[0]._known.graph) == len(KNOWN) + 3
-    guard.forget_held(poison.ids)
+    guard.writes.forget_held(poison.ids)
     assert len(guard.detectors[0]._known.graph) == len(KNOWN)
 
 

@@ -558,7 +558,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
 
 def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
     guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://")).adopt(adopted)
-    before = guard._calibrator.calibration.n_doubtful
+    before = guard.state.calibrator.calibration.n_doubtful
     gone = adopted.take(range(2_340, 2_400))
     why = {"score": 9.0, "threshold": 2.0, "p_value": None, "evidence": ""}
     held = [
@@ -571,8 +571,8 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
     ]
     guard.recall(gone, held, lambda _: None)
     guard.refresh()
-    assert len(guard._calibrator.sample.outside) == 60
-    assert guard._calibrator.calibration.n_doubtful == before > 50
+    assert len(guard.state.calibrator.sample.outside) == 60
+    assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
 
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
