@@ -112,7 +112,7 @@ def in_memory(batch):
 def test_in_few_partitions_it_is_the_guard_in_memory(folder, batch, in_memory, rows, engine):
     guard = fitted(folder, rows=rows, engine=engine).calibrate()
     assert guard.writes.known_ids() == set(batch.ids)
-    assert guard.writes.fingerprints(batch.ids) == in_memory.fingerprints(batch.ids)
+    assert guard.writes.fingerprints(batch.ids) == in_memory.writes.fingerprints(batch.ids)
     scores, held = judged(in_memory, batch)
     assert of_the_group(held)
     assert "label_model" in scores
@@ -146,7 +146,7 @@ def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tm
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     guard, other = Guard.open(url), Guard.open(url)
     fitted(folder, guard=guard).calibrate()
-    other.catch_up()
+    other.writes.catch_up()
     assert other.n_known == N
     assert other.thresholds == pytest.approx(in_memory.thresholds, abs=1e-4)
     for one in (guard, other):

@@ -30,7 +30,7 @@ def workers(url, tmp_path):
     guards = [Guard.open(url, detectors=[Scripted()]) for _ in range(2)]
     keepers = [FolderKeeper(guard, tmp_path / "store") for guard in guards]
     add(keepers[0], scored([-0.9, -0.8, -0.7], "kb"))
-    guards[1].catch_up()
+    guards[1].writes.catch_up()
     return keepers
 
 

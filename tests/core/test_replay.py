@@ -237,7 +237,7 @@ def test_a_guard_that_only_hears_of_events_is_the_same_as_the_one_they_happened_
             loaded[len(journal.events)] = saved_and_loaded(guard, tmp_path / str(step))
     for number, event in enumerate(journal.events):
         for one in (alike, *(late for since, late in loaded.items() if since <= number)):
-            one.apply(event)
+            one.state.apply(event)
     # The last two take a detector that fails: tests/faults/test_policies.py.
     others = {Change.REPLACED, Change.UNSCREENED, Change.SCREENED}
     assert {event.change for event in journal.events} == set(Change) - others

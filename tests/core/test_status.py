@@ -85,7 +85,7 @@ def test_why_a_detector_is_not_in_force():
 
 def test_what_a_process_that_is_gone_has_left_is_to_be_looked_at(url):
     one, other = calibrated(url), Guard.open(url)
-    kept = one.intend(passages(1, 9, "new"))
+    kept = one.writes.intend(passages(1, 9, "new"))
     (alive,) = other.status().writers
     assert (alive.n_events, alive.alive) == (1, True)
     assert other.status().concerns() == ()

@@ -399,7 +399,7 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
         with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
             call()
-    again.use_table(table)
+    again.connections.use_table(table)
     assert decisions(again.screen(NEW)) == decisions(guard.screen(NEW))
     assert "store 'Fake docs'; 0 vectors in memory" in again.status().neighbors
 
@@ -493,7 +493,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
     assert second.n_known == len(KNOWN)  # what came since waits for the store
-    second.use_table(table)
+    second.connections.use_table(table)
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == len(KNOWN) + 30
 

@@ -157,7 +157,7 @@ def test_gauges_tell_how_far_a_process_is_behind_the_others(told, tmp_path):
 
     one.fit(knowledge_base())
     assert behind() > 0
-    other.catch_up()
+    other.writes.catch_up()
     assert behind() == 0
 
 

@@ -93,7 +93,7 @@ IDS = list(GOOD.ids)
 def crashed(tenant):
     """Intend something, and be gone."""
     gone = Guard.open(tenant.url, tenant.namespace, detectors=[Scripted()])
-    gone.intend(scored([0.9], prefix="lost"))
+    gone.writes.intend(scored([0.9], prefix="lost"))
     gone.close()
 
 
@@ -233,7 +233,7 @@ def test_snapshots_and_journals_of_one_are_not_pruned_by_the_other(url, tmp_path
     assert rows_of(mine) == before
     assert rows_of(theirs)["ragshield_journal"] < 30
     late = Guard.open(url, MINE, detectors=[Scripted()])
-    assert late.known(IDS) == IDS
+    assert late.writes.known(IDS) == IDS
 
 
 def rows_of(tenant):
