@@ -83,7 +83,7 @@ def test_who_is_overtaken_again_and_again_asks_the_others_to_wait(url, folder):
     faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(TRIES)]
     with (
         at_once(one, faster),
-        patch.object(one.guard, "take_turn", wraps=one.guard.writes.take_turn) as take_turn,
+        patch.object(one.guard.writes, "take_turn", wraps=one.guard.writes.take_turn) as take_turn,
     ):
         add(one, passages(1, 50))
     take_turn.assert_called_once()

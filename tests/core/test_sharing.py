@@ -204,7 +204,7 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
     with one.quarantine.database.read() as session:
         left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
         assert left.scalar() < 25
-    assert asleep.catch_up() == 30
+    assert asleep.writes.catch_up() == 30
     assert asleep.known(["p29-0"]) == ["p29-0"]
     assert_same(one, asleep, tmp_path)
 
@@ -297,7 +297,7 @@ def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path)
     one.fit(passages(300, 1)).calibrate(fpr=RATE)
     one.save(tmp_path / "saved")
     loaded = Guard.load(tmp_path / "saved", quarantine=Quarantine("sqlite://"))
-    assert not loaded.shared
+    assert not loaded.writes.shared
     assert_same(one, loaded, tmp_path)
 
 
