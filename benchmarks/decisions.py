@@ -50,7 +50,8 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
     parts
         Batches in the order of their arrival; no id comes twice.
     standing
-        Entries that the guard knows before. Recalled ones among them are counted as ``others``.
+        Entries that the guard knows before. Recalled ones among them are counted as ``others``; of
+        new versions that are admitted, they leave before.
     """
     stream = together(parts)
     row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
@@ -83,6 +84,10 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
         if old and standing is not None:
             guard.recall(standing.take([before_of[d.entry_id] for d in old]), old, lambda _: None)
             others += len(old)
+        new = [i for i, come in zip(batch.ids, report.admitted, strict=True) if come]
+        replaced = [before_of.pop(i) for i in new if i in before_of]
+        if replaced and standing is not None:
+            guard.forget(standing.take(replaced))
         guard.admit(report)
         screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
         status = guard.status()
