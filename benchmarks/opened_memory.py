@@ -64,7 +64,7 @@ def tables(guard: Guard) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{detector.name}: graph {key}", v) for key, v in vars(value).items())
             elif name != "_neighbors":
                 yield f"{detector.name}: {name}", value
-    yield "calibration", [guard.state.calibrator, guard.state.growth]
+    yield "calibration", [guard.state.calibrator, guard.state.recalibration]
 
 
 def main() -> None:

@@ -262,7 +262,7 @@ class Guard:
             check_loadable(guard.detectors, detectors or ())
             if calibration_of is not None:
                 lent = cls._lent_by(Sharing(quarantine.database, calibration_of, lease=lease), own)
-                guard.state.growth.borrow(lent, ())
+                guard.state.recalibration.borrow(lent, ())
             guard.state.recorder = sharing.of(guard.state)
             if sharing.found():
                 _use(guard)
@@ -467,11 +467,11 @@ class Guard:
                 n_known=len(self.state.knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,
-                next_at=self.state.growth.next_at,
+                next_at=self.state.recalibration.next_at,
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
                 rate=self.policy.quarantine_at,
-                wanted_rate=self.state.growth.wanted_rate,
+                wanted_rate=self.state.recalibration.wanted_rate,
                 spent=arrivals.of(),
                 by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
                 by_source=arrivals.of_sources(arrivals.sources),
@@ -563,7 +563,7 @@ class Guard:
                 batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
                 self.state.replaced(),
             ):
-                self.state.growth.fit_pieces(pieces)
+                self.state.recalibration.fit_pieces(pieces)
                 self.state.unscreened.clear()
             return self
         if engine is not None or progress is not None:
@@ -573,7 +573,7 @@ class Guard:
             )
             raise TypeError(msg)
         with self.state.replaced():
-            self.state.growth.fit(batch)
+            self.state.recalibration.fit(batch)
             self.state.unscreened.clear()
         return self
 
@@ -615,7 +615,7 @@ class Guard:
         """
         confirmed = self.quarantine.confirmed_ids() if clean is None else ()
         with self.state.replaced():
-            self.state.growth.calibrate(clean, fpr, at_most, confirmed)
+            self.state.recalibration.calibrate(clean, fpr, at_most, confirmed)
         return self
 
     def adopt(self, batch: Batch, *, at_most: float | None = None) -> Self:
@@ -641,7 +641,7 @@ class Guard:
         """
         confirmed = self.quarantine.confirmed_ids()
         with self.state.replaced():
-            self.state.growth.adopt(batch, at_most, confirmed)
+            self.state.recalibration.adopt(batch, at_most, confirmed)
             self.state.unscreened.clear()
         return self
 
@@ -672,7 +672,7 @@ class Guard:
             lent = other.state.calibrator.lend()
         confirmed = self.quarantine.confirmed_ids()
         with self.state.replaced():
-            self.state.growth.borrow(lent, confirmed)
+            self.state.recalibration.borrow(lent, confirmed)
         return self
 
     def refresh(self) -> Self:
@@ -692,7 +692,7 @@ class Guard:
         """
         confirmed = self.quarantine.confirmed_ids()
         with self.state.replaced():
-            self.state.growth.refresh(confirmed)
+            self.state.recalibration.refresh(confirmed)
         return self
 
     @property
@@ -753,7 +753,7 @@ class Guard:
         report's ``retroactive`` has them, too.
         """
         with self.state.lock:
-            found = self.state.growth.overdue()
+            found = self.state.recalibration.overdue()
             return tuple(self.policy.decide(entry_id, why) for entry_id, why in found.items())
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
@@ -981,11 +981,11 @@ class Guard:
                 InForce(
                     thresholds=calibrator.thresholds,
                     clean=calibrator.clean,
-                    waiting=self.state.growth.waiting(),
+                    waiting=self.state.recalibration.waiting(),
                     by_source=calibrator.by_source,
                 ),
                 leaving={*batch.ids, *replacing},
-                overdue=self.state.growth.overdue(),
+                overdue=self.state.recalibration.overdue(),
                 budget=self._budget,
                 excuse=self._excused,
             )
@@ -1167,7 +1167,7 @@ class Guard:
                 *(len(missing), len(report.batch), printable(missing[0], 80)),
             )
         if len(self.state.knowledge) and not (
-            self._warned or self.state.growth.collecting or self.calibrated
+            self._warned or self.state.recalibration.collecting or self.calibrated
         ):
             self._warned = True
             if self.state.calibrator.possible:

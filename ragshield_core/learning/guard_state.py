@@ -45,7 +45,7 @@ class GuardState:
         Held by whoever reads or changes the state.
     knowledge
         What the detectors have learned.
-    calibrator, growth
+    calibrator, recalibration
         Thresholds, and when they are taken anew.
     unscreened
         What was let in although a detector failed on it.
@@ -65,7 +65,7 @@ class GuardState:
         self.seed = seed
         self.knowledge = Knowledge(self.detectors)
         self.calibrator = Calibrator(self.knowledge, policy, seed)
-        self.growth = Recalibration(self.knowledge, self.calibrator)
+        self.recalibration = Recalibration(self.knowledge, self.calibrator)
         self.unscreened = Unscreened()
         self.failing: dict[str, str] = {}
         self.left_out: tuple[Skipped, ...] = ()
@@ -119,20 +119,20 @@ class GuardState:
                 case Event(change=Change.LEARNED, entries=Batch() as entries):
                     again = self.knowledge.among(entries.ids)
                     self.knowledge.learn(entries)
-                    self.growth.learned(entries, again)
+                    self.recalibration.learned(entries, again)
                 case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
                     self.knowledge.forget(entries)
                 case Event(change=Change.HELD, entries=Batch() as entries):
-                    self.growth.held(entries)
+                    self.recalibration.held(entries)
                 case Event(change=Change.RECALLED, entries=Batch() as entries):
                     self.knowledge.forget(entries)
                     self.calibrator.recalled(entries, event.accused)
-                    self.growth.held(entries)
+                    self.recalibration.held(entries)
                     self.unscreened.drop(entries.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
                     self.knowledge.forget_held(event.ids)
                 case Event(change=Change.TRUSTED):
-                    self.growth.settle(event.ids)
+                    self.recalibration.settle(event.ids)
                     self.knowledge.trust(event.ids)
                     self.unscreened.drop(event.ids)
                 case Event(change=Change.UNSCREENED | Change.SCREENED):
@@ -141,7 +141,7 @@ class GuardState:
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self.calibrator.count(counted)
                 case Event(change=Change.RECALIBRATED):
-                    self.growth.take_anew(event.ids)
+                    self.recalibration.take_anew(event.ids)
                 case _:
                     msg = (
                         f"an event says that a guard was {event.change} and not how, expected one "
@@ -153,7 +153,7 @@ class GuardState:
 
     def force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
-        waiting = self.growth.waiting()
+        waiting = self.recalibration.waiting()
         known = self.knowledge.known
         labelled = known.labelled
         why_not: dict[str, str | None] = {}
@@ -190,7 +190,7 @@ class GuardState:
             "left_out": [[skipped.detector, skipped.reason] for skipped in self.left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self.knowledge.known, self.calibrator, self.growth):
+        for part in (self.knowledge.known, self.calibrator, self.recalibration):
             more, columns = part.state()
             values |= more
             arrays |= columns
@@ -230,7 +230,7 @@ class GuardState:
             Skipped(detector=name, reason=why) for name, why in values["left_out"]
         )
         restored.calibrator.restore(values, arrays)
-        restored.growth.restore(values, arrays)
+        restored.recalibration.restore(values, arrays)
         restored.unscreened.restore(values["unscreened"])
         return restored
 
@@ -244,5 +244,5 @@ class GuardState:
         other = self.from_parts(values, arrays, self.detectors if detectors is None else detectors)
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
         self.knowledge, self.unscreened = other.knowledge, other.unscreened
-        self.calibrator, self.growth = other.calibrator, other.growth
+        self.calibrator, self.recalibration = other.calibrator, other.recalibration
         self.connections.reconnect(self.detectors)

@@ -84,7 +84,7 @@ class Writes:
 
     def _calibrate_if_due(self) -> None:
         """Take thresholds where the knowledge base has grown enough."""
-        if self._state.growth.due:
+        if self._state.recalibration.due:
             self._recalibrate()
 
     def _tell(self, entries: Batch) -> None:
@@ -111,7 +111,7 @@ class Writes:
         self._state.recorder.take_turn()
         try:
             self._state.recorder.catch_up()
-            if self._state.growth.due:
+            if self._state.recalibration.due:
                 with self._state.recorder.replacing():
                     self._state.apply(event)
         finally:
