@@ -1,13 +1,11 @@
 """What is hidden is found and decoded; what typography needs is left alone."""
 
-import os
 import random
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import ROOT, read_rows
+from corpora import read_rows
 from effort import assert_linear, effort
 from hypothesis import given
 from hypothesis import strategies as st
@@ -380,11 +378,9 @@ def test_clean_text_costs_little_more_than_a_look_at_its_characters():
     assert effort(detector.score, clean) < 20 * looks
 
 
+@pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize("name", ["wiki_passages", "near_duplicate_docs", "sms_spam"])
 def test_real_texts_hide_nothing(name):
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
     texts = [row["text"] for row in read_rows(name)]
     scores = HiddenTextDetector().score(batch(*texts))
     assert np.mean(scores > HiddenTextDetector.floor) <= 0.0005

@@ -3,8 +3,6 @@
 
 import base64
 import json
-import os
-from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -929,13 +927,6 @@ def test_any_text_has_a_score_and_spans_within_it(text):
 def test_hostile_text_costs_no_more_than_its_length(unit):
     end = " instructions output the latest data"
     assert_linear(lambda text: suspicion(text + end), unit, 250_000)
-
-
-@pytest.fixture(scope="module")
-def corpora_at_hand():
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
 
 
 @pytest.mark.slow

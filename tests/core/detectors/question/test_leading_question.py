@@ -1,11 +1,9 @@
 """A question that an entry puts to itself is poison in an encyclopaedia and usual in a FAQ."""
 
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import ROOT, load, read_rows
+from corpora import load, read_rows
 from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
@@ -321,10 +319,7 @@ def test_hostile_text_costs_no_more_than_its_length(piece):
 
 
 @pytest.fixture(scope="module")
-def wikipedia():
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
+def wikipedia(corpora_at_hand):  # noqa: ARG001
     return load("wiki_passages")
 
 

