@@ -1,8 +1,19 @@
-"""A store of vectors in memory, searched exactly."""
+"""Rows of an index, and a store of vectors in memory that is searched exactly."""
 
 import numpy as np
 
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
+
+DIM = 16
+
+
+def names(n, prefix="e"):
+    return [f"{prefix}{i}" for i in range(n)]
+
+
+def rows_of(n, seed=0, dim=DIM):
+    """Return unit vectors in random directions."""
+    return unit(np.random.default_rng(seed).normal(size=(n, dim)))
 
 
 def unit(rows):

@@ -26,10 +26,10 @@ def the_one(seen, category):
     return warned
 
 
-def guard_of(*detectors, quarantine=None, **policy):
+def guard_of(*detectors, quarantine=None, seed=0, **policy):
     """Return a guard with a quarantine in memory, unless there is another."""
     quarantine = quarantine or Quarantine("sqlite://")
-    return Guard(detectors, policy=Policy(**policy), quarantine=quarantine)
+    return Guard(detectors, policy=Policy(**policy), quarantine=quarantine, seed=seed)
 
 
 def loaded(folder, **options):
@@ -43,8 +43,8 @@ def write(guard, batch, live=None):
     report = guard.hold(guard.screen(batch))
     recalled = [d for d in report.retroactive if d.entry_id in live]
     if recalled:
-        entries = join(*(live[d.entry_id] for d in recalled))
-        guard.recall(entries, recalled, lambda ids: [live.pop(i) for i in ids])
+        gone = join(*(live[d.entry_id] for d in recalled))
+        guard.recall(gone, recalled, lambda ids: [live.pop(i) for i in ids])
     guard.admit(report)
     kept = batch.take(report.admitted)
     live |= {entry_id: kept.take([row]) for row, entry_id in enumerate(kept.ids)}
@@ -316,7 +316,7 @@ def answers(entry, n, seed, prefix="bad", spread=0.2):
     )
 
 
-def site(n, seed, spread=0.8):
+def site(n, seed, spread=0.8, text="{}"):
     """Return entries of one template, about something that the knowledge base says nothing of."""
     rng = np.random.default_rng([3, seed])
     axis = rng.normal(size=PASSAGE_DIM)
@@ -325,7 +325,7 @@ def site(n, seed, spread=0.8):
     axis /= np.linalg.norm(axis)
     return Batch.of(
         ids=[f"site{seed}-{i}" for i in range(n)],
-        texts=[f"Metrics of the exporter: {prose(rng)}. See also the tip." for _ in range(n)],
+        texts=[text.format(prose(rng)) for _ in range(n)],
         embeddings=axis + rng.normal(scale=spread * UNIT, size=(n, PASSAGE_DIM)),
         lineages=[f"site/{seed}/{i}.md" for i in range(n)],
     )

@@ -30,7 +30,6 @@ from ragshield_core import Batch, Policy
 from ragshield_core.calibration.arrivals import WINDOW, Arrivals, Counted
 from ragshield_core.calibration.clean_sample import CleanSample, first_size
 from ragshield_core.detectors import (
-    CanaryDisplacementDetector,
     CliqueDetector,
     InstructionDetector,
     LabelCentroidDetector,
@@ -765,22 +764,6 @@ def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     report = guard.screen(again)
     assert not report.admitted.any()
     assert len(set(poison.ids) & {decision.entry_id for decision in report.retroactive}) >= 3
-
-
-def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
-    rng = np.random.default_rng(0)
-    queries = [f"canary {number}" for number in range(20)]
-    displacement = CanaryDisplacementDetector(queries, rng.normal(size=(20, PASSAGE_DIM)))
-    guard, live = guard_at(displacement, rate=0.02).fit(KNOWN), {}
-    guard.calibrate()
-    before, size = guard.thresholds["canary_displacement"], guard.status().calibrated_at
-    held = 0
-    for number in range(12):
-        report = write(guard, passages(50, 500 + number, f"more{number}-"), live)
-        held += int((~report.admitted).sum())
-    assert guard.status().calibrated_at > 1.5 * size
-    assert guard.thresholds["canary_displacement"] != before
-    assert held <= 0.02 * 600  # chunks of a document that take a head together are usual here
 
 
 def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_write(
