@@ -141,7 +141,7 @@ class Screen:
         detector = CliqueDetector()
         self.guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(known)
         self.guard.calibrate(fpr=max(FPRS))
-        joint = self.guard._calibrator.calibration  # noqa: SLF001 - one fit serves all rates
+        joint = self.guard.state.calibrator.calibration
         self.thresholds = {
             (fpr, kept): joint.thresholds(fpr, confidence)[detector.name]
             for fpr in FPRS

@@ -187,7 +187,7 @@ def run(
     documents, _ = store._access.read(store._access.ids())  # noqa: SLF001 - past the mask
     assert {d.id: d.page_content for d in documents} == live  # noqa: S101
     assert {item.id for item in quarantine.list()} == held  # noqa: S101
-    assert set(guard.known([*live, *held])) == set(live)  # noqa: S101
+    assert set(guard.writes.known([*live, *held])) == set(live)  # noqa: S101
     return {**count, "stored at the end": len(live), "held": len(held)}
 
 

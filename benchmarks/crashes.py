@@ -169,7 +169,7 @@ def look(store: Store, plan: Plan, done: int) -> Look:
     found.readable = sorted(i for i, _ in store.seen(found.held, vectors) & held)
     visible = {i for i, text in raw if (i, text) not in held}
     ids = {*sent, *ahead}
-    found.unknown = sorted(visible ^ set(store.guard.known(list(ids))))
+    found.unknown = sorted(visible ^ set(store.guard.writes.known(list(ids))))
     found.known = store.guard.status().n_known
     try:
         store.guard.quarantine.log.verify()

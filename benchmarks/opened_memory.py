@@ -55,7 +55,7 @@ def size(value: Any, seen: set[int]) -> int:
 
 def tables(guard: Guard) -> Iterator[tuple[str, Any]]:
     """Yield what a guard keeps, by name."""
-    for name, value in vars(guard._knowledge).items():  # noqa: SLF001 - looks inside
+    for name, value in vars(guard.state.knowledge).items():
         if name not in ("detectors", "learners"):
             yield f"known: {name}", value
     for detector in guard.detectors:
@@ -64,7 +64,7 @@ def tables(guard: Guard) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{detector.name}: graph {key}", v) for key, v in vars(value).items())
             elif name != "_neighbors":
                 yield f"{detector.name}: {name}", value
-    yield "calibration", [guard._calibrator, guard._growth]  # noqa: SLF001
+    yield "calibration", [guard.state.calibrator, guard.state.growth]
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def measure(way: str, folder: Path, work: Path) -> dict[str, Any]:
         del batches
     else:
         if way == "store":
-            guard.use_table(OnDisk(folder / "vectors.npy", N_NEW), "store")
+            guard.connections.use_table(OnDisk(folder / "vectors.npy", N_NEW), "store")
         guard.fit(parts, engine=RayEngine(num_cpus=2) if way == "ray" else "local")
     guard.calibrate()
     figures = {

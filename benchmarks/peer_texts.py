@@ -200,7 +200,7 @@ def by_rule(sets: dict[str, Batch], counts: Counts) -> None:
 def by_guard(known: Batch, rates: dict[str, float], sets: dict[str, Batch], counts: Counts) -> None:
     """Count what the default guard holds at 1 %, at the peers' rates, and at its smallest."""
     guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).fit(known).calibrate()
-    least = guard._calibrator.calibration.smallest_rate * (1 + 1e-9)  # noqa: SLF001
+    least = guard.state.calibrator.calibration.smallest_rate * (1 + 1e-9)
     shown = {FPR: "**default guard**, at 1 %"}
     for name, rate in rates.items():
         if least < rate < FPR:  # a guard that held everything would be none

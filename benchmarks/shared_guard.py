@@ -78,7 +78,7 @@ documents, durable in the database, {LOOKED_AT} being known.
             store = GuardedVectorStore(inner, guard=guard, name=kind)
             store.add_texts([f"text {row} of what is known" for row in range(LOOKED_AT)])
             read = milliseconds(lambda _, store=store: store.get_by_ids(["missing"]), 20 * n)  # type: ignore[misc]
-            look = milliseconds(lambda _, guard=guard: guard.catch_up(), 20 * n)  # type: ignore[misc]
+            look = milliseconds(lambda _, guard=guard: guard.writes.catch_up(), 20 * n)  # type: ignore[misc]
 
             def write(number: int, store: GuardedVectorStore = store) -> None:
                 store.add_texts([f"text {number} {row} that is new" for row in range(SMALL)])

@@ -115,7 +115,7 @@ def measure(url: str, rows: Batch, n: int) -> Result:
     with closing(Guard.open(url)) as guard:
         guard.quarantine.log.verify()
         held = guard.quarantine.held_ids(rows.ids)
-        known, pending = set(guard.known(rows.ids)), guard.status().pending
+        known, pending = set(guard.writes.known(rows.ids)), guard.status().pending
     wrong = {
         "stored and held": len(stored & held),
         "neither stored nor held": len(set(rows.ids) - stored - held),

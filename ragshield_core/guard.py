@@ -6,24 +6,19 @@ import json
 import logging
 import math
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.borrowed import Lent
-from ragshield_core.calibration.calibrator import Calibrator
-from ragshield_core.calibration.recalibration import Recalibration
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
-from ragshield_core.detectors.base.abilities import UsesEmbedder
+from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -31,16 +26,13 @@ from ragshield_core.detectors.registry import (
     check_detectors,
     check_loadable,
     copied_for,
-    detectors_from,
     kind_of,
-    learned_of,
-    saved_detectors,
 )
 from ragshield_core.hooks import Quiet, answered, excused, screening, tools
-from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Hands, Recorder
+from ragshield_core.learning.events import Change
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.status import DetectorStanding, Status
-from ragshield_core.learning.unscreened import Unscreened, failing, let_in
+from ragshield_core.learning.unscreened import failing, let_in
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
@@ -54,9 +46,7 @@ from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, pr
 from ragshield_core.model.p_values import Released
 from ragshield_core.model.policy import Policy
 from ragshield_core.neighbors.known import KnownNeighbors, Lender
-from ragshield_core.neighbors.stored import not_at_hand
-from ragshield_core.neighbors.table import TableUser, VectorTable, Where
-from ragshield_core.screening.learned import Knowledge
+from ragshield_core.neighbors.table import Where
 from ragshield_core.screening.screening import (
     InForce,
     crash,
@@ -75,18 +65,14 @@ if TYPE_CHECKING:
     from ragshield_core.sharing.shared_guard import Sharing, Whole
     from ragshield_core.tools.audit.partitioned.engines import Engine
 
-T = TypeVar("T")
-
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
 # What a guard asks of a quarantine: it is not imported before it is needed.
 QUARANTINE_METHODS = ("hold", "held_ids", "released_among", "confirmed_among")
 
-REPLACED = Event(change=Change.REPLACED)
 
-
-class Guard(Writes):
+class Guard:
     """Screen entries on their way into a knowledge base.
 
     Parameters
@@ -123,7 +109,6 @@ class Guard(Writes):
         quarantine: Quarantine | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         check_detectors(detectors)
         check_type("policy", policy, Policy, "a Policy, such as Policy()")
         check_type("quarantine", quarantine, QUARANTINE_METHODS, "a Quarantine: Quarantine(url)")
@@ -135,32 +120,34 @@ class Guard(Writes):
             repeated = next(name for name in names if names.count(name) > 1)
             msg = f"detector name {repeated!r} is duplicated; names must differ."
             raise ValueError(msg)
-        self.detectors = tuple(detectors)
-        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
-        self.seed = seed
-        self._knowledge = Knowledge(self.detectors)
         policy = policy if policy is not None else Policy()
-        self._calibrator = Calibrator(self._knowledge, policy, seed)
-        self._growth = Recalibration(self._knowledge, self._calibrator)
-        self._unscreened = Unscreened()
+        self._begin(GuardState(detectors, policy, seed), quarantine)
+
+    def _begin(self, learned: GuardState, quarantine: Quarantine | None) -> None:
+        self.state = learned
+        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
+        self.connections = learned.connections
+        self.writes = Writes(learned, self.quarantine)
         self._budget = TimeBudget()
-        self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
-        self._where: Where | None = None
-        self._embed: Callable[[list[str]], Any] | None = None
-        self._embed_chosen = False  # by the user, so that no store offers its own
         self._notifier: Notified | None = None
-        self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
-        self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
-        self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
-        self._recorder = Recorder(self._hands)
+
+    @classmethod
+    def _of(cls, learned: GuardState, quarantine: Quarantine | None) -> Self:
+        """Return a guard that goes by what was learned."""
+        guard = cls.__new__(cls)
+        guard._begin(learned, quarantine)  # noqa: SLF001 - of this very class
+        return guard
+
+    @property
+    def detectors(self) -> tuple[Detector, ...]:
+        """The detectors, in the order in which they were given."""
+        return self.state.detectors
 
     def __repr__(self) -> str:
-        state = "calibrated" if self.calibrated else "not calibrated"
+        how = "calibrated" if self.calibrated else "not calibrated"
         names = ", ".join(detector.name for detector in self.detectors)
-        return (
-            f"<Guard {len(self._knowledge)} entries known, {state}: {names}; {self.quarantine!r}>"
-        )
+        return f"<Guard {self.n_known} entries known, {how}: {names}; {self.quarantine!r}>"
 
     @classmethod
     def default(
@@ -189,7 +176,7 @@ class Guard(Writes):
         """
         detectors, missing = built_in_detectors()
         guard = cls(detectors, policy=Policy(quarantine_at=fpr), quarantine=quarantine, seed=seed)
-        guard._left_out = tuple(missing)
+        guard.state.left_out = tuple(missing)
         return guard
 
     @classmethod
@@ -271,12 +258,12 @@ class Guard(Writes):
             if (own := detectors) is None:
                 own, missing = built_in_detectors()
             guard = cls(own, policy=policy, quarantine=quarantine, seed=seed)
-            guard._left_out = tuple(missing)
+            guard.state.left_out = tuple(missing)
             check_loadable(guard.detectors, detectors or ())
             if calibration_of is not None:
                 lent = cls._lent_by(Sharing(quarantine.database, calibration_of, lease=lease), own)
-                guard._growth.borrow(lent, ())
-            guard._recorder = sharing.of(guard._hands)
+                guard.state.growth.borrow(lent, ())
+            guard.state.recorder = sharing.of(guard.state)
             if sharing.found():
                 _use(guard)
                 return guard
@@ -346,12 +333,13 @@ class Guard(Writes):
         detectors: Sequence[Detector | type[Detector]],
     ) -> Self:
         """Return a guard that is there, as one process more."""
-        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
+        learned = GuardState.from_parts(whole.values, whole.arrays, detectors)
+        guard = cls._of(learned, quarantine)
         whole.arrays.clear()  # the guard has its own, and they are large
         state.give_back()
-        guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
+        learned.recorder = sharing.of(learned)
         # Who finds neighbours in the store reads on once that is at hand.
-        sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
+        sharing.start(whole, read_on=learned.connections.complete)
         return guard
 
     @classmethod
@@ -368,69 +356,36 @@ class Guard(Writes):
             # With detectors that nobody else uses: they learn what is known there.
             own = copied_for(whole.values["detectors"], detectors)
             other = cls._going_on(sharing, whole, None, own)
-            return other._calibrator.lend()  # noqa: SLF001
+            return other.state.calibrator.lend()
         finally:
             sharing.leave()
 
     def close(self) -> None:
         """Take no part any more, and give the connections of an opened guard back."""
-        super().close()
+        with self.state.lock:
+            self.state.recorder.close()
         for detector in self.detectors:  # which another may be opened with
             _USED.pop(id(detector), None)
 
     @property
     def policy(self) -> Policy:
         """Thresholds and actions; :meth:`calibrate` replaces it when given another rate."""
-        return self._calibrator.policy
+        return self.state.calibrator.policy
 
     @property
     def dim(self) -> int | None:
         """Length of the vectors of the knowledge base; ``None`` before there are any."""
-        return self._knowledge.dim or None
+        return self.state.knowledge.dim or None
 
     @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from default thresholds."""
-        return self._calibrator.calibration is not None
+        return self.state.calibrated
 
     @property
     def neighbors(self) -> Where:
         """Where detectors find neighbours: in ``"memory"``, or in the ``"store"``."""
-        return "store" if any(user.in_store is not None for user in self._table_users) else "memory"
-
-    def use_table(self, table: VectorTable, where: Where | None = None) -> Self:
-        """Have the vectors of the store at hand; guarded stores do this.
-
-        Parameters
-        ----------
-        table
-            Of the store that the guard is of.
-        where
-            ``"store"``: detectors find neighbours there from now on, and keep no vectors but of
-            what the store does not have. ``"memory"``: all vectors are fetched. ``None``, the
-            default, leaves it as it is: a guard that was saved without vectors needs its store.
-
-        Raises
-        ------
-        ValueError
-            If ``where`` is neither, or no detector can leave vectors in the store.
-        NeighborsError
-            If vectors cannot be fetched.
-        """
-        if where not in (None, "memory", "store"):
-            msg = f"neighbors is {where!r}, expected 'memory', 'store' or None."
-            raise ValueError(msg)
-        if where == "store" and not self._table_users:
-            names = ", ".join(detector.name for detector in self.detectors)
-            msg = (
-                f"none of the detectors ({names}) can find neighbours in the store; add "
-                "CliqueDetector(), which others share, or leave neighbors out."
-            )
-            raise ValueError(msg)
-        with self._lock:
-            self._table, self._where = table, where
-            self._connect()
-        return self
+        return self.state.connections.where
 
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> Self:
         """Let detectors embed suspicious sentences with the knowledge base's own model.
@@ -456,61 +411,8 @@ class Guard(Writes):
         >>> guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://"))
         >>> guard.use_embedder(lambda texts: [[1.0, 0.0] for _ in texts]).detectors[0].lacks()
         """
-        with self._lock:
-            self._embed, self._embed_chosen = embed, True
-            self._hand_over()
+        self.state.connections.use_embedder(embed)
         return self
-
-    def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
-        """Take the embedding model of a store, unless the user has decided; stores do this."""
-        with self._lock:
-            if not self._embed_chosen and self._embedder_users and embed != self._embed:
-                self._embed = embed
-                self._hand_over()
-
-    @property
-    def _embedder_users(self) -> list[UsesEmbedder]:
-        return [detector for detector in self.detectors if isinstance(detector, UsesEmbedder)]
-
-    def _hand_over(self) -> None:
-        """Give detectors the embedding model; after a restart they are others."""
-        for user in self._embedder_users:
-            user.use_embedder(self._embed)
-
-    def let_go(self) -> int:
-        """Drop the vectors that the store has by now, see :meth:`use_table`; return how many."""
-        with self._lock:
-            return sum(user.let_go() for user in self._table_users)
-
-    @property
-    def _table_users(self) -> list[TableUser]:
-        return [detector for detector in self.detectors if isinstance(detector, TableUser)]
-
-    @property
-    def _connected(self) -> bool:
-        return all(user.connected for user in self._table_users)
-
-    def _connect(self) -> None:
-        """Give detectors the store's vectors; after a restart they are others."""
-        if self._table is not None:
-            for user in self._table_users:
-                user.use_table(self._table, self._where)
-        if self._embed is not None:
-            self._hand_over()
-
-    def _neighbors_in(self) -> str:
-        """Return in words where neighbours are found."""
-        for user in self._table_users:
-            if user.in_store is not None:
-                lost = "" if user.connected else ", which is not at hand"
-                return f"the store {user.in_store!r}{lost}; {user.n_local} vectors in memory"
-        return "memory"
-
-    def _check_connected(self) -> None:
-        """Refuse to judge without the store in which neighbours are found."""
-        lost = next((user for user in self._table_users if not user.connected), None)
-        if lost is not None:
-            raise not_at_hand(lost.in_store or "")
 
     def notify(self, notifier: Notified | None) -> Self:
         """Tell people of groups that are held, of long queues and of detectors that fail.
@@ -543,17 +445,17 @@ class Guard(Writes):
             held = self.quarantine.count() if self.quarantine.exists() else 0
         except QuarantineError as error:
             unreachable = str(error)
-        with self._lock:
+        with self.state.lock:
             try:  # here, so that the position is that of what is known
-                standing = self._recorder.standing()
+                standing = self.state.recorder.standing()
             except QuarantineError as error:
                 unreachable = str(error)
-            sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
+            sample, arrivals = self.state.calibrator.sample, self.state.calibrator.arrivals
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
-            why_not = self._force()
-            why_not |= {skipped.detector: skipped.reason for skipped in self._left_out}
+            why_not = self.state.force()
+            why_not |= {skipped.detector: skipped.reason for skipped in self.state.left_out}
             return Status(
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
@@ -562,14 +464,14 @@ class Guard(Writes):
                     DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
                     for name, why in why_not.items()
                 ),
-                n_known=len(self._knowledge),
+                n_known=len(self.state.knowledge),
                 calibrated=self.calibrated,
-                calibrated_at=self._calibrator.calibrated_at if self.calibrated else None,
-                next_at=self._growth.next_at,
+                calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,
+                next_at=self.state.growth.next_at,
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
                 rate=self.policy.quarantine_at,
-                wanted_rate=self._growth.wanted_rate,
+                wanted_rate=self.state.growth.wanted_rate,
                 spent=arrivals.of(),
                 by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
                 by_source=arrivals.of_sources(arrivals.sources),
@@ -578,12 +480,12 @@ class Guard(Writes):
                 decided=arrivals.decided(self.policy.quarantine_at),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
-                doubted=self._doubted(),
-                failing=self._knowledge.missed | self._failing,
-                unscreened=len(self._unscreened.among(self._knowledge.known)),
-                borrowed=self._calibrator.borrowed is not None,
+                doubted=self.state.doubted(),
+                failing=self.state.knowledge.missed | self.state.failing,
+                unscreened=len(self.state.unscreened.among(self.state.knowledge.known)),
+                borrowed=self.state.calibrator.borrowed is not None,
                 unreachable=unreachable,
-                neighbors=self._neighbors_in(),
+                neighbors=self.state.connections.where_in_words(),
             )
 
     def unscreened(self) -> dict[str, Mapping[str, str]]:
@@ -592,36 +494,13 @@ class Guard(Writes):
         By id, with what is said of each detector. A guarded store screens them again, see its
         ``rescreen``, and recalls what is suspicious.
         """
-        with self._lock:
-            return dict(self._unscreened.among(self._knowledge.known))
-
-    def _doubted(self) -> dict[str, int]:
-        """Return, by detector, how many entries it takes for poison among what it has learned."""
-        doubted = {d.name: d.n_doubted() for d in self.detectors if isinstance(d, GroupDetector)}
-        return {name: n for name, n in doubted.items() if n}
-
-    def _force(self) -> dict[str, str | None]:
-        """Return, by detector, why it takes no part for now; ``None`` where it does."""
-        waiting = self._growth.waiting()
-        known = self._knowledge.known
-        labelled = known.labelled
-        why_not: dict[str, str | None] = {}
-        for detector in self.detectors:
-            name = detector.name
-            why_not[name] = waiting[name].reason if name in waiting else None
-            if (
-                why_not[name] is None
-                and len(known)
-                and not labelled
-                and Need.LABEL in detector.needs
-            ):
-                why_not[name] = "no entry of the knowledge base has a label"
-        return why_not
+        with self.state.lock:
+            return dict(self.state.unscreened.among(self.state.knowledge.known))
 
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
-        thresholds = self._calibrator.thresholds
+        thresholds = self.state.calibrator.thresholds
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
 
     def change_policy(
@@ -638,8 +517,8 @@ class Guard(Writes):
         if time_budget != "keep":
             changed["time_budget"] = time_budget
         policy = Policy.model_validate(self.policy.model_dump() | changed)
-        with self._replaced():
-            self._calibrator.policy = policy
+        with self.state.replaced():
+            self.state.calibrator.policy = policy
         return self
 
     def fit(
@@ -678,14 +557,14 @@ class Guard(Writes):
             where it stopped.
         """
         if isinstance(batch, InPieces):
-            groups, seed = self._knowledge.groups_in_pieces(), self.seed
+            groups, seed = self.state.knowledge.groups_in_pieces(), self.state.seed
             # What takes long is done before others have to wait.
             with (
                 batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
-                self._replaced(),
+                self.state.replaced(),
             ):
-                self._growth.fit_pieces(pieces)
-                self._unscreened.clear()
+                self.state.growth.fit_pieces(pieces)
+                self.state.unscreened.clear()
             return self
         if engine is not None or progress is not None:
             msg = (
@@ -693,9 +572,9 @@ class Guard(Writes):
                 "batch; entries that are in memory are fitted without."
             )
             raise TypeError(msg)
-        with self._replaced():
-            self._growth.fit(batch)
-            self._unscreened.clear()
+        with self.state.replaced():
+            self.state.growth.fit(batch)
+            self.state.unscreened.clear()
         return self
 
     def calibrate(
@@ -735,8 +614,8 @@ class Guard(Writes):
         report names it among the skipped.
         """
         confirmed = self.quarantine.confirmed_ids() if clean is None else ()
-        with self._replaced():
-            self._growth.calibrate(clean, fpr, at_most, confirmed)
+        with self.state.replaced():
+            self.state.growth.calibrate(clean, fpr, at_most, confirmed)
         return self
 
     def adopt(self, batch: Batch, *, at_most: float | None = None) -> Self:
@@ -761,9 +640,9 @@ class Guard(Writes):
         that have to know first what is usual wait until the knowledge base has grown.
         """
         confirmed = self.quarantine.confirmed_ids()
-        with self._replaced():
-            self._growth.adopt(batch, at_most, confirmed)
-            self._unscreened.clear()
+        with self.state.replaced():
+            self.state.growth.adopt(batch, at_most, confirmed)
+            self.state.unscreened.clear()
         return self
 
     def borrow_calibration(self, other: Guard) -> Self:
@@ -788,12 +667,12 @@ class Guard(Writes):
             for the rate; or if this one is calibrated by its own entries.
         """
         check_type("other", other, Guard, "another Guard")
-        other.catch_up()
-        with other._lock:
-            lent = other._calibrator.lend()
+        other.writes.catch_up()
+        with other.state.lock:
+            lent = other.state.calibrator.lend()
         confirmed = self.quarantine.confirmed_ids()
-        with self._replaced():
-            self._growth.borrow(lent, confirmed)
+        with self.state.replaced():
+            self.state.growth.borrow(lent, confirmed)
         return self
 
     def refresh(self) -> Self:
@@ -812,14 +691,14 @@ class Guard(Writes):
             were.
         """
         confirmed = self.quarantine.confirmed_ids()
-        with self._replaced():
-            self._growth.refresh(confirmed)
+        with self.state.replaced():
+            self.state.growth.refresh(confirmed)
         return self
 
     @property
     def released(self) -> Released | None:
         """What people found to be clean, as far as somebody has decided that it counts."""
-        return self._calibrator.released
+        return self.state.calibrator.released
 
     def thresholds_with(self, released: Released | None) -> dict[str, float]:
         """Return what :attr:`thresholds` are if what people found to be clean counts; see there.
@@ -834,8 +713,8 @@ class Guard(Writes):
         CalibrationError
             If the guard is not calibrated.
         """
-        with self._lock:
-            thresholds = self._calibrator.thresholds_with(released)
+        with self.state.lock:
+            thresholds = self.state.calibrator.thresholds_with(released)
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
 
     def count_released(
@@ -860,10 +739,10 @@ class Guard(Writes):
         CalibrationError
             If the guard is not calibrated.
         """
-        with self._replaced():
-            self._calibrator.thresholds_with(released)  # raises before anything is decided
+        with self.state.replaced():
+            self.state.calibrator.thresholds_with(released)  # raises before anything is decided
             decided()
-            self._calibrator.count_released(released)
+            self.state.calibrator.count_released(released)
         return self
 
     def overdue(self) -> tuple[Decision, ...]:
@@ -873,8 +752,8 @@ class Guard(Writes):
         again what came in before. Whoever writes may :meth:`recall` them at once; the next
         report's ``retroactive`` has them, too.
         """
-        with self._lock:
-            found = self._growth.overdue()
+        with self.state.lock:
+            found = self.state.growth.overdue()
             return tuple(self.policy.decide(entry_id, why) for entry_id, why in found.items())
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
@@ -902,7 +781,7 @@ class Guard(Writes):
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock:
+        with self.state.lock:
             times_late = self._budget.times_late
             try:
                 with screening("ingestion", len(batch)) as told:
@@ -914,10 +793,12 @@ class Guard(Writes):
                     self._leave_detectors()
             judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
             failed = failing(report)
-            self._failing = {n: why for n, why in self._failing.items() if n not in judged} | failed
-            calibrated_at = self._calibrator.calibrated_at if self.calibrated else None
-            position = self._recorder.position
-        skipped = (*self._left_out, *report.skipped)
+            self.state.failing = {
+                n: why for n, why in self.state.failing.items() if n not in judged
+            } | failed
+            calibrated_at = self.state.calibrator.calibrated_at if self.calibrated else None
+            position = self.state.recorder.position
+        skipped = (*self.state.left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
 
     def questions(self) -> tuple[Question, ...]:
@@ -933,8 +814,8 @@ class Guard(Writes):
         >>> Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).questions()
         ()
         """
-        with self._lock:
-            return self._calibrator.arrivals.questions(self.policy.quarantine_at)
+        with self.state.lock:
+            return self.state.calibrator.arrivals.questions(self.policy.quarantine_at)
 
     def adopt_source(self, source: str | None, *, by: str = "ragshield") -> tuple[str, ...]:
         """Take thresholds for a source that a person has found to be good.
@@ -963,9 +844,9 @@ class Guard(Writes):
         """
         from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
 
-        with self._lock:
-            self.catch_up()
-            count = self._calibrator.arrivals.sources.get(source)
+        with self.state.lock:
+            self.writes.catch_up()
+            count = self.state.calibrator.arrivals.sources.get(source)
             ids = [] if count is None else list(count.held_ids)
         waiting = self.quarantine.list(ids=ids) if ids else ()
         if count is None or not waiting:
@@ -975,9 +856,9 @@ class Guard(Writes):
             )
             raise ValueError(msg)
         parts = [(batch, self.screen(batch).scores) for batch in batches_of(waiting)]
-        with self._replaced():
+        with self.state.replaced():
             freed = [
-                batch.take(self._calibrator.adopt_source(source, scores, count.judged)).ids
+                batch.take(self.state.calibrator.adopt_source(source, scores, count.judged)).ids
                 for batch, scores in parts
             ]
         ids = list(chain.from_iterable(freed))
@@ -1002,14 +883,14 @@ class Guard(Writes):
         ValueError
             If nothing has come from such a source.
         """
-        if source not in self._calibrator.arrivals.sources:
+        if source not in self.state.calibrator.arrivals.sources:
             msg = (
                 f"nothing has come from the source {printable(str(source), 80)!r} since the "
                 "calibration; questions() names the sources that are asked about."
             )
             raise ValueError(msg)
-        with self._replaced():
-            self._calibrator.arrivals.decide(source, "keep holding")
+        with self.state.replaced():
+            self.state.calibrator.arrivals.decide(source, "keep holding")
         note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
         self.quarantine.log.record("keep", by=by, note=note)
         return self
@@ -1031,23 +912,68 @@ class Guard(Writes):
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock:
-            self._check_connected()
-            self.catch_up()
+        with self.state.lock:
+            self.state.connections.check()
+            self.writes.catch_up()
             self.check_dim(batch)
             lender = next((d for d in self.detectors if isinstance(d, Lender)), None)
-            if lender is None or not len(self._knowledge):
+            if lender is None or not len(self.state.knowledge):
                 msg = "no detector of this guard knows vectors of entries to compare with."
                 raise NotFittedError(msg)
             return lender.neighbors().known_neighbors(batch, k)
 
+    # What is known
+
+    @property
+    def n_known(self) -> int:
+        """How many entries were learned."""
+        return len(self.state.knowledge)
+
+    def admit(self, report: Report) -> None:
+        """Learn the entries that a report admits; costs O(batch).
+
+        Call it once per report, after they are written. Of a new revision of a known entry,
+        :meth:`forget` the old one first.
+        """
+        admitted = report.admitted
+        self.learn(report.batch if admitted.all() else report.batch.take(admitted))
+
+    def learn(self, entries: Batch) -> None:
+        """Learn entries that are in the knowledge base."""
+        self.writes.learn(entries)
+
+    def forget(self, entries: Batch) -> None:
+        """Forget entries that have left the knowledge base.
+
+        Parameters
+        ----------
+        entries
+            With their vectors as they were learned; those never learned are ignored. Their
+            labels the guard remembers, since those of a live document may have been edited.
+        """
+        if len(entries):
+            self.state.happened(Change.FORGOTTEN, entries=entries)
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Say that a person has judged entries good: no later batch condemns them."""
+        if ids:
+            self.state.happened(Change.TRUSTED, ids=tuple(ids))
+
+    def on_admit(self, callback: Callable[[Batch], object]) -> None:
+        """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
+
+        They are in the knowledge base by then: what the callback raises is logged, by its type, and
+        stops nothing. Callbacks are not saved with the guard.
+        """
+        self.writes.on_admit.append(callback)
+
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
-        self._check_connected()
-        self.catch_up()
-        leaving = {*replacing, *self._knowledge.among(batch.ids)}
+        self.state.connections.check()
+        self.writes.catch_up()
+        leaving = {*replacing, *self.state.knowledge.among(batch.ids)}
         with overlooking(self.detectors, leaving):
             self.check_dim(batch)
-            calibrator = self._calibrator
+            calibrator = self.state.calibrator
             report = screened(
                 batch,
                 self.detectors,
@@ -1055,11 +981,11 @@ class Guard(Writes):
                 InForce(
                     thresholds=calibrator.thresholds,
                     clean=calibrator.clean,
-                    waiting=self._growth.waiting(),
+                    waiting=self.state.growth.waiting(),
                     by_source=calibrator.by_source,
                 ),
                 leaving={*batch.ids, *replacing},
-                overdue=self._growth.overdue(),
+                overdue=self.state.growth.overdue(),
                 budget=self._budget,
                 excuse=self._excused,
             )
@@ -1108,8 +1034,8 @@ class Guard(Writes):
             return entries, list(decisions), {}
         confirmed = self.quarantine.confirmed_among(entries)
         before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
-        with self._lock:
-            thresholds = self._calibrator.thresholds
+        with self.state.lock:
+            thresholds = self.state.calibrator.thresholds
             quiet = partial(finds_nothing, self.detectors, thresholds, self._budget, self.policy)
             usual = self._usual_of_their_sources(entries, before)
             after = dict(enumerate(decisions)) | usual
@@ -1131,7 +1057,7 @@ class Guard(Writes):
         """Return decisions to let entries stay that score as their adopted sources usually do."""
         stays = {}
         for row, decision in decisions.items():
-            own = self._calibrator.by_source.get(entries.sources[row], {})
+            own = self.state.calibrator.by_source.get(entries.sources[row], {})
             if decision.findings and all(
                 finding.score <= own.get(finding.detector, -math.inf)
                 for finding in decision.findings
@@ -1157,8 +1083,8 @@ class Guard(Writes):
         """
         new = [type(d) if d.unsaved is None else d for d in self.detectors]
         try:
-            values, arrays = self._state()
-            self._become(json.loads(json.dumps(values)), arrays, new)
+            values, arrays = self.state.to_parts()
+            self.state.become(json.loads(json.dumps(values)), arrays, new)
         except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
             logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 
@@ -1191,7 +1117,7 @@ class Guard(Writes):
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
-        self.afterwards(partial(self._tell_decided, report))
+        self.writes.afterwards(partial(self._tell_decided, report))
         return report
 
     def _tell_decided(self, report: Report) -> None:
@@ -1227,11 +1153,11 @@ class Guard(Writes):
         def hold() -> Report:
             released = self.quarantine.hold(suspects, decisions, by=by)
             mine = overruled(report, released, Verdict.ADMIT)
-            self._happened(Change.HELD, entries=mine.batch.take(~mine.admitted))
+            self.state.happened(Change.HELD, entries=mine.batch.take(~mine.admitted))
             return self._counted(mine)
 
-        report = self.with_spent(self.together(hold))
-        self.afterwards(partial(_log_held, report, rows))
+        report = self.with_spent(self.writes.together(hold))
+        self.writes.afterwards(partial(_log_held, report, rows))
         return report
 
     def _say_what_is_not_guarded(self, report: Report) -> None:
@@ -1240,11 +1166,11 @@ class Guard(Writes):
                 "%d of %d entries, such as %r, were judged by no detector; the report says why",
                 *(len(missing), len(report.batch), printable(missing[0], 80)),
             )
-        if len(self._knowledge) and not (
-            self._warned or self._growth.collecting or self.calibrated
+        if len(self.state.knowledge) and not (
+            self._warned or self.state.growth.collecting or self.calibrated
         ):
             self._warned = True
-            if self._calibrator.possible:
+            if self.state.calibrator.possible:
                 logger.warning(
                     "not calibrated: detectors go by their default thresholds, and the accepted "
                     "rate of %g is not in force; call calibrate(), or adopt() on what the store "
@@ -1284,19 +1210,19 @@ class Guard(Writes):
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):
             delete(gone.ids)
-            self.recalled(gone, decisions)
+            self.writes.recalled(gone, decisions)
         return gone.ids
 
     def _counted(self, report: Report) -> Report:
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
         if self.calibrated:
-            self._happened(Change.COUNTED, counted=Counted.of(report))
+            self.state.happened(Change.COUNTED, counted=Counted.of(report))
         return self._with_let_in(report)
 
     def _with_let_in(self, report: Report) -> Report:
         """Take note of what is let in although detectors failed on it."""
         if failed := let_in(report):
-            self._happened(Change.UNSCREENED, failed=failed)
+            self.state.happened(Change.UNSCREENED, failed=failed)
             names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
             logger.warning(
                 "%d of %d entries are let in although %s failed on them, and are screened later",
@@ -1306,10 +1232,10 @@ class Guard(Writes):
 
     def with_spent(self, report: Report) -> Report:
         """Return a report with what of the accepted rate is spent by now."""
-        with self._lock:
+        with self.state.lock:
             if not self.calibrated:
                 return report
-            arrivals = self._calibrator.arrivals
+            arrivals = self.state.calibrator.arrivals
             names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
             sources = arrivals.of_sources(filter(None, report.batch.sources))
             return replace(
@@ -1318,156 +1244,6 @@ class Guard(Writes):
                 spent_by_detector={name: arrivals.of(name).share for name in names},
                 spent_by_source={source: spent.share for source, spent in sources.items()},
             )
-
-    def apply(self, event: Event) -> None:
-        """Change what is known as an event says, without a word to those of :meth:`on_event`.
-
-        Guards that were alike are alike again once the same events were applied to them in the same
-        order: the same entries are known, held and trusted, by the same thresholds. Callbacks of
-        :meth:`on_admit` are not called, and the quarantine is neither asked nor changed.
-
-        Parameters
-        ----------
-        event
-            That another guard has recorded, or that was read again.
-
-        Raises
-        ------
-        ValueError
-            If it says that the guard was replaced as a whole, see :meth:`on_event`; or, an
-            :class:`~ragshield_core.model.errors.InvalidBatchError`, if its entries cannot be
-            learned: every guard refuses them then.
-
-        Examples
-        --------
-        >>> from ragshield_core import Batch, Quarantine
-        >>> from ragshield_core.detectors import LabelCentroidDetector
-        >>> batch = Batch.of(ids=["a"], texts=["hi"], labels=["ham"], embeddings=[[1, 0]])
-        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-        >>> guard.apply(Event(change=Change.LEARNED, entries=batch))
-        >>> guard.known(["a", "b"])
-        ['a']
-        """
-        with self._lock:
-            match event:
-                case Event(change=Change.LEARNED, entries=Batch() as entries):
-                    again = self._knowledge.among(entries.ids)
-                    self._knowledge.learn(entries)
-                    self._growth.learned(entries, again)
-                case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
-                    self._knowledge.forget(entries)
-                case Event(change=Change.HELD, entries=Batch() as entries):
-                    self._growth.held(entries)
-                case Event(change=Change.RECALLED, entries=Batch() as entries):
-                    self._knowledge.forget(entries)
-                    self._calibrator.recalled(entries, event.accused)
-                    self._growth.held(entries)
-                    self._unscreened.drop(entries.ids)
-                case Event(change=Change.HELD_FORGOTTEN):
-                    self._knowledge.forget_held(event.ids)
-                case Event(change=Change.TRUSTED):
-                    self._growth.settle(event.ids)
-                    self._knowledge.trust(event.ids)
-                    self._unscreened.drop(event.ids)
-                case Event(change=Change.UNSCREENED | Change.SCREENED):
-                    self._unscreened.add(event.failed)
-                    self._unscreened.drop(event.ids)
-                case Event(change=Change.COUNTED, counted=Counted() as counted):
-                    self._calibrator.count(counted)
-                case Event(change=Change.RECALIBRATED):
-                    self._growth.take_anew(event.ids)
-                case _:
-                    msg = (
-                        f"an event says that a guard was {event.change} and not how, expected one "
-                        "of another change, with its entries; load the guard as it was saved then."
-                    )
-                    raise ValueError(msg)
-
-    def on_event(self, record: Callable[[Event], AbstractContextManager[object]]) -> None:
-        """Have ``record`` called with each event, and the event applied in the context it returns.
-
-        For a journal from which other processes replay what happens here: on entering, it may apply
-        what has happened elsewhere, and write the event down; if that raises, the event is not
-        applied. On leaving, it may note that it was. Methods of the guard wait meanwhile.
-
-        An event of ``Change.REPLACED`` says that the guard is fitted, adopted, calibrated or
-        refreshed in that context, and not how: on leaving, save the guard for others to load.
-
-        Callbacks are not saved with the guard; what :meth:`apply` is given, they do not see.
-
-        Examples
-        --------
-        >>> from contextlib import AbstractContextManager, ExitStack, contextmanager
-        >>> from ragshield_core import Batch, Quarantine
-        >>> from ragshield_core.detectors import LabelCentroidDetector
-        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-        >>> journal = []
-        >>> @contextmanager
-        ... def record(event):
-        ...     journal.append(event.to_parts())
-        ...     yield
-        >>> guard.on_event(record)
-        >>> guard.learn(Batch.of(ids=["a"], texts=["hi"], labels=["ham"], embeddings=[[1, 0]]))
-        >>> values, arrays = journal[0]
-        >>> values["change"], values["entries"]["ids"]
-        ('learned', ['a'])
-        """
-        self._on_event.append(record)
-
-    @contextmanager
-    def _told(self, event: Event) -> Iterator[None]:
-        """Tell those of :meth:`on_event`."""
-        with self._lock, ExitStack() as contexts:
-            for record in self._on_event:
-                contexts.enter_context(record(event))
-            yield
-
-    @contextmanager
-    def _replaced(self) -> Iterator[None]:
-        """Yield while the guard is fitted, adopted, calibrated or refreshed."""
-        with self._lock, self._recorder.replacing(), self._told(REPLACED):
-            yield
-            self.let_go()  # before it is saved
-
-    def _take(self, event: Event) -> None:
-        """Apply what has happened here."""
-        with self._told(event):
-            self.apply(event)
-
-    @property
-    def _hands(self) -> Hands:
-        return Hands(
-            lock=self._lock,
-            take=_weak(self._take),
-            apply=_weak(self.apply),
-            state=_weak(self._state),
-            become=_weak(self._become),
-            size=_weak(self._size),
-        )
-
-    def _size(self) -> int:
-        return len(self._knowledge)
-
-    def _become(
-        self,
-        values: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-        detectors: Sequence[Detector | type[Detector]] | None = None,
-    ) -> None:
-        """Be another guard, as it was saved, with the same detectors or others of their kinds."""
-        given = self.detectors if detectors is None else detectors
-        other = vars(self._restored(values, arrays, self.quarantine, given))
-        for name in (
-            "detectors",
-            "seed",
-            "_knowledge",
-            "_calibrator",
-            "_growth",
-            "_unscreened",
-            "_left_out",
-        ):
-            setattr(self, name, other[name])
-        self._connect()
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
@@ -1492,28 +1268,8 @@ class Guard(Writes):
         """
         check_detectors(detectors, classes=True)
         check_loadable(self.detectors, detectors)
-        with self._lock:
-            state.write(Path(path), *self._state())
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return all that was learned, as JSON-ready values and arrays."""
-        values: dict[str, Any] = {
-            "policy": self.policy.model_dump(mode="json"),
-            "seed": self.seed,
-            "dim": self._knowledge.dim,
-            "unscreened": self._unscreened.state(),
-            # For who asks how the guard stands, and has not its detectors.
-            "standing": self._force(),
-            "doubted": self._doubted(),
-            "neighbors": self._neighbors_in(),
-            "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
-        }
-        values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self._knowledge.known, self._calibrator, self._growth):
-            more, columns = part.state()
-            values |= more
-            arrays |= columns
-        return values, arrays
+        with self.state.lock:
+            state.write(Path(path), *self.state.to_parts())
 
     @classmethod
     def load(
@@ -1543,39 +1299,8 @@ class Guard(Writes):
         """
         check_detectors(detectors, classes=True)
         with state.opened(Path(path)) as (values, arrays):
-            guard = cls._restored(values, arrays, quarantine, detectors)
+            guard = cls._of(GuardState.from_parts(values, arrays, detectors), quarantine)
         state.give_back()
-        return guard
-
-    @classmethod
-    def _restored(
-        cls,
-        values: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-        quarantine: Quarantine | None,
-        detectors: Sequence[Detector | type[Detector]],
-    ) -> Self:
-        """Return the guard that :meth:`_state` described."""
-        detectors = detectors_from(values["detectors"], detectors)
-        guard = cls(
-            detectors,
-            policy=Policy.model_validate(values["policy"]),
-            quarantine=quarantine,
-            seed=values["seed"],
-        )
-        # First, so that entries come in the order in which they came to be known.
-        guard._knowledge.known.restore(values, arrays)
-        for detector in guard._knowledge.learners:
-            number = detectors.index(detector)
-            learned = learned_of(number, arrays)
-            detector.restore(values["detectors"][number]["learned"], learned)
-        guard._knowledge.dim = values["dim"]
-        guard._left_out = tuple(
-            Skipped(detector=name, reason=why) for name, why in values["left_out"]
-        )
-        guard._calibrator.restore(values, arrays)
-        guard._growth.restore(values, arrays)
-        guard._unscreened.restore(values["unscreened"])
         return guard
 
     def check_dim(self, batch: Batch) -> None:
@@ -1588,20 +1313,8 @@ class Guard(Writes):
         CalibrationError
             If they are of another dimension than those of a calibration that was taken over.
         """
-        self._knowledge.check_dim(batch)
-        self._calibrator.check_dim(batch)
-
-
-def _weak(method: Callable[..., T]) -> Callable[..., T]:
-    """Return a method that does not keep its guard: it is gone when nobody uses it any more."""
-    found = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> T:
-        alive = found()
-        assert alive is not None  # noqa: S101 - who calls is the guard's own
-        return alive(*args)
-
-    return call
+        self.state.knowledge.check_dim(batch)
+        self.state.calibrator.check_dim(batch)
 
 
 # Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.

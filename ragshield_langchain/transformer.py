@@ -101,7 +101,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             )
             raise ValueError(msg)
         if embeddings is not None:
-            guard.offer_embedder(embeddings.embed_documents)
+            guard.connections.offer_embedder(embeddings.embed_documents)
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn
@@ -174,11 +174,11 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             held = self.quarantine.release(ids, by=by, note=note)
             for batch in batches_of(held) if self._learn else ():
                 self._learned(batch)
-            self._guard.forget_held(ids)
+            self._guard.writes.forget_held(ids)
             self._guard.trust(ids)
             return held
 
-        held = self._guard.together(let_in)
+        held = self._guard.writes.together(let_in)
         return [to_document(item.entry) for item in held]
 
     def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
@@ -198,7 +198,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
     def _learned(self, entries: Batch) -> None:
         """Learn what is new: the same documents may come again."""
-        known = set(self._guard.known(entries.ids))
+        known = set(self._guard.writes.known(entries.ids))
         self._guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))
 
     def _sifted(self, documents: Sequence[Document], vectors: Any) -> Sifted:

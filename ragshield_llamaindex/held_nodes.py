@@ -37,11 +37,11 @@ def release(guard: Guard, ids: Sequence[str], by: str, note: str | None) -> tupl
 
     def let_in() -> tuple[HeldEntry, ...]:
         held = guard.quarantine.release(ids, by=by, note=note)
-        guard.forget_held(ids)
+        guard.writes.forget_held(ids)
         guard.trust(ids)
         return held
 
-    return guard.together(let_in)
+    return guard.writes.together(let_in)
 
 
 def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:

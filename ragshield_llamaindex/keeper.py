@@ -112,7 +112,7 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> None:
         claim(checked(guard), access.inner, name, access.name, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
-            guard.let_go()
+            guard.connections.let_go()
         self.access = access
         self.keys = MetadataKeys(label=label_key, lineage=lineage_key)
         super().__init__(guard, Mask(self.keys))
@@ -228,7 +228,7 @@ class NodeKeeper(Keeper[BaseNode]):
             held = self._held_of(version.document, Status.HELD)
             gone = [entry_id for entry_id in held if entry_id not in version.ids]
             note = "a later version of its document is in the store"
-            self.guard.forget_held(self.guard.quarantine.supersede(gone, note=note))
+            self.guard.writes.forget_held(self.guard.quarantine.supersede(gone, note=note))
 
     def _document_of(self, entry: Entry) -> str | None:
         return source_of(entry.metadata)
@@ -447,7 +447,7 @@ class NodeKeeper(Keeper[BaseNode]):
             older = yield from self._read((yield from self._document(ref_doc_id)))
             versions.append(self._version(ref_doc_id, older, report.batch))
         hold = partial(self._held_whole, report, versions)
-        report = yield own(self.guard.together, hold)
+        report = yield own(self.guard.writes.together, hold)
         self.last_report = report
         batch: Batch = yield own(self._batch, nodes)
         # First the new versions: what fails here leaves those before.
@@ -561,7 +561,7 @@ class NodeKeeper(Keeper[BaseNode]):
         missing = [node for node in nodes if node.node_id not in present]
         if missing:
             batch = to_batch_of(missing, self.keys)
-            intent = yield own(self.guard.intend, self._as_told(batch))
+            intent = yield own(self.guard.writes.intend, self._as_told(batch))
             yield from self._carried_out(intent, self._put("write", missing, {}))
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:

@@ -142,7 +142,7 @@ class PoisonGuard(Keyed, TransformComponent):
         self._guard = checked(guard)
         self._embed_model = embed_model
         if embed_model is not None:
-            guard.offer_embedder(embed_model.get_text_embedding_batch)
+            guard.connections.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
         self._lock = threading.RLock()
 
@@ -168,7 +168,7 @@ class PoisonGuard(Keyed, TransformComponent):
     @property
     def policy_version(self) -> str:
         """A hash of the configuration, of what was learned, and of people's decisions."""
-        self._guard.catch_up()
+        self._guard.writes.catch_up()
         digest = hashlib.blake2b(digest_size=16)
         for detector in self._guard.detectors:
             values, arrays = detector.state()
@@ -392,7 +392,7 @@ class PoisonGuard(Keyed, TransformComponent):
     def __reduce__(self) -> tuple[Any, ...]:
         """Have a worker open the same guard, so that what one learns and holds, all know."""
         held_in = self.quarantine
-        if not self._guard.shared or held_in.database.in_memory:
+        if not self._guard.writes.shared or held_in.database.in_memory:
             msg = (
                 "worker processes could neither hold nor learn anything for this one: expected a "
                 'guard that was opened on a database in a file or on a server, Guard.open("sqlite'

@@ -39,7 +39,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Event:
-    """One change of what a guard knows; see :meth:`ragshield_core.Guard.apply`.
+    """One change of what a guard knows, applied by its state.
 
     Guards that were alike stay so if the same events are applied to them in the same order.
 

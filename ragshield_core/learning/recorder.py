@@ -1,30 +1,20 @@
-"""Who writes down what changes a guard: nobody here, a journal where processes share it."""
+"""Event recorder: applies events; where processes share a guard, a journal does more."""
 
 from __future__ import annotations
 
 import datetime as dt
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ragshield_core.learning.events import Event
 
+if TYPE_CHECKING:
+    from ragshield_core.learning.guard_state import GuardState
+
 T = TypeVar("T")
-
-
-class Hands(NamedTuple):
-    """What a recorder does with its guard."""
-
-    lock: threading.RLock
-    take: Callable[[Event], None]  # what has happened here
-    apply: Callable[[Event], None]  # what has happened elsewhere
-    state: Callable[[], tuple[dict[str, Any], dict[str, NDArray[Any]]]]
-    become: Callable[[Mapping[str, Any], Mapping[str, NDArray[Any]]], None]
-    size: Callable[[], int]  # entries that are known
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -70,16 +60,17 @@ class Recorder:
 
     Parameters
     ----------
-    hands
-        Of the guard.
+    state
+        Of the guard, which keeps its recorder, and not the other way round: a guard is gone when
+        nobody uses it any more.
     """
 
     # Whether others have to know what is going to happen before it does.
     shared = False
     position: int | None = None
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, state: GuardState) -> None:
+        self._state: GuardState = weakref.proxy(state)
 
     @property
     def collecting(self) -> bool:
@@ -92,7 +83,7 @@ class Recorder:
 
     def happened(self, event: Event) -> None:
         """Write an event down, and apply it."""
-        self._hands.take(event)
+        self._state.apply(event)
 
     @contextmanager
     def replacing(self) -> Iterator[None]:

@@ -1,21 +1,18 @@
-"""How a guard learns of writes of its store: before they are made, and once they are."""
+"""Writes of a store, told to its guard: before they are made, and once they are."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Intent, Recorder
-from ragshield_core.learning.unscreened import Unscreened
+from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.recorder import Intent
 from ragshield_core.model.entries import Batch, together
 from ragshield_core.model.errors import TakenOverError
-from ragshield_core.model.findings import Decision, Report
-from ragshield_core.screening.learned import Knowledge
+from ragshield_core.model.findings import Decision
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -27,79 +24,72 @@ logger = logging.getLogger("ragshield")
 
 
 class Writes:
-    """What a guard is told of writes, as one process or as one of several."""
+    """What a guarded store tells its guard of writes, as one process or as one of several.
 
-    quarantine: Quarantine
-    _knowledge: Knowledge
-    _growth: Recalibration
-    _recorder: Recorder
-    _unscreened: Unscreened
-    _failing: dict[str, str]
-    _take: Callable[[Event], None]
+    Parameters
+    ----------
+    state
+        Of the guard.
+    quarantine
+        Of the guard.
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._on_admit: list[Callable[[Batch], object]] = []
+    Attributes
+    ----------
+    on_admit
+        Called with the entries that were learned here, each time.
+    """
+
+    def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
+        self._state, self._quarantine = state, quarantine
+        self.on_admit: list[Callable[[Batch], object]] = []
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
-
-    def admit(self, report: Report) -> None:
-        """Learn the entries that a report admits; costs O(batch).
-
-        Call it once per report, after they are written. Of a new revision of a known entry,
-        :meth:`forget` the old one first.
-        """
-        admitted = report.admitted
-        self.learn(report.batch if admitted.all() else report.batch.take(admitted))
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
-        with self._lock:  # tables of ids are read one after the other, and renumbered by writes
-            return self._knowledge.among(ids)
+        with (
+            self._state.lock
+        ):  # tables of ids are read one after the other, and renumbered by writes
+            return self._state.knowledge.among(ids)
 
     def fingerprints(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the fingerprints of those of the ids that were learned, as they were learned."""
-        with self._lock:
-            known = self._knowledge.among(ids)
-            return dict(zip(known, self._knowledge.known.prints_of(known), strict=True))
-
-    @property
-    def n_known(self) -> int:
-        """How many entries were learned."""
-        return len(self._knowledge)
+        with self._state.lock:
+            known = self._state.knowledge.among(ids)
+            return dict(zip(known, self._state.knowledge.known.prints_of(known), strict=True))
 
     def known_ids(self) -> frozenset[str]:
         """Return the ids of all entries that were learned."""
-        with self._lock:
-            return frozenset(self._knowledge.known)
+        with self._state.lock:
+            return frozenset(self._state.knowledge.known)
 
     @property
     def position(self) -> int | None:
         """Of the last event of the journal that was read; ``None`` where nothing is shared."""
-        return self._recorder.position
+        return self._state.recorder.position
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that some process is about to write or delete just now."""
-        return self._recorder.moving()
+        return self._state.recorder.moving()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
         if len(entries):
-            self._happened(Change.LEARNED, entries=entries)
+            self._state.happened(Change.LEARNED, entries=entries)
             self.afterwards(partial(self._learned, entries))
 
     def _learned(self, entries: Batch) -> None:
-        with self._lock:
+        with self._state.lock:
             self._calibrate_if_due()
         self._tell(entries)
 
     def _calibrate_if_due(self) -> None:
         """Take thresholds where the knowledge base has grown enough."""
-        if self._growth.due:
+        if self._state.growth.due:
             self._recalibrate()
 
     def _tell(self, entries: Batch) -> None:
-        """Tell those of :meth:`on_admit` of entries that were learned here."""
-        for callback in self._on_admit:
+        """Tell those of :attr:`on_admit` of entries that were learned here."""
+        for callback in self.on_admit:
             try:
                 callback(entries)
             except Exception as error:  # noqa: BLE001 - the entries are written already
@@ -108,62 +98,39 @@ class Writes:
     def _recalibrate(self) -> None:
         # Read here and not where thresholds are taken: elsewhere it may say more by then.
         try:
-            confirmed = self.quarantine.confirmed_ids()
+            confirmed = self._quarantine.confirmed_ids()
         except Exception as error:  # noqa: BLE001 - the entries are written already
             kind = type(error).__name__
             logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
             return
         event = Event(change=Change.RECALIBRATED, ids=tuple(confirmed))
         if not self.shared:
-            self._recorder.happened(event)
+            self._state.recorder.happened(event)
             return
         # One process takes thresholds, and the others load them: to score a sample takes seconds.
-        self._recorder.take_turn()
+        self._state.recorder.take_turn()
         try:
-            self._recorder.catch_up()
-            if self._growth.due:
-                with self._recorder.replacing():
-                    self._take(event)
+            self._state.recorder.catch_up()
+            if self._state.growth.due:
+                with self._state.recorder.replacing():
+                    self._state.apply(event)
         finally:
-            self._recorder.give_up_turn()
-
-    def on_admit(self, callback: Callable[[Batch], object]) -> None:
-        """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
-
-        They are in the knowledge base by then: what the callback raises is logged, by its type, and
-        stops nothing. Callbacks are not saved with the guard.
-        """
-        self._on_admit.append(callback)
-
-    def forget(self, entries: Batch) -> None:
-        """Forget entries that have left the knowledge base.
-
-        Parameters
-        ----------
-        entries
-            With their vectors as they were learned; those never learned are ignored. Their
-            labels the guard remembers, since those of a live document may have been edited.
-        """
-        if len(entries):
-            self._happened(Change.FORGOTTEN, entries=entries)
+            self._state.recorder.give_up_turn()
 
     def forget_lost(self, ids: Sequence[str]) -> None:
         """Forget entries that left the knowledge base unseen, so that nobody has them any more.
 
         By their ids, labels and vectors; detectors that count words or phrases keep theirs.
         """
-        with self._lock:
-            self.forget(self._knowledge.remembered(ids))
+        with self._state.lock:
+            lost = self._state.knowledge.remembered(ids)
+            if len(lost):
+                self._state.happened(Change.FORGOTTEN, entries=lost)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
         if ids:
-            self._happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
-
-    def trust(self, ids: Sequence[str]) -> None:
-        """Say that a person has judged entries good: no later batch condemns them."""
-        if ids:
-            self._happened(Change.TRUSTED, ids=tuple(ids))
+            self._state.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
         """Say of entries that were let in unscreened that they are screened now.
@@ -175,17 +142,17 @@ class Writes:
         failed
             Those on which one failed again.
         """
-        with self._lock:
-            self._unscreened.tried(failed)
+        with self._state.lock:
+            self._state.unscreened.tried(failed)
         if ids:
-            self._happened(Change.SCREENED, ids=tuple(ids))
+            self._state.happened(Change.SCREENED, ids=tuple(ids))
 
     def due_for_screening(self) -> list[str]:
         """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
-        with self._lock:
-            if not len(self._unscreened):
+        with self._state.lock:
+            if not len(self._state.unscreened):
                 return []
-            return self._unscreened.due(self._knowledge.known, self._failing)
+            return self._state.unscreened.due(self._state.knowledge.known, self._state.failing)
 
     def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
         """Forget entries that were admitted earlier, are held now, and have left the store.
@@ -199,29 +166,19 @@ class Writes:
         """
         self.finish(self.intend_recall(gone, decisions))
 
-    def _happened(self, change: Change, **what: Any) -> None:
-        """Record an event and apply it: all that is learned after a fit goes this way."""
-        with self._lock:
-            self._recorder.happened(Event(change=change, **what))
-
     # What processes share
 
     @property
     def shared(self) -> bool:
-        """Whether other processes know what this guard learns: it was opened, see :meth:`open`."""
-        return self._recorder.shared
+        """Whether other processes know what this guard learns: it was opened."""
+        return self._state.recorder.shared
 
     def catch_up(self) -> int:
         """Learn what other processes have learned; return how many events that were.
 
-        :meth:`screen` does it by itself. Nothing happens where the guard was not opened.
+        Screening does it by itself. Nothing happens where the guard was not opened.
         """
-        return self._recorder.catch_up()
-
-    def close(self) -> None:
-        """Take no part any more, and give the connections of an opened guard back."""
-        with self._lock:
-            self._recorder.close()
+        return self._state.recorder.catch_up()
 
     def together(self, work: Callable[[], T], *, at: int | None = None) -> T:
         """Do work of which processes learn all or nothing: held entries, and what follows of them.
@@ -248,10 +205,10 @@ class Writes:
             self._later = []  # those of an earlier attempt
             return work()
 
-        with self._lock:
-            if self._recorder.collecting:  # the larger write takes its steps
+        with self._state.lock:
+            if self._state.recorder.collecting:  # the larger write takes its steps
                 return work()
-            answer = self._recorder.together(once, at)
+            answer = self._state.recorder.together(once, at)
             later, self._later = self._later, []
         for step in later:
             step()
@@ -263,8 +220,8 @@ class Writes:
         A write that fails drops its steps, and one that is tried again collects them anew: people
         and callbacks hear of each write once, and of failed ones never.
         """
-        with self._lock:
-            if self._recorder.collecting:
+        with self._state.lock:
+            if self._state.recorder.collecting:
                 self._later.append(step)
                 return
         step()
@@ -280,10 +237,10 @@ class Writes:
             events.append(Event(change=Change.FORGOTTEN, entries=leaving))
         if entering is not None and len(entering):
             if self.shared:  # before others are told
-                self._knowledge.check_learnable(entering)
+                self._state.knowledge.check_learnable(entering)
             events.append(Event(change=Change.LEARNED, entries=entering))
-        with self._lock:
-            return self._recorder.intend(events)
+        with self._state.lock:
+            return self._state.recorder.intend(events)
 
     def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
         """Say that entries that were admitted earlier, and are held now, are about to leave."""
@@ -294,15 +251,15 @@ class Writes:
             if d.entry_id in left and d.findings
         }
         recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
-        with self._lock:
-            return self._recorder.intend([recalled] if len(gone) else [])
+        with self._state.lock:
+            return self._state.recorder.intend([recalled] if len(gone) else [])
 
     def finish(self, intent: Intent) -> None:
         """Say that the store was written as intended."""
         entering = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
-        with self._lock:
+        with self._state.lock:
             try:
-                self._recorder.finish(intent)
+                self._state.recorder.finish(intent)
             except TakenOverError:
                 # Who believed this process dead has asked the store, perhaps before it was written.
                 logger.warning("a write took so long that another process has settled it")
@@ -327,19 +284,19 @@ class Writes:
             rows = [r for r, i in enumerate(event.entries.ids) if (i in known) is not learned]
             if rows:
                 change = Change.LEARNED if learned else Change.FORGOTTEN
-                self._happened(change, entries=event.entries.take(rows))
+                self._state.happened(change, entries=event.entries.take(rows))
 
     def failed(self, intent: Intent) -> None:
         """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""
-        with self._lock:
-            self._recorder.drop(intent)
+        with self._state.lock:
+            self._state.recorder.drop(intent)
 
     def abandoned(self) -> Intent | None:
         """Return what was intended, and neither finished nor settled, by processes that are gone.
 
         It is this one's to :meth:`settle`.
         """
-        return self._recorder.abandoned()
+        return self._state.recorder.abandoned()
 
     def settle(self, intent: Intent, standing: Batch) -> None:
         """End what was intended by what the store says.
@@ -351,7 +308,7 @@ class Writes:
         standing
             What the store has now, as far as it is not held, of all entries of the intent.
         """
-        with self._lock:
+        with self._state.lock:
             self.catch_up()
             prints = {entry.id: entry.fingerprint for entry in standing}
             coming: dict[str, tuple[Batch, int]] = {}
@@ -361,23 +318,25 @@ class Writes:
             gone = [
                 batch.take([row])
                 for i, (batch, row) in coming.items()
-                if i in self._knowledge and prints.get(i) != batch[row].fingerprint
+                if i in self._state.knowledge and prints.get(i) != batch[row].fingerprint
             ]
             left = {i for batch in gone for i in batch.ids}
-            back = [r for r, i in enumerate(standing.ids) if i in left or i not in self._knowledge]
+            back = [
+                r for r, i in enumerate(standing.ids) if i in left or i not in self._state.knowledge
+            ]
             fixes = []
             if gone:
                 fixes.append(Event(change=Change.FORGOTTEN, entries=together(gone)))
             if back:
                 fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
-            self._recorder.settle(intent, fixes)
+            self._state.recorder.settle(intent, fixes)
 
     def take_turn(self) -> None:
         """Wait until no other process writes, until this one has: others were always faster."""
-        with self._lock:
-            self._recorder.take_turn()
+        with self._state.lock:
+            self._state.recorder.take_turn()
 
     def give_up_turn(self) -> None:
         """Let other processes write."""
-        with self._lock:
-            self._recorder.give_up_turn()
+        with self._state.lock:
+            self._state.recorder.give_up_turn()

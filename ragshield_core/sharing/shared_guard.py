@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Hands, Intent, Recorder, Standing
+from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.recorder import Intent, Recorder, Standing
 from ragshield_core.model.errors import (
     NeighborsError,
     OvertakenError,
@@ -116,9 +117,9 @@ class Sharing(Recorder):
 
     # Beginning
 
-    def of(self, hands: Hands) -> Self:
+    def of(self, state: GuardState) -> Self:
         """Write down from now on what happens to a guard."""
-        super().__init__(hands)
+        super().__init__(state)
         return self
 
     def latest(self) -> Whole | None:
@@ -165,7 +166,7 @@ class Sharing(Recorder):
         version = self._database.version()
         if version == self._seen:
             return 0
-        with self._hands.lock:
+        with self._state.lock:
             if self.collecting:
                 return 0
             before = self.position
@@ -260,7 +261,7 @@ class Sharing(Recorder):
                 continue
             self._passed(position, event)
             try:
-                self._hands.take(event)
+                self._state.apply(event)
             except Exception as error:  # noqa: BLE001 - others apply what follows as well
                 refused = refused or error
         if refused is not None:
@@ -286,7 +287,7 @@ class Sharing(Recorder):
 
         What this one intended, and neither finished nor settled, is among it.
         """
-        with self._hands.lock:
+        with self._state.lock:
             mine = {position for intent in self._open for position in intent.positions}
             with self._database.read() as session:
                 pending = self._journal.pending(session)
@@ -401,7 +402,7 @@ class Sharing(Recorder):
                 "expected one; restore the database from a backup."
             )
             raise StateError(msg)
-        self._hands.become(whole.values, whole.arrays)
+        self._state.become(whole.values, whole.arrays)
         whole.arrays.clear()  # the guard has its own, and they are large
         give_back()
         self._times_replaced += 1
@@ -482,7 +483,7 @@ class Sharing(Recorder):
                     self._become(record.position, last)
                     break
                 try:
-                    self._hands.apply(event)
+                    self._state.apply(event)
                 except NeighborsError:  # it was not so where it was written: to be tried again
                     raise
                 except Exception as error:  # noqa: BLE001 - so it was where it was written
@@ -513,7 +514,7 @@ class Sharing(Recorder):
 
     def _keep_short(self, share: float = SNAPSHOT_AFTER) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
-        wanted = max(SNAPSHOT_AT_LEAST, share * self._hands.size())
+        wanted = max(SNAPSHOT_AT_LEAST, share * len(self._state.knowledge))
         if self._length() < wanted:
             return
         try:
@@ -533,7 +534,7 @@ class Sharing(Recorder):
     def _write_snapshot(
         self, position: int, beside: Callable[[Session], object] = lambda _session: None
     ) -> None:
-        values, arrays = self._hands.state()
+        values, arrays = self._state.to_parts()
         plain: Mapping[str, Any] = json.loads(json.dumps(values))
         self._snapshots.write(self._database.write, position, plain, arrays, beside)
         self._tail.clear()

@@ -32,18 +32,19 @@ def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
     guard
         Of this process; if others are faster again and again, it asks them to wait.
     attempt
-        Takes effect by :meth:`ragshield_core.Guard.together`, as a whole or not at all.
+        Takes effect by :meth:`~ragshield_core.learning.writes.Writes.together`, as a whole or not
+        at all.
     """
     try:
         for tries in itertools.count(1):
             if tries > TRIES:
-                yield own(guard.take_turn)
+                yield own(guard.writes.take_turn)
             try:
                 return (yield from attempt())
             except OvertakenError:
                 logger.info("another process was faster: a batch is screened again")
     finally:
-        guard.give_up_turn()
+        guard.writes.give_up_turn()
     raise AssertionError  # pragma: no cover - the loop has no end
 
 
@@ -60,12 +61,14 @@ def judged(
         Screens the entries; again, where another process was faster.
     decide
         Holds what is suspicious, and learns the rest where nobody else does. It takes effect as a
-        whole when it returns; see :meth:`ragshield_core.Guard.together`.
+        whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.
     """
 
     def attempt() -> Steps[Report]:
         report: Report = yield own(screen)
-        decided: Report = yield own(guard.together, partial(decide, report), at=report.position)
-        return guard.with_spent(decided) if guard.shared else decided
+        decided: Report = yield own(
+            guard.writes.together, partial(decide, report), at=report.position
+        )
+        return guard.with_spent(decided) if guard.writes.shared else decided
 
     return done(undisturbed(guard, attempt))

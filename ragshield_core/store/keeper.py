@@ -95,7 +95,7 @@ class Keeper(ABC, Generic[Item]):
         self.guard = guard
         self.mask = mask
         self.mask.load(guard.quarantine)
-        if guard.shared:
+        if guard.writes.shared:
             self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
         self._turns = Turns()
@@ -280,14 +280,14 @@ class Keeper(ABC, Generic[Item]):
     ) -> Steps[None]:
         """End updates whose new versions are in the store."""
         if older:
-            known = _chosen(leaving, (yield own(self.guard.known, leaving.ids)))
+            known = _chosen(leaving, (yield own(self.guard.writes.known, leaving.ids)))
             yield from self._leave(known, self._delete(older))
         if versions:
-            yield own(self.guard.together, partial(self._superseded, versions))
+            yield own(self.guard.writes.together, partial(self._superseded, versions))
 
     def _superseded(self, versions: Sequence[NewVersion]) -> None:
         """Have held parts of earlier versions wait no more; they are no evidence against later."""
-        self.guard.forget_held(came_in(versions, self.guard.quarantine))
+        self.guard.writes.forget_held(came_in(versions, self.guard.quarantine))
 
     def hold_back(self, versions: Sequence[NewVersion]) -> Steps[list[str]]:
         """Take stored parts of new versions out again, since another part of theirs is held.
@@ -311,7 +311,7 @@ class Keeper(ABC, Generic[Item]):
             return leaving
 
         if len(leaving):
-            yield own(self.guard.together, hold)
+            yield own(self.guard.writes.together, hold)
             self.mask.add(leaving)
             yield from self._leave(leaving, self._deleted_or_hidden(leaving.ids))
         return list(leaving.ids)
@@ -342,8 +342,8 @@ class Keeper(ABC, Generic[Item]):
             yield from self._given_up(intent)  # others wrote meanwhile: what stands now counts
             return report
         if intent is None:
-            intent = yield own(self.guard.intend, admitted)
-        yield own(self.guard.finish, intent)
+            intent = yield own(self.guard.writes.intend, admitted)
+        yield own(self.guard.writes.finish, intent)
         yield own(self.uncover, admitted, report)
         return (yield from self._with_overdue(report))
 
@@ -352,14 +352,14 @@ class Keeper(ABC, Generic[Item]):
         guard = self.guard
 
         def attempt() -> Steps[list[str]]:
-            yield own(guard.catch_up)
-            at, moving = guard.position, (yield own(guard.moving))
+            yield own(guard.writes.catch_up)
+            at, moving = guard.writes.position, (yield own(guard.writes.moving))
             items = (yield from self.stored(ids)).items
             kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
-            known: list[str] = yield own(guard.known, ids)
+            known: list[str] = yield own(guard.writes.known, ids)
             gone = [entry_id for entry_id in known if entry_id not in kept]
             if gone:
-                yield own(guard.together, partial(guard.forget_lost, gone), at=at)
+                yield own(guard.writes.together, partial(guard.writes.forget_lost, gone), at=at)
             return gone
 
         return (yield from undisturbed(guard, attempt))
@@ -414,16 +414,16 @@ class Keeper(ABC, Generic[Item]):
             return done
 
         try:
-            done = yield own(self.guard.together, let_in)
+            done = yield own(self.guard.writes.together, let_in)
         except QuarantineError:
             yield from self._take_back(coming)
             raise
         self.mask.discard(batch.ids)
         if len(older):
-            known = _chosen(older, (yield own(self.guard.known, older.ids)))
+            known = _chosen(older, (yield own(self.guard.writes.known, older.ids)))
             yield from self._leave(known, self._delete(older.ids))
         if versions:
-            yield own(self.guard.together, partial(forget, versions, quarantine))
+            yield own(self.guard.writes.together, partial(forget, versions, quarantine))
         return (*done, *(one for one in held if one.id in late))
 
     def restore(
@@ -455,11 +455,11 @@ class Keeper(ABC, Generic[Item]):
 
         def let_in() -> tuple[HeldEntry, ...]:
             done = quarantine.release(batch.ids, by=by, note=note, of=Status.REPLACED)
-            self.guard.forget_held(batch.ids)
+            self.guard.writes.forget_held(batch.ids)
             self.guard.trust(batch.ids)
             return done
 
-        done: tuple[HeldEntry, ...] = yield own(self.guard.together, let_in)
+        done: tuple[HeldEntry, ...] = yield own(self.guard.writes.together, let_in)
         self.mask.remove(batch)
         return done
 
@@ -501,10 +501,10 @@ class Keeper(ABC, Generic[Item]):
 
         def purge() -> int:
             deleted = quarantine.purge(wanted, by=by, note=note, held_only=True)
-            self.guard.forget_held(wanted)
+            self.guard.writes.forget_held(wanted)
             return deleted
 
-        deleted: int = yield own(self.guard.together, purge)
+        deleted: int = yield own(self.guard.writes.together, purge)
         self.mask.discard(wanted)
         return deleted
 
@@ -618,7 +618,7 @@ class Keeper(ABC, Generic[Item]):
             report = yield own(among.beside, report, self._judged)
             report = yield from self.of_copies(report)
             older = NOTHING
-            if self.guard.shared:
+            if self.guard.writes.shared:
                 older = keepable((yield from self.stored(among.batch.ids)).entries).entries
             decide = partial(self._decide, report, among, entering, older, at)
             return (yield own(decide, versions, standing=standing))  # type: ignore[no-any-return]
@@ -640,12 +640,12 @@ class Keeper(ABC, Generic[Item]):
             held = self._hold(report, sifted, versions)
             coming = entering(to_write(held, versions))
             leaving = older if standing else self._left_for(coming, older)
-            if not self.guard.shared or not (len(coming) or len(leaving)):
+            if not self.guard.writes.shared or not (len(coming) or len(leaving)):
                 return held, None
-            return held, self.guard.intend(coming, leaving)
+            return held, self.guard.writes.intend(coming, leaving)
 
-        held, intent = self.guard.together(work, at=at)
-        return self.guard.with_spent(held) if self.guard.shared else held, intent
+        held, intent = self.guard.writes.together(work, at=at)
+        return self.guard.with_spent(held) if self.guard.writes.shared else held, intent
 
     def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
         updated = frozenset[str]().union(*(version.ids for version in versions))
@@ -656,7 +656,7 @@ class Keeper(ABC, Generic[Item]):
         report = held_whole(report, versions, self.guard.quarantine)
         if not report.admitted.all():
             held = report.batch.take(~report.admitted)
-            self.guard.afterwards(partial(self._hide, held))
+            self.guard.writes.afterwards(partial(self._hide, held))
         return report
 
     def _hide(self, held: Batch) -> None:
@@ -671,7 +671,7 @@ class Keeper(ABC, Generic[Item]):
         A document comes in a new version where the id of an entry is known, or where it replaces
         stored ones.
         """
-        known: list[str] = yield own(self.guard.known, batch.ids)
+        known: list[str] = yield own(self.guard.writes.known, batch.ids)
         wanted = list(dict.fromkeys([*known, *replacing]))
         if not wanted:
             return tuple(given)
@@ -760,7 +760,7 @@ class Keeper(ABC, Generic[Item]):
         notes: dict[str, str] = yield own(self.keep_replaced, places, batch)
         if intent is None:
             leaving = yield own(self._left_for, batch, self._as_told(older.entries))
-            intent = yield own(self.guard.intend, batch, leaving)
+            intent = yield own(self.guard.writes.intend, batch, leaving)
         yield from self._carried_out(intent, self._write(batch, how, older.items))
         return notes
 
@@ -771,16 +771,16 @@ class Keeper(ABC, Generic[Item]):
         store lacks is, as a rule, what comes once more.
         """
         older = _chosen(older, coming.ids)
-        lost = _chosen(coming, self.guard.known(coming.ids), but=older.ids)
+        lost = _chosen(coming, self.guard.writes.known(coming.ids), but=older.ids)
         return together([batch for batch in (older, lost) if len(batch)] or [older])
 
     def _taken_out(self, held: Batch) -> Steps[None]:
         """Take out of the store what is held now, and is there: it looked admissible before."""
         if not len(held):
             return
-        known: list[str] = yield own(self.guard.known, held.ids)
+        known: list[str] = yield own(self.guard.writes.known, held.ids)
         # What somebody else intends may be on its way into the store, which is read after it.
-        moving: frozenset[str] = (yield own(self.guard.moving)) if known else frozenset()
+        moving: frozenset[str] = (yield own(self.guard.writes.moving)) if known else frozenset()
         standing = (yield from self.stored(held.ids)).entries
         lost = _chosen(held, known, but=moving.union(standing.ids))
         if len(lost):
@@ -791,12 +791,12 @@ class Keeper(ABC, Generic[Item]):
 
     def _leave(self, leaving: Batch, steps: Steps[None]) -> Steps[None]:
         """Delete entries from the store by some steps, and forget them."""
-        intent: Intent = yield own(self.guard.intend, None, self._as_told(leaving))
+        intent: Intent = yield own(self.guard.writes.intend, None, self._as_told(leaving))
         yield from self._carried_out(intent, steps)
 
     def _as_told(self, entries: Batch) -> Batch:
         """Return entries of the store as other processes are told of them."""
-        return keepable(entries).entries if self.guard.shared else entries
+        return keepable(entries).entries if self.guard.writes.shared else entries
 
     # What was intended, and what comes of it
 
@@ -807,13 +807,13 @@ class Keeper(ABC, Generic[Item]):
         except Exception:
             yield from self._given_up(intent)
             raise
-        yield own(self.guard.finish, intent)
+        yield own(self.guard.writes.finish, intent)
 
     def _given_up(self, intent: Intent | None) -> Steps[None]:
         """Settle what could not be done, as far as the store says what came of it."""
-        if intent is None or not self.guard.shared:
+        if intent is None or not self.guard.writes.shared:
             return
-        yield own(self.guard.failed, intent)
+        yield own(self.guard.writes.failed, intent)
         try:
             yield from self.recover()
         except Exception as error:  # noqa: BLE001 - what could not be done is what is raised
@@ -821,7 +821,7 @@ class Keeper(ABC, Generic[Item]):
 
     def _recovered(self, steps: Steps[T]) -> Steps[T]:
         """Do an operation once that is settled which others have left."""
-        if self.guard.shared:
+        if self.guard.writes.shared:
             yield from self.recover()
         try:
             answer = yield from steps
@@ -836,7 +836,7 @@ class Keeper(ABC, Generic[Item]):
                 "twice then."
             )
             raise
-        if due := self.guard.due_for_screening():
+        if due := self.guard.writes.due_for_screening():
             try:
                 yield from self.rescreen(due[:PART])
             except Exception as error:  # noqa: BLE001 - the operation itself is done
@@ -869,7 +869,7 @@ class Keeper(ABC, Generic[Item]):
             yield from self.recall_found([*suspicious, *report.retroactive])
             again = {item.entry_id for item in report.unjudged if item.failed}
             screened = [i for i in some if i not in again]
-            yield own(self.guard.screened_again, screened, sorted(again))
+            yield own(self.guard.writes.screened_again, screened, sorted(again))
             n_screened += len(screened)
             logger.info("%d entries that were let in unscreened are screened now", len(screened))
         return n_screened
@@ -880,7 +880,7 @@ class Keeper(ABC, Generic[Item]):
         Where processes share what their guards know. The store is asked what came of it. Every
         operation begins with it.
         """
-        lost: Intent | None = yield own(self.guard.abandoned)
+        lost: Intent | None = yield own(self.guard.writes.abandoned)
         if lost is None:
             return 0
         try:
@@ -893,9 +893,9 @@ class Keeper(ABC, Generic[Item]):
                     yield from self._delete(recalled)
             entries = keepable(standing.entries).entries
             visible = [row for row, one in enumerate(entries) if not self.mask.covers(one)]
-            yield own(self.guard.settle, lost, entries.take(visible))
+            yield own(self.guard.writes.settle, lost, entries.take(visible))
         except Exception:
-            yield own(self.guard.failed, lost)
+            yield own(self.guard.writes.failed, lost)
             raise
         logger.warning("%d events that a process had left were settled", len(lost.positions))
         return len(lost.positions)
@@ -962,13 +962,13 @@ class Keeper(ABC, Generic[Item]):
                 recalled = set(same).difference(parts)
                 held -= set(quarantine.supersede(parts, note="it came in with a later version"))
             shown = _chosen(entries, entries.ids, recalled)
-            self.guard.forget_held([i for i in entries.ids if i not in held])
+            self.guard.writes.forget_held([i for i in entries.ids if i not in held])
             self.guard.trust(list(quarantine.released_among(shown)))
             quarantine.readmit(shown)
             self.mask.add(_chosen(entries, recalled))
 
         if len(entries):
-            self.guard.together(show)
+            self.guard.writes.together(show)
 
     def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
         """Return the latest revision of each of the ids, as it was held.
@@ -989,7 +989,7 @@ class Keeper(ABC, Generic[Item]):
         """Have the guard know what a person has let in; what was hidden only is learned now."""
         self.guard.forget(hidden)
         self.guard.learn(hidden)
-        self.guard.forget_held(released.ids)
+        self.guard.writes.forget_held(released.ids)
         self.guard.trust(trusted)
 
     def _take_back(self, written: Batch) -> Steps[None]:
@@ -1032,9 +1032,9 @@ class Keeper(ABC, Generic[Item]):
         def hold() -> tuple[Batch, Intent]:
             released = self.guard.quarantine.hold(whole, decisions, by=by)
             gone = _chosen(whole, whole.ids, but=released)
-            return gone, self.guard.intend_recall(gone, decisions or ())
+            return gone, self.guard.writes.intend_recall(gone, decisions or ())
 
-        gone, intent = yield own(self.guard.together, hold)
+        gone, intent = yield own(self.guard.writes.together, hold)
         if not len(gone):
             return ()
         self.mask.add(gone)
@@ -1055,19 +1055,19 @@ class Keeper(ABC, Generic[Item]):
 
     def _learned(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""
-        known: list[str] = yield own(self.guard.known, ids)
+        known: list[str] = yield own(self.guard.writes.known, ids)
         return (yield from self.stored(known)).entries if known else NOTHING
 
     def _gone(self, ids: Sequence[str]) -> None:
         """Forget what was held of entries that were deleted."""
 
         def purge() -> None:
-            self.guard.forget_held(ids)
+            self.guard.writes.forget_held(ids)
             if self.guard.quarantine.exists():
                 note = "deleted through the store"
                 self.guard.quarantine.purge(ids, note=note, evidence=False)
 
-        self.guard.together(purge)
+        self.guard.writes.together(purge)
         self.mask.discard(ids)
 
 

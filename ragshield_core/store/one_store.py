@@ -55,7 +55,7 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
         raise ValueError(msg)
     given = guard.quarantine.store if name is None else name
     mine = guard.quarantine.for_store(found if given is None else given)
-    if guard.shared:
+    if guard.writes.shared:
         _check_namespace(mine, stacklevel + 1)
     guard.quarantine = mine
     _STORE_OF[guard] = weakref.ref(store)

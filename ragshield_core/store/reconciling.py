@@ -198,14 +198,16 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
         As :func:`warnings.warn` counts from here.
     """
     guard = keeper.guard
-    if not guard.shared:
+    if not guard.writes.shared:
         return
     try:
-        guard.catch_up()
-        before = guard.known_ids()
+        guard.writes.catch_up()
+        before = guard.writes.known_ids()
         if not before:
             return
-        moving = guard.moving()  # by now: what is known, and was not written yet, is among it
+        moving = (
+            guard.writes.moving()
+        )  # by now: what is known, and was not written yet, is among it
         stored = done(keeper.ids())
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
@@ -213,8 +215,8 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
     except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
         logger.warning("store and guard could not be compared (%s)", type(error).__name__)
         return
-    guard.catch_up()
-    after = guard.known_ids()
+    guard.writes.catch_up()
+    after = guard.writes.known_ids()
     there = set(stored)
     known = before | after | moving
     unguarded = [i for i in stored if i not in known and not keeper.mask.knows(i)]
@@ -263,15 +265,15 @@ class _Seen:
 
 def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
     guard = keeper.guard
-    yield own(guard.catch_up)
-    before: frozenset[str] = yield own(guard.known_ids)
-    moving = yield own(guard.moving)
+    yield own(guard.writes.catch_up)
+    before: frozenset[str] = yield own(guard.writes.known_ids)
+    moving = yield own(guard.writes.moving)
     stored = list(dict.fromkeys((yield from keeper.ids())))
     seen = _Seen(moving=set(moving))
     for part in _parts(stored):
         yield from _look(keeper, part, seen)
-    yield own(guard.catch_up)
-    after: frozenset[str] = yield own(guard.known_ids)
+    yield own(guard.writes.catch_up)
+    after: frozenset[str] = yield own(guard.writes.known_ids)
     lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
     released = yield own(_released, keeper, seen)
     lost = set(released)
@@ -294,12 +296,12 @@ def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
     What changes between the two is being written by somebody.
     """
     guard, mask = keeper.guard, keeper.mask
-    yield own(guard.catch_up)
-    moving: frozenset[str] = yield own(guard.moving)
-    before: dict[str, str] = yield own(guard.fingerprints, ids)
+    yield own(guard.writes.catch_up)
+    moving: frozenset[str] = yield own(guard.writes.moving)
+    before: dict[str, str] = yield own(guard.writes.fingerprints, ids)
     entries, items, odd = yield from _read(keeper, ids)
-    yield own(guard.catch_up)
-    after: dict[str, str] = yield own(guard.fingerprints, ids)
+    yield own(guard.writes.catch_up)
+    after: dict[str, str] = yield own(guard.writes.fingerprints, ids)
     visible = {mask.id_of(item) for item in items if not mask.hides(item)}
     hidden = {mask.id_of(item) for item in items if mask.hides(item)}
     seen.there |= visible | set(odd)
@@ -351,9 +353,9 @@ def _read(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[An
 def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
     """Screen and learn those of the entries that are still unguarded or changed."""
     guard = keeper.guard
-    yield own(guard.catch_up)
-    moving: frozenset[str] = yield own(guard.moving)
-    known: dict[str, str | None] = yield own(guard.fingerprints, ids)
+    yield own(guard.writes.catch_up)
+    moving: frozenset[str] = yield own(guard.writes.moving)
+    known: dict[str, str | None] = yield own(guard.writes.fingerprints, ids)
     entries, _, _ = yield from _read(keeper, ids)
     rows = [
         row
@@ -367,10 +369,10 @@ def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
         return _Judged([], [])
     # What the guard knows of those that were changed, nobody has any more.
     if stale := [i for i in coming.ids if i in known]:
-        yield own(guard.forget_lost, stale)
+        yield own(guard.writes.forget_lost, stale)
     report = yield from keeper.take_in(coming)
     held = [decision.entry_id for decision in report.quarantined]
-    learned: list[str] = yield own(guard.known, coming.ids)
+    learned: list[str] = yield own(guard.writes.known, coming.ids)
     return _Judged([i for i in learned if i not in held], held)
 
 

@@ -18,7 +18,7 @@ def use_table(
     table
         The store's vectors; ``None`` where it cannot be asked for neighbours.
     neighbors
-        As of :meth:`ragshield_core.Guard.use_table`.
+        As of :meth:`ragshield_core.learning.connections.Connections.use_table`.
     store
         The one inside.
     able
@@ -34,7 +34,7 @@ def use_table(
         If vectors are to be taken into memory, and cannot be fetched.
     """
     if table is not None:
-        guard.use_table(table, neighbors)
+        guard.connections.use_table(table, neighbors)
         return True
     if neighbors not in (None, "memory", "store"):
         msg = f"neighbors is {neighbors!r}, expected 'memory', 'store' or None."

@@ -442,7 +442,7 @@ def test_a_failing_callback_stops_no_ingest(quarantine, caplog):
     guard.on_admit(lambda entries: seen.extend(entries.ids))
     guard.learn(topical("billing", 1, prefix="new"))
     assert seen == ["new-billing-0"]
-    assert guard.known(["new-billing-0"])
+    assert guard.writes.known(["new-billing-0"])
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -80,7 +80,7 @@ def test_more_than_was_accepted_moves_thresholds_in_all_workers(any_url):
     assert seen.n_waiting == 90
     assert one.thresholds == before
     apply(seen, by="anna", note="a new source")
-    other.catch_up()
+    other.writes.catch_up()
     assert one.thresholds["scripted"] == other.thresholds["scripted"] == moved.then
     line = quarantine.log.lines()[-1]
     assert (line.action, line.actor) == ("recalibrate", "anna")

@@ -131,10 +131,10 @@ def test_what_the_store_fails_to_delete_is_held_and_hidden_and_can_be_recalled_a
         recall(keeper, "a")
     assert keeper.guard.quarantine.held_ids(["a"]) == {"a"}
     assert keeper.mask.hides(("a", "bad a"))
-    assert keeper.guard.known(["a"]) == ["a"]  # so that detectors name it again
+    assert keeper.guard.writes.known(["a"]) == ["a"]  # so that detectors name it again
     assert recall(keeper, "a") == ("a",)
     assert keeper.store == {"b": "bad b"}
-    assert keeper.guard.known(["a", "b"]) == ["b"]
+    assert keeper.guard.writes.known(["a", "b"]) == ["b"]
 
 
 def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
@@ -164,7 +164,7 @@ def test_what_is_admitted_is_written_and_learned_and_what_is_held_is_neither():
         Verdict.QUARANTINE,
     ]
     assert keeper.store == {"a": "fine"}
-    assert keeper.guard.known(["a", "b"]) == ["a"]
+    assert keeper.guard.writes.known(["a", "b"]) == ["a"]
     assert keeper.guard.quarantine.held_ids(["a", "b"]) == {"b"}
 
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_written_is_not_learned_and_what_is_held_stays_held():
     keeper = keeper_of()
     with patch.object(keeper, "_write", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
         add(keeper, a="fine", b="score=5")
-    assert keeper.guard.known(["a", "b"]) == []
+    assert keeper.guard.writes.known(["a", "b"]) == []
     assert keeper.guard.quarantine.held_ids(["b"]) == {"b"}
 
 
@@ -196,7 +196,7 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
     assert states == [(False, 1)]  # held until it is there
     assert released.status == "held"  # as it was
     assert keeper.store == {"a": "bad a"}
-    assert keeper.guard.known(["a"]) == ["a"]
+    assert keeper.guard.writes.known(["a"]) == ["a"]
     assert not keeper.mask.hides(("a", "bad a"))
 
 
@@ -225,7 +225,7 @@ def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
     ):
         keeper.run(keeper.release(["a"], "anna", None))
     assert keeper.store == {}
-    assert keeper.guard.known(["a"]) == []
+    assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.show("a").status == "confirmed"
 
 
@@ -257,7 +257,7 @@ def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
     keeper.store.update(b="bad b", c="bad c")
     keeper.run(keeper.delete(["a", "b", "c"]))
     assert keeper.store == {}
-    assert keeper.guard.known(["a"]) == []
+    assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.count(None) == 1
 
 

@@ -73,8 +73,8 @@ def of_the_group(held):
 
 def assert_same(one, other, batch, within=1e-4):
     assert one.thresholds == pytest.approx(other.thresholds, abs=within)
-    for name, scores in one._calibrator.calibration.scores.items():
-        theirs = other._calibrator.calibration.scores[name]
+    for name, scores in one.state.calibrator.calibration.scores.items():
+        theirs = other.state.calibrator.calibration.scores[name]
         np.testing.assert_allclose(scores, theirs, atol=within, err_msg=name)
     (mine, held), (theirs, held_there) = judged(one, batch), judged(other, batch)
     assert held == held_there
@@ -111,8 +111,8 @@ def in_memory(batch):
 @pytest.mark.parametrize(("rows", "engine"), [(N, "local"), (N // 6, "local"), (N // 3, "ray")])
 def test_in_few_partitions_it_is_the_guard_in_memory(folder, batch, in_memory, rows, engine):
     guard = fitted(folder, rows=rows, engine=engine).calibrate()
-    assert guard.known_ids() == set(batch.ids)
-    assert guard.fingerprints(batch.ids) == in_memory.fingerprints(batch.ids)
+    assert guard.writes.known_ids() == set(batch.ids)
+    assert guard.writes.fingerprints(batch.ids) == in_memory.writes.fingerprints(batch.ids)
     scores, held = judged(in_memory, batch)
     assert of_the_group(held)
     assert "label_model" in scores
@@ -146,7 +146,7 @@ def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tm
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     guard, other = Guard.open(url), Guard.open(url)
     fitted(folder, guard=guard).calibrate()
-    other.catch_up()
+    other.writes.catch_up()
     assert other.n_known == N
     assert other.thresholds == pytest.approx(in_memory.thresholds, abs=1e-4)
     for one in (guard, other):
@@ -157,10 +157,10 @@ def test_of_many_entries_some_are_held_out(folder, batch, in_memory, monkeypatch
     monkeypatch.setattr(calibrator, "MOST_HELD_OUT", 1_200)
     guard = fitted(folder).calibrate(fpr=0.05)
     whole = guard_of().fit(batch).calibrate(fpr=0.05)
-    scores, theirs = (one._calibrator.calibration.scores for one in (guard, whole))
+    scores, theirs = (one.state.calibrator.calibration.scores for one in (guard, whole))
     assert {len(column) for column in scores.values()} == {1_200}
     assert set(scores["clique"].tolist()) <= set(theirs["clique"].tolist())
-    assert guard._calibrator.sample.inside.ids == in_memory._calibrator.sample.inside.ids
+    assert guard.state.calibrator.sample.inside.ids == in_memory.state.calibrator.sample.inside.ids
     assert guard.thresholds["clique"] == pytest.approx(whole.thresholds["clique"], rel=0.2)
 
 

@@ -30,7 +30,7 @@ def workers(url, tmp_path):
     guards = [Guard.open(url, detectors=[Scripted()]) for _ in range(2)]
     keepers = [FolderKeeper(guard, tmp_path / "store") for guard in guards]
     add(keepers[0], scored([-0.9, -0.8, -0.7], "kb"))
-    guards[1].catch_up()
+    guards[1].writes.catch_up()
     return keepers
 
 
@@ -210,7 +210,7 @@ def test_what_came_past_the_guard_is_judged_as_if_it_came_now(workers, caplog):
     assert one.store.ids() == ["kb0", "kb1", "past0"]
     for keeper in workers:
         assert compared(keeper, adopt=True, forget=True).agrees
-        assert keeper.guard.known_ids() == {"kb0", "kb1", "past0"}
+        assert keeper.guard.writes.known_ids() == {"kb0", "kb1", "past0"}
         assert keeper.guard.status().pending == 0
     assert [held.id for held in other.guard.quarantine.list()] == ["past1"]
 
@@ -242,7 +242,7 @@ def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_pa
     with pytest.raises(PoisonedEntryError):
         compared(keeper, adopt=True)
     assert keeper.store.ids() == ["past0", "past1"]
-    assert not guard.known_ids()
+    assert not guard.writes.known_ids()
     assert compared(keeper, adopt=["past0"]).adopted == ("past0",)
 
 
@@ -261,7 +261,7 @@ def test_two_workers_who_reconcile_at_once_do_it_once(workers):
     assert begun[0].held == ("past1",)
     for keeper in workers:
         assert compared(keeper).agrees
-        assert keeper.guard.known_ids() == {"kb0", "kb1", "past0"}
+        assert keeper.guard.writes.known_ids() == {"kb0", "kb1", "past0"}
     assert one.guard.quarantine.count() == 1
     assert one.store.ids() == ["kb0", "kb1", "past0"]
 
@@ -285,7 +285,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
     assert other.store.ids() == ["kb0", "kb1", "past0"]  # what is held has left
     found = compared(other, adopt=True, forget=True)
     assert (found.unguarded, found.readable) == ((), ())
-    assert other.guard.known_ids() == {"kb0", "kb1", "past0"}
+    assert other.guard.writes.known_ids() == {"kb0", "kb1", "past0"}
     assert compared(other).agrees
     assert other.guard.quarantine.count() == 1
 
@@ -305,7 +305,7 @@ def test_what_a_worker_brings_back_meanwhile_is_not_forgotten(workers):
         assert compared(one, forget=True).forgotten == ()
     assert begun
     assert compared(one).agrees
-    assert "kb2" in one.guard.known_ids()
+    assert "kb2" in one.guard.writes.known_ids()
 
 
 def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
@@ -336,4 +336,4 @@ def test_without_an_index_labels_are_forgotten_and_sums_stay(tmp_path):
     keeper = FolderKeeper(guard.fit(passages(10, 1)), tmp_path / "store")
     keeper.store.write(passages(9, 1))
     assert len(compared(keeper, forget=True).forgotten) == 1
-    assert len(guard.known_ids()) == 9
+    assert len(guard.writes.known_ids()) == 9

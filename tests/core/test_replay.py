@@ -18,8 +18,9 @@ from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.calibration import arrivals
 from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelCentroidDetector
 from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.recorder import Recorder
 from ragshield_core.model.entries import together
-from ragshield_core.model.errors import InvalidBatchError, StateError
+from ragshield_core.model.errors import StateError
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
 
@@ -36,16 +37,21 @@ def rewritten(event):
         return Event.from_parts(json.loads(json.dumps(values)), dict(loaded))
 
 
-class Journal:
+class Journal(Recorder):
     """What a guard has done, as it is read again."""
 
     def __init__(self, guard):
+        super().__init__(guard.state)
         self.events = []
-        guard.on_event(self.record)
+        guard.state.recorder = self
+
+    def happened(self, event):
+        self.events.append(rewritten(event))
+        super().happened(event)
 
     @contextmanager
-    def record(self, event):
-        self.events.append(rewritten(event))
+    def replacing(self):
+        self.events.append(rewritten(Event(change=Change.REPLACED)))
         yield
 
 
@@ -143,7 +149,7 @@ class Writer:
             quarantine.confirm(ids, by="anna")
         elif what == 1:
             quarantine.purge(ids, by="anna")
-            self.guard.forget_held(ids)
+            self.guard.writes.forget_held(ids)
         else:
             for item in quarantine.release(ids, by="anna"):
                 e = item.entry
@@ -157,7 +163,7 @@ class Writer:
                 self._forget_older(batch)
                 self.guard.learn(batch)
                 self._stands(batch)
-            self.guard.forget_held(ids)
+            self.guard.writes.forget_held(ids)
             self.guard.trust(ids)
 
     def _guarded(self, batch):
@@ -231,7 +237,7 @@ def test_a_guard_that_only_hears_of_events_is_the_same_as_the_one_they_happened_
             loaded[len(journal.events)] = saved_and_loaded(guard, tmp_path / str(step))
     for number, event in enumerate(journal.events):
         for one in (alike, *(late for since, late in loaded.items() if since <= number)):
-            one.apply(event)
+            one.state.apply(event)
     # The last two take a detector that fails: tests/faults/test_policies.py.
     others = {Change.REPLACED, Change.UNSCREENED, Change.SCREENED}
     assert {event.change for event in journal.events} == set(Change) - others
@@ -249,7 +255,7 @@ folder = pathlib.Path(sys.argv[1])
 guard = Guard.load(folder / "before", quarantine=Quarantine("sqlite://"))
 for number, values in enumerate(json.loads((folder / "events.json").read_text())):
     with np.load(folder / f"{number}.npz", allow_pickle=False) as arrays:
-        guard.apply(Event.from_parts(values, dict(arrays)))
+        guard.state.apply(Event.from_parts(values, dict(arrays)))
 guard.save(folder / "after")
 """
 
@@ -330,7 +336,7 @@ def suspicious(batch):
 def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path):
     guard = small()
     written([guard], suspicious(passages(3, 5, "held-")))
-    assert guard.known(["held--0"]) == []
+    assert guard.writes.known(["held--0"]) == []
     again = saved_and_loaded(guard, tmp_path / "early")
     written([guard, again], suspicious(passages(2, 6, "also-")), passages(210, 7))
     assert guard.calibrated
@@ -350,7 +356,7 @@ def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path
     written([guard, again], passages(60, 9, "more-"))
     assert guard.status().calibrated_at > 200
     assert guard.status().n_sample == 150
-    assert not guard._calibrator.sample_scores["instruction"].any()
+    assert not guard.state.calibrator.sample_scores["instruction"].any()
     assert_same(guard, again, tmp_path)
 
 
@@ -359,7 +365,7 @@ def test_halves_of_surrogate_pairs_are_saved(tmp_path):
     known = replace(known, texts=tuple(f"{text} \ud83d" for text in known.texts))
     guard = small().adopt(known, at_most=0.2)
     again = saved_and_loaded(guard, tmp_path / "odd")
-    assert again._calibrator.sample.inside.texts == guard._calibrator.sample.inside.texts
+    assert again.state.calibrator.sample.inside.texts == guard.state.calibrator.sample.inside.texts
 
 
 # Events as values
@@ -484,61 +490,6 @@ def learner():
     return Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
 
 
-def test_a_change_is_recorded_before_it_happens_and_not_without():
-    guard, new = learner(), passages(2, 1)
-    seen = []
-
-    @contextmanager
-    def record(event):
-        seen.append((event.change, guard.known(new.ids)))
-        if len(seen) > 1:
-            msg = "the disk is full"
-            raise OSError(msg)
-        yield
-        seen.append(guard.known(new.ids))
-
-    guard.on_event(record)
-    guard.learn(new.take([0]))
-    with pytest.raises(OSError, match="disk"):
-        guard.learn(new.take([1]))
-    assert seen == [(Change.LEARNED, []), ["kb-0"], (Change.LEARNED, ["kb-0"])]
-    assert guard.known(new.ids) == ["kb-0"]
-
-
-def test_what_happened_elsewhere_can_be_caught_up_with_while_an_event_is_recorded():
-    guard, elsewhere = learner(), Event(change=Change.LEARNED, entries=passages(2, 1))
-    seen = []
-
-    @contextmanager
-    def record(event):
-        seen.append(event)
-        guard.apply(elsewhere)
-        yield
-
-    guard.on_event(record)
-    guard.forget(passages(1, 1))
-    assert [event.change for event in seen] == [Change.FORGOTTEN]
-    assert guard.known(["kb-0", "kb-1"]) == ["kb-1"]
-
-
-def test_a_refused_change_reaches_the_journal_as_an_error():
-    guard, refused = learner().fit(labelled(passages(9, 1), 1)), []
-
-    @contextmanager
-    def record(event):
-        try:
-            yield
-        except InvalidBatchError:
-            refused.append(event.change)
-            raise
-
-    guard.on_event(record)
-    with pytest.raises(InvalidBatchError, match="dimensions"):
-        guard.learn(BATCHES["long vectors"])
-    assert refused == [Change.LEARNED]
-    assert guard.known(["a", "b"]) == []
-
-
 def test_a_guard_that_is_replaced_says_so_and_not_how():
     guard, clean = learner(), labelled(passages(60, 2, "clean-"), 2)
     journal = Journal(guard)
@@ -546,9 +497,9 @@ def test_a_guard_that_is_replaced_says_so_and_not_how():
     guard.adopt(labelled(passages(60, 1), 1), at_most=0.1)
     assert [event.change for event in journal.events] == [Change.REPLACED] * 4
     with pytest.raises(ValueError, match="load the guard as it was saved then"):
-        guard.apply(journal.events[0])
+        guard.state.apply(journal.events[0])
     with pytest.raises(ValueError, match="with its entries"):
-        guard.apply(Event(change=Change.LEARNED))
+        guard.state.apply(Event(change=Change.LEARNED))
 
 
 def test_nothing_is_recorded_where_nothing_happens():
@@ -556,7 +507,7 @@ def test_nothing_is_recorded_where_nothing_happens():
     journal = Journal(guard)
     guard.learn(passages(1, 1).take([]))
     guard.forget(passages(1, 1).take([]))
-    guard.forget_held([])
+    guard.writes.forget_held([])
     guard.trust(())
     guard.screen(passages(3, 1))
     assert journal.events == []

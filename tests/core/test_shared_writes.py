@@ -74,7 +74,7 @@ def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp
     assert len(held) >= 12
     assert {entry.id for entry in one.guard.quarantine.list()} == held
     assert one.store.ids() == single.store.ids()
-    other.guard.catch_up()
+    other.guard.writes.catch_up()
     assert_same(one.guard, other.guard, tmp_path)
 
 
@@ -83,11 +83,11 @@ def test_who_is_overtaken_again_and_again_asks_the_others_to_wait(url, folder):
     faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(TRIES)]
     with (
         at_once(one, faster),
-        patch.object(one.guard, "take_turn", wraps=one.guard.take_turn) as take_turn,
+        patch.object(one.guard.writes, "take_turn", wraps=one.guard.writes.take_turn) as take_turn,
     ):
         add(one, passages(1, 50))
     take_turn.assert_called_once()
-    assert len(one.guard.known(one.store.ids())) == TRIES + 1
+    assert len(one.guard.writes.known(one.store.ids())) == TRIES + 1
     add(other, passages(1, 51, "after"))  # nobody has the turn any more
     assert one.guard.status().pending == 0
 
@@ -108,8 +108,8 @@ def test_others_know_of_a_write_before_the_store_is_written(url, folder):
     write = one.store.write
 
     def watched(entries):
-        other.guard.catch_up()
-        known.append((other.guard.known(entries.ids), other.guard.status().pending))
+        other.guard.writes.catch_up()
+        known.append((other.guard.writes.known(entries.ids), other.guard.status().pending))
         write(entries)
 
     with patch.object(one.store, "write", watched):
@@ -130,12 +130,12 @@ def test_what_the_store_fails_to_write_is_known_as_far_as_it_is_there(url, folde
 
     with patch.object(one.store, "write", failing), pytest.raises(OSError):  # noqa: PT011
         add(one, passages(2, 1))
-    assert one.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"][: max(n, 1)]
+    assert one.guard.writes.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"][: max(n, 1)]
     assert one.guard.status().pending == 0
-    other.guard.catch_up()
+    other.guard.writes.catch_up()
     assert_same(one.guard, other.guard, tmp_path)
     add(one, passages(2, 1))
-    assert one.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
+    assert one.guard.writes.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
 
 
 def test_what_the_store_fails_to_delete_is_still_known(url, folder):
@@ -143,11 +143,11 @@ def test_what_the_store_fails_to_delete_is_still_known(url, folder):
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
         one.run(one.delete(["kb-0"]))
-    other.guard.catch_up()
-    assert other.guard.known(["kb-0"]) == ["kb-0"]
+    other.guard.writes.catch_up()
+    assert other.guard.writes.known(["kb-0"]) == ["kb-0"]
     one.run(one.delete(["kb-0"]))
-    other.guard.catch_up()
-    assert other.guard.known(["kb-0"]) == []
+    other.guard.writes.catch_up()
+    assert other.guard.writes.known(["kb-0"]) == []
     assert one.store.ids() == ["kb-1"]
 
 
@@ -171,13 +171,13 @@ def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
         end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
         one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
         assert other.run_recovery() == 1
-        assert other.guard.known(entries.ids) == []
+        assert other.guard.writes.known(entries.ids) == []
         write(entries)
 
     with patch.object(one.store, "write", slow):
         add(one, passages(2, 1))
-    other.guard.catch_up()
-    assert other.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
+    other.guard.writes.catch_up()
+    assert other.guard.writes.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
     assert other.guard.status().pending == 0
     assert_same(one.guard, other.guard, tmp_path)
 
@@ -195,7 +195,7 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
 
     with patch.object(one.store, "write", slow):
         add(one, passages(1, 1))
-    other.guard.catch_up()
+    other.guard.writes.catch_up()
     assert_same(one.guard, other.guard, tmp_path)
     single = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
     single.learn(passages(1, 1))
@@ -205,28 +205,28 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
 
 def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
     one, other = workers_of(url, folder)
-    intent = other.guard.intend(passages(2, 1))
+    intent = other.guard.writes.intend(passages(2, 1))
     learn = one.guard.detectors[0].fit
 
     def slow(batch):
-        other.guard.failed(intent)
+        other.guard.writes.failed(intent)
         assert other.run_recovery() == 1
         return learn(batch)
 
     with patch.object(one.guard.detectors[0], "fit", slow):
         one.guard.fit(KNOWN)
-    other.guard.catch_up()
-    assert other.guard.known(KNOWN.ids) == list(KNOWN.ids)[2:]  # kb-0 and kb-1 are not there
+    other.guard.writes.catch_up()
+    assert other.guard.writes.known(KNOWN.ids) == list(KNOWN.ids)[2:]  # kb-0 and kb-1 are not there
     assert_same(one.guard, other.guard, tmp_path)
 
 
 def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder):
     one, other = workers_of(url, folder)
-    intent = one.guard.intend(passages(2, 1))
+    intent = one.guard.writes.intend(passages(2, 1))
     assert other.run_recovery() == 0
     one.guard.close()
     assert other.run_recovery() == len(intent.positions) == 1
-    assert other.guard.known(["kb-0"]) == []
+    assert other.guard.writes.known(["kb-0"]) == []
 
 
 # What one decides, the readers of the others see
@@ -275,7 +275,7 @@ def test_groups_that_come_through_processes_are_found(any_url, folder, workers, 
         process.stdin.write("go\n")
         process.stdin.flush()
     assert [process.wait(timeout=120) for process in processes] == [0] * workers
-    one.guard.catch_up()
+    one.guard.writes.catch_up()
     held = {entry.id for entry in single.guard.quarantine.list()}
     assert {entry.id for entry in one.guard.quarantine.list()} == held
     assert one.seen() == single.seen()
@@ -306,14 +306,14 @@ def test_a_worker_that_is_killed_in_a_write_loses_nothing(any_url, folder, task,
     process = started(any_url, folder, task, lease=lease)
     process.communicate("go\n", timeout=60)
     assert process.returncode == -9
-    one.guard.catch_up()
-    assert one.guard.known(group(2, 77).ids) == list(group(2, 77).ids)
+    one.guard.writes.catch_up()
+    assert one.guard.writes.known(group(2, 77).ids) == list(group(2, 77).ids)
     assert one.guard.status().pending == 1
     while one.guard.status().pending:
         time.sleep(0.1)
         add(other, passages(1, 2, "next"))
-    one.guard.catch_up()
+    one.guard.writes.catch_up()
     there = [i for i in group(2, 77).ids if i in one.store.ids()]
     assert len(there) == int(task == "killed half way")
-    assert one.guard.known(group(2, 77).ids) == there
+    assert one.guard.writes.known(group(2, 77).ids) == there
     assert_same(one.guard, other.guard, tmp_path)

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -20,6 +20,7 @@ from test_replay import Writer, assert_same, labelled
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_guard as sharing
 
@@ -46,10 +47,10 @@ def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
     known = passages(30, 1)
     one.fit(known)
     other.screen(passages(1, 2, "new"))
-    assert other.known(known.ids) == list(known.ids)
+    assert other.writes.known(known.ids) == list(known.ids)
     other.forget(known.take([0, 1]))
     one.screen(passages(1, 2, "new"))
-    assert one.known(known.ids) == list(known.ids[2:])
+    assert one.writes.known(known.ids) == list(known.ids[2:])
 
 
 def test_one_that_is_opened_later_knows_what_came_before_without_a_save(url):
@@ -60,7 +61,7 @@ def test_one_that_is_opened_later_knows_what_came_before_without_a_save(url):
     assert late.calibrated
     assert late.policy.quarantine_at == RATE
     assert late.thresholds == one.thresholds
-    assert len(late.known(passages(20, 2, "new").ids)) == 20
+    assert len(late.writes.known(passages(20, 2, "new").ids)) == 20
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -87,7 +88,7 @@ def test_what_is_held_and_released_by_one_counts_for_the_other(url):
     report = written(one, scored([5]))
     assert [decision.entry_id for decision in report.quarantined] == ["s0"]
     other.quarantine.release(["s0"], by="anna")
-    other.forget_held(["s0"])
+    other.writes.forget_held(["s0"])
     assert written(one, scored([5])).admitted.all()
 
 
@@ -97,24 +98,20 @@ def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
     one.on_admit(lambda batch: told.append(("one", batch.ids)))
     other.on_admit(lambda batch: told.append(("other", batch.ids)))
     one.learn(passages(1, 1))
-    other.catch_up()
-    assert other.known(["kb-0"]) == ["kb-0"]
+    other.writes.catch_up()
+    assert other.writes.known(["kb-0"]) == ["kb-0"]
     assert told == [("one", ("kb-0",))]
 
 
 def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     one, other = opened(url, fpr=RATE)
-    events = []
-
-    def record(event):
-        events.append(event.change)
-        return nullcontext()
-
-    for guard in (one, other):
-        guard.on_event(record)
-    for number in range(10):
-        (one, other)[number % 2].learn(passages(20, number, f"p{number}"))
-    one.catch_up()
+    with mock.patch.object(
+        GuardState, "apply", autospec=True, side_effect=GuardState.apply
+    ) as applied:
+        for number in range(10):
+            (one, other)[number % 2].learn(passages(20, number, f"p{number}"))
+        one.writes.catch_up()
+    events = [call.args[1].change for call in applied.call_args_list]
     assert one.calibrated
     assert other.calibrated
     assert events.count("recalibrated") == 1
@@ -124,14 +121,14 @@ def test_what_is_due_is_recalibrated_once_by_who_writes(url):
 def test_one_process_takes_thresholds_and_the_others_load_them(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
-    other.catch_up()
+    other.writes.catch_up()
     before = one.thresholds
     scores = mock.patch.object(
         CliqueDetector, "held_out_scores", autospec=True, side_effect=CliqueDetector.held_out_scores
     )
     with scores as scored_sample:
         one.learn(passages(40, 2, "new"))
-        other.catch_up()
+        other.writes.catch_up()
     assert scored_sample.call_count == 1
     assert one.thresholds != before
     assert other.thresholds == one.thresholds
@@ -144,8 +141,8 @@ def test_what_cannot_be_learned_stops_nobody(url):
     with pytest.raises(InvalidBatchError, match="dimensions"):
         other.learn(topical("billing", 3))
     one.learn(passages(5, 2, "more"))
-    other.catch_up()
-    assert len(other.known(passages(5, 2, "more").ids)) == 5
+    other.writes.catch_up()
+    assert len(other.writes.known(passages(5, 2, "more").ids)) == 5
 
 
 @pytest.mark.parametrize("start", ["nothing", "fitted"])
@@ -160,10 +157,10 @@ def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_pat
     writer = Writer(one, known, seed=5)
     for _ in range(100):
         writer.guard = (one, other)[writer.rng.integers(2)]
-        writer.guard.catch_up()
+        writer.guard.writes.catch_up()
         writer.step()
-    one.catch_up()
-    other.catch_up()
+    one.writes.catch_up()
+    other.writes.catch_up()
     late = Guard.open(url)
     assert one.calibrated
     assert_same(one, other, tmp_path)
@@ -177,8 +174,8 @@ def test_who_was_fitted_anew_is_what_all_others_are(url, tmp_path):
     one, other = opened(url)
     one.learn(passages(10, 1))
     other.adopt(passages(300, 2, "other"), at_most=0.2)
-    assert one.catch_up() > 0
-    assert one.known(["kb-0"]) == []
+    assert one.writes.catch_up() > 0
+    assert one.writes.known(["kb-0"]) == []
     assert one.calibrated
     assert_same(one, other, tmp_path)
 
@@ -190,10 +187,10 @@ def test_a_fit_that_fails_leaves_all_as_they_were_and_nobody_waits_for_it(url):
     bad = replace(bad, vectors=bad.embeddings)
     with pytest.raises(InvalidBatchError, match="no vector"):
         other.fit(bad)
-    assert len(other.known(knowledge_base().ids)) == 60
+    assert len(other.writes.known(knowledge_base().ids)) == 60
     one.learn(topical("billing", 1, prefix="new"))
-    other.catch_up()
-    assert other.known(["new-billing-0"]) == ["new-billing-0"]
+    other.writes.catch_up()
+    assert other.writes.known(["new-billing-0"]) == ["new-billing-0"]
 
 
 def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one(
@@ -207,7 +204,7 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
     with one.quarantine.database.read() as session:
         left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
         assert left.scalar() < 25
-    assert asleep.catch_up() == 30
+    assert asleep.writes.catch_up() == 30
     assert asleep.known(["p29-0"]) == ["p29-0"]
     assert_same(one, asleep, tmp_path)
 
@@ -222,9 +219,11 @@ def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
             one.learn(passages(1, number, f"{closing}{number}"))
         if closing:
             one.close()
-        with mock.patch.object(Guard, "apply", autospec=True, side_effect=Guard.apply) as applied:
+        with mock.patch.object(
+            GuardState, "apply", autospec=True, side_effect=GuardState.apply
+        ) as applied:
             (late,) = opened(url, 1)
-        assert late.known([f"{closing}14-0"])
+        assert late.writes.known([f"{closing}14-0"])
         replayed.append(applied.call_count)
     assert replayed == [15, 0]
 
@@ -253,7 +252,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, 
     damage = f"UPDATE ragshield_snapshot_chunks SET data = x'00' WHERE snapshot = ({latest})"  # noqa: S608
     one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(damage))
     (late,) = opened(url, 1)
-    assert late.known(["p2-19"]) == ["p2-19"]
+    assert late.writes.known(["p2-19"]) == ["p2-19"]
     assert "a snapshot cannot be read" in caplog.text
 
 
@@ -273,7 +272,7 @@ def test_namespaces_never_see_each_other(url):
     (one,), (other,) = (opened(url, 1, namespace=name) for name in ("a", "b"))
     one.fit(passages(300, 1)).calibrate(fpr=RATE)
     written(one, group(5, 3))
-    other.catch_up()
+    other.writes.catch_up()
     assert other.status().n_known == 0
     assert not other.calibrated
     assert other.quarantine.count() == 0
@@ -298,7 +297,7 @@ def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path)
     one.fit(passages(300, 1)).calibrate(fpr=RATE)
     one.save(tmp_path / "saved")
     loaded = Guard.load(tmp_path / "saved", quarantine=Quarantine("sqlite://"))
-    assert not loaded.shared
+    assert not loaded.writes.shared
     assert_same(one, loaded, tmp_path)
 
 
@@ -307,11 +306,11 @@ def test_a_judgement_that_others_have_overtaken_is_not_written(url):
     report = one.screen(passages(1, 1))
     other.learn(passages(1, 2, "more"))
     with pytest.raises(OvertakenError):
-        one.together(lambda: one.learn(passages(1, 1)), at=report.position)
-    assert one.known(["kb-0"]) == []
+        one.writes.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    assert one.writes.known(["kb-0"]) == []
     report = one.screen(passages(1, 1))
-    one.together(lambda: one.learn(passages(1, 1)), at=report.position)
-    assert one.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
+    one.writes.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    assert one.writes.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
 
 
 class Hearing:
@@ -361,13 +360,13 @@ def test_people_hear_once_of_what_is_held_and_only_when_it_is_durable(url):
     one.notify(hearing)
     report = one.screen(scored([5]))
     with failing_commits(one, in_the_way(), in_the_way()):
-        one.together(lambda: one.hold(report), at=report.position)
+        one.writes.together(lambda: one.hold(report), at=report.position)
     assert hearing.reports == [("s0", 1)]
     later = one.screen(scored([5], prefix="t"))
     with failing_commits(one, OSError("no space left")), pytest.raises(OSError, match="no space"):
-        one.together(lambda: one.hold(later), at=later.position)
+        one.writes.together(lambda: one.hold(later), at=later.position)
     assert (len(hearing.reports), one.quarantine.count()) == (1, 1)
-    one.together(lambda: one.hold(later), at=later.position)
+    one.writes.together(lambda: one.hold(later), at=later.position)
     assert hearing.reports[1:] == [("t0", 2)]
 
 
@@ -384,13 +383,13 @@ def test_a_forked_worker_takes_part_as_another_one(url):
         try:
             one.learn(passages(2, 2, "child"))
             other.screen(passages(1, 3, "new"))
-            status = len(other.known(["kb-0", "child-1"])) - 2
+            status = len(other.writes.known(["kb-0", "child-1"])) - 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     one.learn(passages(2, 4, "parent"))
-    other.catch_up()
-    assert len(other.known(["kb-0", "child-0", "parent-0"])) == 3
+    other.writes.catch_up()
+    assert len(other.writes.known(["kb-0", "child-0", "parent-0"])) == 3
     with one.quarantine.database.read() as session:
         writers = "SELECT count(DISTINCT writer) FROM ragshield_journal WHERE kind = 'learned'"
         assert session.connection().exec_driver_sql(writers).scalar() == 2
@@ -412,8 +411,8 @@ for number in range(10):
     guard.screen(passages(3, 99, "probe"))
 print("done", flush=True)
 sys.stdin.readline()
-guard.catch_up()
-print(json.dumps(sorted(guard._knowledge.known)))
+guard.writes.catch_up()
+print(json.dumps(sorted(guard.state.knowledge.known)))
 """
 
 
@@ -435,7 +434,7 @@ def test_processes_that_open_an_empty_database_at_once_have_one_journal(any_url,
     assert len(known[0]) == 4 * 10 * 3
     assert known == [known[0]] * 4
     one, other = opened(any_url)
-    assert sorted(one._knowledge.known) == known[0]
+    assert sorted(one.state.knowledge.known) == known[0]
     assert_same(one, other, tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_another_process_decides_on_what_it_has_not_seen_come(guard, url):
     ids = bring(guard, SITE)
     free = other.adopt_source(SITE, by="anna")
     assert 0 < len(free) < len(ids)
-    guard.catch_up()
+    guard.writes.catch_up()
     assert guard.questions() == ()
 
 

@@ -71,7 +71,7 @@ def test_a_guard_that_was_not_opened_says_nothing_of_a_journal():
 def test_why_a_detector_is_not_in_force():
     detectors = [CliqueDetector(), LabelCentroidDetector(min_entries=1)]
     guard = Guard(detectors, quarantine=Quarantine("sqlite://"))
-    guard._left_out = (Skipped(detector="model", reason="pip install something"),)
+    guard.state.left_out = (Skipped(detector="model", reason="pip install something"),)
     guard.learn(passages(3, 1))
     why = {one.name: one.why_not for one in guard.status().detectors}
     assert "acts once the knowledge base has 1000 entries (3 now)" in why["clique"]
@@ -85,7 +85,7 @@ def test_why_a_detector_is_not_in_force():
 
 def test_what_a_process_that_is_gone_has_left_is_to_be_looked_at(url):
     one, other = calibrated(url), Guard.open(url)
-    kept = one.intend(passages(1, 9, "new"))
+    kept = one.writes.intend(passages(1, 9, "new"))
     (alive,) = other.status().writers
     assert (alive.n_events, alive.alive) == (1, True)
     assert other.status().concerns() == ()
@@ -108,7 +108,7 @@ def test_names_are_shown_escaped(url):
 
 def test_passwords_are_left_out(url):
     guard = Guard.open(url, detectors=[Scripted()])
-    guard._recorder._database.url = "postgresql+psycopg://anna:secret@host/name"
+    guard.state.recorder._database.url = "postgresql+psycopg://anna:secret@host/name"
     status = guard.status()
     assert status.database == "postgresql+psycopg://anna:***@host/name"
     assert "secret" not in str(status)
@@ -136,7 +136,7 @@ def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
     assert ragshield("status", url)[0] == 1  # not calibrated
     written(guard, passages(150, 1, "early"))
     written(guard, passages(100, 2, "later"))
-    guard.recalled(passages(100, 2, "later").take([0]), [])
+    guard.writes.recalled(passages(100, 2, "later").take([0]), [])
     code, out, _ = ragshield("status", url, "--json")
     said, own = json.loads(out), json.loads(json.dumps(guard.status().to_dict()))
     assert code == 0
@@ -174,7 +174,7 @@ def test_no_byte_of_a_file_changes(url, tmp_path, ragshield):
 def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
     guard = calibrated(url)
     assert ragshield("status", url)[0] == 0
-    kept = guard.intend(passages(1, 9, "new"))
+    kept = guard.writes.intend(passages(1, 9, "new"))
     assert ragshield("status", url)[0] == 0  # it is alive
     code, out, _ = ragshield("status", url, "--lease", "1e-9")
     assert code == 1
@@ -236,7 +236,7 @@ def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
 
 def test_a_detector_that_was_left_out_is_named_by_every_worker(url):
     first = Guard.open(url, detectors=[Scripted()])
-    first._left_out = (Skipped(detector="model", reason="pip install something"),)
+    first.state.left_out = (Skipped(detector="model", reason="pip install something"),)
     first.fit(Batch.of(ids=["a"], texts=["a"], embeddings=[[1.0, 0.0]]))
     other = Guard.open(url, detectors=[Scripted()])
     assert [one.name for one in other.status().detectors] == ["scripted", "model"]

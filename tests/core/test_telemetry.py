@@ -133,7 +133,7 @@ def test_gauges_tell_the_queue_without_waiting_for_the_guard(told, quarantine):
     gauges = Gauges(guard, store="help desk", fresh=0.0, meter_provider=told.meters)
     guard.hold(guard.screen(batch))
     gauges.refresh()
-    with guard._lock:  # a batch that takes long
+    with guard.state.lock:  # a batch that takes long
         found = measured(reader)
     (waiting,) = found["ragshield.quarantine.waiting"]
     assert waiting.value == 1
@@ -157,7 +157,7 @@ def test_gauges_tell_how_far_a_process_is_behind_the_others(told, tmp_path):
 
     one.fit(knowledge_base())
     assert behind() > 0
-    other.catch_up()
+    other.writes.catch_up()
     assert behind() == 0
 
 

@@ -54,7 +54,7 @@ class Tenant:
         guard, quarantine = self.guard, self.quarantine
         canaries = CanaryMonitor(["refund?"], canary_texts(), quarantine=quarantine, k=1)
         return {
-            "known": guard.known(IDS),
+            "known": guard.writes.known(IDS),
             "status": replace(guard.status(), **NOWHERE),
             "seen": self.keeper.seen(),
             "held": [(h.id, str(h.status), h.entry.text, h.note) for h in quarantine.list(None)],
@@ -69,7 +69,7 @@ class Tenant:
             "mask": [self.keeper.mask.covers(entry) for entry in BAD],
             "baselines": [version for version, *_ in canaries.store.versions("default")],
             "checks": len(canaries.history()),
-            "abandoned": guard.abandoned(),
+            "abandoned": guard.writes.abandoned(),
             "retrieved": kept(quarantine),
         }
 
@@ -93,7 +93,7 @@ IDS = list(GOOD.ids)
 def crashed(tenant):
     """Intend something, and be gone."""
     gone = Guard.open(tenant.url, tenant.namespace, detectors=[Scripted()])
-    gone.intend(scored([0.9], prefix="lost"))
+    gone.writes.intend(scored([0.9], prefix="lost"))
     gone.close()
 
 
@@ -146,7 +146,7 @@ def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
     for tenant in (mine, theirs):
         tenant.quarantine.log.verify()
         again = Guard.open(any_url, tenant.namespace, detectors=[Scripted()])
-        tenant.guard.catch_up()
+        tenant.guard.writes.catch_up()
         assert again.status().n_known == tenant.guard.status().n_known > 0
     assert len({record.seq for t in (mine, theirs) for record in t.quarantine.log.lines()}) == sum(
         len(t.quarantine.log.lines()) for t in (mine, theirs)
@@ -207,13 +207,13 @@ def test_a_detector_learns_for_one_tenant(url):
 
 def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_path):
     mine, theirs = two(url, tmp_path)
-    theirs.guard.take_turn()
-    intent = theirs.guard.intend(scored([0.4], prefix="slow"))
+    theirs.guard.writes.take_turn()
+    intent = theirs.guard.writes.intend(scored([0.4], prefix="slow"))
     add(mine.keeper, GOOD)
     assert mine.guard.status().pending == 0
-    assert mine.guard.abandoned() is None
-    theirs.guard.finish(intent)
-    assert theirs.guard.known(["slow0"]) == ["slow0"]
+    assert mine.guard.writes.abandoned() is None
+    theirs.guard.writes.finish(intent)
+    assert theirs.guard.writes.known(["slow0"]) == ["slow0"]
 
 
 def test_what_a_crashed_process_of_one_has_left_is_not_settled_by_the_other(url, tmp_path):
@@ -233,7 +233,7 @@ def test_snapshots_and_journals_of_one_are_not_pruned_by_the_other(url, tmp_path
     assert rows_of(mine) == before
     assert rows_of(theirs)["ragshield_journal"] < 30
     late = Guard.open(url, MINE, detectors=[Scripted()])
-    assert late.known(IDS) == IDS
+    assert late.writes.known(IDS) == IDS
 
 
 def rows_of(tenant):
@@ -377,7 +377,7 @@ def test_names_that_look_alike_are_tenants_of_their_own(any_url):
         assert [held.id for held in guard.quarantine.list()] == [f"of-{number}-0"]
         assert {record.entry_id for record in guard.quarantine.log.lines()} == {f"of-{number}-0"}
         assert guard.status().n_known == 1
-        assert guard.known([f"good-{other}-0" for other in range(len(names))]) == [
+        assert guard.writes.known([f"good-{other}-0" for other in range(len(names))]) == [
             f"good-{number}-0"
         ]
         guard.close()

@@ -103,8 +103,8 @@ def check_error(error, database):
 
 def check_all_there(keeper, live, held):
     assert set(keeper.store) == keeper.seen() == live
-    keeper.guard.catch_up()
-    assert set(keeper.guard.known([*live, *held])) == live
+    keeper.guard.writes.catch_up()
+    assert set(keeper.guard.writes.known([*live, *held])) == live
     assert keeper.guard.quarantine.held_ids([*live, *held]) == held
     assert keeper.guard.quarantine.count() == len(held)
     assert keeper.guard.status().pending == 0
@@ -165,7 +165,7 @@ def test_that_it_goes_away_before_the_store_is_written_lets_nothing_in(database)
     with gone, pytest.raises(QuarantineError):
         keeper.add(b="fine")
     del guard.screen
-    assert set(keeper.store) == {"a"} == set(guard.known(["a", "b"]))
+    assert set(keeper.store) == {"a"} == set(guard.writes.known(["a", "b"]))
     keeper.add(b="fine")
     check_all_there(keeper, {"a", "b"}, set())
 
@@ -253,7 +253,7 @@ def test_every_read_of_both_adapters_looks_and_refuses(adapter, fails_open, tmp_
         with pytest.raises(QuarantineError):
             second.add(c="billing c")
     second.add(c="billing c")
-    assert second.store.guard.known(["a", "b", "c"]) == ["a", "b", "c"]
+    assert second.store.guard.writes.known(["a", "b", "c"]) == ["a", "b", "c"]
 
 
 def test_how_a_guard_stands_is_told_while_the_database_is_away(database):
@@ -281,7 +281,7 @@ def test_a_full_database_lets_nothing_in_that_came_with_what_it_cannot_hold(shar
     limit(guard, 1)
     with pytest.raises(QuarantineError, match=r"full.*has room"):
         keeper.add(**texts)
-    assert set(keeper.store) == {"a"} == set(guard.known(["a", "c"]))
+    assert set(keeper.store) == {"a"} == set(guard.writes.known(["a", "c"]))
     limit(guard, 1_000_000)
     keeper.add(**texts)
     check_all_there(keeper, {"a", "c"}, {"b", "d"})

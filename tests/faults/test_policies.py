@@ -1,9 +1,9 @@
 """A detector that fails: what it could not judge is held, or let in and screened later."""
 
 import asyncio
-import contextlib
 import threading
 import uuid
+from unittest import mock
 
 import chromadb
 import pytest
@@ -17,6 +17,7 @@ from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.unscreened import TRIES
 from ragshield_core.sharing import shared_guard as sharing
 from ragshield_langchain import GuardedVectorStore
@@ -67,7 +68,7 @@ def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
     assert held.findings == ()  # no evidence of poison
     assert held.note.endswith("not judged: moody failed on it")
     assert "RuntimeError" in held.note
-    assert (keeper.store, keeper.guard.known(["a"])) == ({}, [])
+    assert (keeper.store, keeper.guard.writes.known(["a"])) == ({}, [])
     assert "RuntimeError" in keeper.guard.status().failing["moody"]
     mood(None)
     keeper.run(keeper.release(["a"], "anna", None))
@@ -76,16 +77,13 @@ def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
 
 
 def test_failing_open_lets_in_what_others_admit_and_an_event_says_so(mood, guard, caplog):
-    events = []
-
-    def record(event):
-        events.append(event)
-        return contextlib.nullcontext()
-
-    guard.on_event(record)
     keeper = SmallKeeper(guard, {})
     mood("raises")
-    report = keeper.add(a=f"fine {HOSTILE}", b="score=5")
+    with mock.patch.object(
+        GuardState, "apply", autospec=True, side_effect=GuardState.apply
+    ) as applied:
+        report = keeper.add(a=f"fine {HOSTILE}", b="score=5")
+    events = [call.args[1] for call in applied.call_args_list]
     held = {"b"} if len(guard.detectors) > 1 else set()
     assert keeper.seen() == {"a", "b"} - held
     assert set(report.unscreened) == keeper.seen() == set(guard.unscreened())
@@ -157,9 +155,9 @@ def test_another_worker_screens_what_one_let_in_and_both_know(
     mood(None)
     second.add(c="fine")
     assert first.seen() == second.seen() == {"a", "c"}
-    first.guard.catch_up()
+    first.guard.writes.catch_up()
     assert first.guard.unscreened() == second.guard.unscreened() == {}
-    assert first.guard.known(["a", "b", "c"]) == ["a", "c"]
+    assert first.guard.writes.known(["a", "b", "c"]) == ["a", "c"]
 
 
 def test_an_entry_on_which_the_detector_always_fails_is_not_tried_for_ever(caplog):
@@ -339,10 +337,10 @@ def test_a_detector_that_fails_to_learn_is_named_and_a_retry_mends_it(shared, tm
     assert "forgetful" in error.value.__notes__[0]
     assert "could not learn 1 entries" in guard.status().failing["forgetful"]
     assert keeper.store == ({} if shared else {"a": "fine"})
-    assert guard.known(["a"]) == []
+    assert guard.writes.known(["a"]) == []
     guard.detectors[0].works = True
     for text in ("b", "a"):
         keeper.add(**{text: "fine"})
         assert guard.status().pending == 0
-    assert keeper.seen() == {"a", "b"} == set(guard.known(["a", "b"]))
+    assert keeper.seen() == {"a", "b"} == set(guard.writes.known(["a", "b"]))
     assert guard.status().failing == {}

@@ -55,7 +55,7 @@ def test_what_was_released_and_not_saved_is_released_again(opened):
     again.save()
     last = opened()
     assert shown(last) == {"e0", "e1"}
-    assert last.guard.known(["e0", "e1"]) == ["e0", "e1"]
+    assert last.guard.writes.known(["e0", "e1"]) == ["e0", "e1"]
     last.guard.quarantine.log.verify()
     with pytest.raises(QuarantineError, match="e1"):  # says that there is nothing left to do
         last.guarded.release(["e1"], by="anna")
@@ -84,7 +84,7 @@ def test_what_is_held_when_it_comes_again_is_known_no_longer(opened):
     again.guard.quarantine.hold(bad.take([1]), by="anna")  # by somebody else meanwhile
     again.add(bad)
     assert shown(again) == {"e0"}
-    assert again.guard.known(["e0", "e1"]) == ["e0"]
+    assert again.guard.writes.known(["e0", "e1"]) == ["e0"]
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -99,7 +99,7 @@ def test_what_looked_admissible_before_and_is_held_now_leaves_the_store(url, sha
     keeper.store.write(entries)
     guard.learn(entries)
     add(keeper, entries)
-    assert keeper.store.ids() == keeper.seen() == guard.known(entries.ids) == ["s0"]
+    assert keeper.store.ids() == keeper.seen() == guard.writes.known(entries.ids) == ["s0"]
     assert guard.quarantine.held_ids(entries.ids) == {"s1"}
 
 
@@ -108,7 +108,7 @@ def test_an_older_revision_stays_where_the_new_one_is_held(url, tmp_path):
     keeper = FolderKeeper(guard, tmp_path / "store")
     add(keeper, scored([0], lineages=["a"]))
     add(keeper, scored([5], lineages=["a"]))
-    assert keeper.store.ids() == keeper.seen() == guard.known(["s0"]) == ["s0"]
+    assert keeper.store.ids() == keeper.seen() == guard.writes.known(["s0"]) == ["s0"]
 
 
 def test_guards_agree_on_what_was_lost_and_came_again(url, tmp_path):
@@ -119,7 +119,7 @@ def test_guards_agree_on_what_was_lost_and_came_again(url, tmp_path):
     add(one, passages(6, 1))
     one.store.delete(["kb-1", "kb-2"])  # as in a folder of before
     add(other, passages(6, 1))
-    one.guard.catch_up()
+    one.guard.writes.catch_up()
     assert one.guard.status().n_known == 6
     (tmp_path / "guards").mkdir()
     assert_same(one.guard, other.guard, tmp_path / "guards")

@@ -44,7 +44,7 @@ class Failing(SmallKeeper):
 
 def check(keeper, live, held):
     assert set(keeper.store) == keeper.seen() == live
-    assert set(keeper.guard.known([*live, *held])) == live
+    assert set(keeper.guard.writes.known([*live, *held])) == live
     assert keeper.guard.quarantine.held_ids([*live, *held]) == held
     assert keeper.guard.status().pending == 0
 
@@ -58,8 +58,8 @@ def test_a_write_that_fails_is_settled_by_what_the_store_says_and_can_be_repeate
     (note,) = error.value.__notes__
     assert "repeat the operation" in note
     assert guard.quarantine.held_ids(["c"]) == {"c"}
-    if guard.shared:  # no more is known than is there, and no less
-        assert set(guard.known(["a", "b"])) == set(keeper.store)
+    if guard.writes.shared:  # no more is known than is there, and no less
+        assert set(guard.writes.known(["a", "b"])) == set(keeper.store)
         assert guard.status().pending == 0
     keeper.after = None
     keeper.add(a="fine", b="fine", c="score=5")
@@ -139,7 +139,7 @@ def test_langchain_a_model_that_is_away_at_a_write(guard, way):
     model.away = False
     write()
     assert [document.id for document in store.get_by_ids(["a", "b"])] == ["a"]
-    assert (store.quarantine.count(), guard.known(["a", "b"])) == (1, ["a"])
+    assert (store.quarantine.count(), guard.writes.known(["a", "b"])) == (1, ["a"])
 
 
 def test_langchain_a_model_that_is_away_at_a_query_or_a_release(guard):

@@ -39,7 +39,7 @@ def filled(make_store):
 def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
     store = GuardedVectorStore.adopt(filled(kind), guard=guard_of(), batch_size=70, progress=False)
     assert store.embeddings.calls == []
-    assert sorted(store.guard.known(KNOWN.ids)) == sorted(KNOWN.ids)
+    assert sorted(store.guard.writes.known(KNOWN.ids)) == sorted(KNOWN.ids)
     assert store.guard.calibrated
     store.add_embeddings(
         zip(POISON.texts, POISON.vectors.tolist(), strict=True),
@@ -63,7 +63,7 @@ def test_trusted_documents_set_the_threshold(filled):
         filled(), guard=guard_of(), clean_ids=KNOWN.ids, progress=False
     )
     assert store.guard.calibrated
-    assert sorted(store.guard.known(KNOWN.ids)) == sorted(KNOWN.ids)
+    assert sorted(store.guard.writes.known(KNOWN.ids)) == sorted(KNOWN.ids)
     # Whole documents were held out: thresholds come from those, not from chunks of known ones.
     assert store.guard.thresholds != guard_of().fit(KNOWN).calibrate().thresholds
     with pytest.raises(CalibrationError, match="pass at least"):
@@ -80,10 +80,10 @@ def test_poison_that_is_inside_stays_until_a_scan_takes_it_out(filled):
     inner = filled("faiss", join(KNOWN, POISON))
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
     assert len(store.get_by_ids(list(POISON.ids))) == 5
-    assert set(store.guard.known(POISON.ids)) == set(POISON.ids)
+    assert set(store.guard.writes.known(POISON.ids)) == set(POISON.ids)
     store.scan(quarantine=True)
     assert store.get_by_ids(list(POISON.ids)) == []
-    assert store.guard.known(POISON.ids) == []
+    assert store.guard.writes.known(POISON.ids) == []
 
 
 def test_what_is_held_already_is_not_learned(filled):
@@ -92,7 +92,7 @@ def test_what_is_held_already_is_not_learned(filled):
     store = GuardedVectorStore.adopt(
         filled("faiss", join(KNOWN, POISON)), guard=guard, progress=False
     )
-    assert guard.known(POISON.ids) == []
+    assert guard.writes.known(POISON.ids) == []
     assert store.get_by_ids(list(POISON.ids)) == []
 
 
@@ -102,7 +102,7 @@ def test_a_small_store_starts_collecting(filled, caplog):
             filled("memory", KNOWN.take(range(12))), guard=guard_of(), progress=False
         )
     assert not store.guard.calibrated
-    assert len(store.guard.known(KNOWN.ids)) == 12
+    assert len(store.guard.writes.known(KNOWN.ids)) == 12
     assert "not calibrated yet: " in caplog.text
     report = store.guard.screen(POISON)
     assert report.admitted.all()

@@ -65,12 +65,12 @@ def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
 def held_copy(store):
     """Have a copy of a good document held under another id."""
     suspicious = Document(id="good", page_content="billing score=0.5", metadata={"source": "a.txt"})
-    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+    store.guard.state.calibrator.thresholds["scripted"] = store.guard.state.calibrator.thresholds[
         "scripted"
     ]._replace(flag=0.9, quarantine=0.9)
     store.add_documents([suspicious])
     assert store.get_by_ids(["good"]) == [suspicious]
-    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+    store.guard.state.calibrator.thresholds["scripted"] = store.guard.state.calibrator.thresholds[
         "scripted"
     ]._replace(flag=0.0, quarantine=0.0)
     copy = suspicious.model_copy(update={"id": "copy"})
@@ -91,7 +91,7 @@ def test_confirming_a_copy_leaves_the_document_that_stood_there_before(store):
     past(store, good.model_copy(update={"id": "another"}))
     assert len(texts(store)) == 1  # a copy that came past the guard stays hidden
     # What stood there is not refused for that either; other copies are.
-    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+    store.guard.state.calibrator.thresholds["scripted"] = store.guard.state.calibrator.thresholds[
         "scripted"
     ]._replace(flag=0.9, quarantine=0.9)
     store.add_documents([good, good.model_copy(update={"id": "third"})])
@@ -104,7 +104,7 @@ def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
     adopted = GuardedVectorStore.adopt(
         store.inner, guard=guard_of(store.quarantine.database.url), progress=False
     )
-    assert adopted.guard.known(["good"]) == ["good"]
+    assert adopted.guard.writes.known(["good"]) == ["good"]
     assert texts(adopted) == [good.page_content]
 
 

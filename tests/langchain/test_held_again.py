@@ -113,7 +113,7 @@ def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     assert store.quarantine.held_ids(first) == set(first)
     store.quarantine.release(first, by="anna")
     write([0, 1, 2, 3, 4])
-    assert guard.known(first) == first
+    assert guard.writes.known(first) == first
     (clique,) = guard.detectors
     assert not clique._known.books.keys  # known once, not known and held as well
     write([5])
@@ -142,7 +142,7 @@ async def test_what_was_held_without_a_vector_is_embedded_when_it_is_released(in
     _, vectors = store._access.read(["bad", "other"])
     expected = [vector_of(d.page_content) for d in (BAD, other)]
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
-    assert store.guard.known(["bad", "other"]) == ["bad", "other"]
+    assert store.guard.writes.known(["bad", "other"]) == ["bad", "other"]
     assert store.embeddings.texts.count(other.page_content) == 1  # it had its vector
 
 
@@ -172,7 +172,7 @@ def test_without_a_model_nothing_is_released_and_nothing_written(inner, fault):
         store.release(["other", "bad"])
     assert store.quarantine.held_ids(["other", "bad"]) == {"other", "bad"}
     assert store._access.read(["other", "bad"]).documents == []
-    assert store.guard.known(["other", "bad"]) == []
+    assert store.guard.writes.known(["other", "bad"]) == []
 
 
 def test_a_vector_of_another_dimension_is_refused_before_anything_is_written(inner):

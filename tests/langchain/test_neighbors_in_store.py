@@ -235,7 +235,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
         found = [[d.verdict for d in one.last_report.decisions] for one in (store, memory)]
         assert found[0] == found[1]
     assert {d.verdict for d in memory.last_report.decisions} == {"quarantine"}
-    store.guard.let_go()
+    store.guard.connections.let_go()
     assert detector.n_local == store.quarantine.count() > 0
 
 
@@ -264,7 +264,7 @@ def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
     with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
         second.screen(BAD)
     second = GuardedVectorStore(inner, guard=second)
-    second.guard.let_go()
+    second.guard.connections.let_go()
     assert second.guard.detectors[0].n_local == second.quarantine.count()
     expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
     np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
@@ -324,7 +324,7 @@ def test_from_an_event_loop(kind, make_store, postgres_url):
         await store.aadd_documents(documents)
         await store.aadd_documents([Document(id="late", page_content="of another topic")])
         assert store.guard.neighbors == "store"
-        assert "late" in store.guard.known(["late"])
+        assert "late" in store.guard.writes.known(["late"])
         await store.adelete([*some.ids, "late"])
 
     asyncio.run(work())

@@ -127,7 +127,7 @@ def test_a_table_is_filled_and_adopted(make):
     inner.add_texts([f"billing {i}" for i in range(40)], ids=[f"e{i}" for i in range(40)])
     guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
     store = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
-    assert len(store.guard.known([f"e{i}" for i in range(40)])) == 40
+    assert len(store.guard.writes.known([f"e{i}" for i in range(40)])) == 40
     again = GuardedVectorStore.from_texts(
         ["billing 40", "score=5"],
         CountingEmbeddings(),

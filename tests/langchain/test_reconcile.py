@@ -57,7 +57,7 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     assert (found.adopted, found.held, found.forgotten) == (("p",), ("bad\x1b[2J",), ("c",))
     assert set(first._access.ids()) == {"a", "b", "p"}
     assert first.reconcile().agrees
-    assert quiet(lambda: GuardedVectorStore(inner, guard=opened(url))).guard.known_ids() == {
+    assert quiet(lambda: GuardedVectorStore(inner, guard=opened(url))).guard.writes.known_ids() == {
         *("a", "b", "p")
     }
     store.release(found.held, by="anna")

@@ -116,7 +116,7 @@ def test_release_restores_them_with_their_vectors_and_they_stay(store):
     write(store, POISON.take([0, 1]))  # and so do they themselves
     assert live(store) & BAD == set(released)
     assert store.quarantine.held_ids(POISON.ids) == BAD - set(released)
-    assert sorted(store.guard.known(POISON.ids)) == sorted(released)
+    assert sorted(store.guard.writes.known(POISON.ids)) == sorted(released)
 
 
 def test_what_a_person_released_stays_even_if_its_group_was_deleted_and_comes_again(store):

@@ -92,12 +92,12 @@ def test_with_quarantine_findings_leave_the_store_and_release_restores_them(stor
     held = store.quarantine.show("e121")
     assert held.findings[0].evidence == "e121 says so"
     assert held.held_by == "scan"
-    assert store.guard.known(IDS) == IDS[:120]
+    assert store.guard.writes.known(IDS) == IDS[:120]
     assert all(d.id not in {"e120", "e121"} for d in store.similarity_search("shipping", k=122))
 
     store.release(["e121"])
     assert store.get_by_ids(["e121"]) == [document]
-    assert store.guard.known(["e121"]) == ["e121"]
+    assert store.guard.writes.known(["e121"]) == ["e121"]
     assert store.embeddings.texts == []  # nothing was embedded a second time
     again = store.scan(quarantine=True)  # what a person has released stays
     assert found(again) == []

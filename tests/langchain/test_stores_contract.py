@@ -368,4 +368,4 @@ async def test_a_postgres_in_async_mode_is_written_on_the_callers_loop(make):
         with pytest.raises(RuntimeError, match="async mode"):
             call()
     adopted = await GuardedVectorStore.aadopt(store.inner, guard=guard_of(), progress=False)
-    assert adopted.guard.known(["a", "c"]) == ["c"]
+    assert adopted.guard.writes.known(["a", "c"]) == ["c"]

@@ -140,7 +140,7 @@ def test_a_release_shows_it_again_without_a_second_copy(store):
     store.release(["bad0"])
     assert store.get_by_ids(["bad0"])[0].page_content == BAD.texts[0]
     assert store.inner.index.ntotal == len(GOOD) + len(BAD)
-    assert store.guard.known(["bad0", "bad1"]) == ["bad0"]
+    assert store.guard.writes.known(["bad0", "bad1"]) == ["bad0"]
 
 
 def test_an_audit_leaves_out_what_is_held(store):
@@ -175,7 +175,7 @@ def test_where_the_store_cannot_delete_it_says_so(append_only):
     with pytest.raises(InvalidBatchError, match="'a' cannot be replaced, nothing was written"):
         append_only.add_texts(["billing 2", "billing 3"], ids=["b", "a"])
     assert [d.page_content for d in append_only.get_by_ids(["a", "b"])] == ["billing 1"]
-    assert append_only.guard.known(["a", "b"]) == ["a"]
+    assert append_only.guard.writes.known(["a", "b"]) == ["a"]
 
 
 def test_documents_of_old_folders_learn_their_ids(make_store):

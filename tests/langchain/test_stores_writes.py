@@ -161,7 +161,7 @@ def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
     store.add_texts(["b"], [{"x": 2}], ids=["2"])
     assert store.delete(where={"x": 1}) is True
     assert store._access.ids() == ["2"]
-    assert store.guard.known(["1", "2", "3"]) == ["2"]
+    assert store.guard.writes.known(["1", "2", "3"]) == ["2"]
 
 
 def test_the_gate_lets_reads_in_together_and_writes_alone():

@@ -124,9 +124,9 @@ def test_released_members_of_a_group_count_no_more():
 def test_it_learns_only_if_told(embeddings):
     guard = guard_of()
     PoisonGuardTransformer(guard, embeddings).transform_documents(CHUNKS)
-    assert guard.known(["own"]) == []
+    assert guard.writes.known(["own"]) == []
     PoisonGuardTransformer(guard, embeddings, learn=True).transform_documents(CHUNKS)
-    assert guard.known(["own"]) == ["own"]
+    assert guard.writes.known(["own"]) == ["own"]
     assert guard.detectors[0].learned == len(knowledge_base(6)) + 2
 
 

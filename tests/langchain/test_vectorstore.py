@@ -106,7 +106,7 @@ def ids_of(documents):
 def assert_in_step(store):
     """Check that the guard knows what is live, no more and no less, and judges by it."""
     rows = live(store.inner)
-    assert store.guard.known_ids() == set(rows)
+    assert store.guard.writes.known_ids() == set(rows)
     if not rows:
         return
     fresh = guard_of().fit(

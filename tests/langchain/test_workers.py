@@ -35,8 +35,8 @@ def live(store):
 
 def known(workers):
     for store in workers:
-        store.guard.catch_up()
-    first, second = (set(store.guard.known(["a", "b", "c", "d"])) for store in workers)
+        store.guard.writes.catch_up()
+    first, second = (set(store.guard.writes.known(["a", "b", "c", "d"])) for store in workers)
     assert first == second
     assert workers[0].guard.status().pending == 0
     return first
@@ -61,9 +61,9 @@ def test_what_a_worker_could_not_end_another_settles(workers):
     add(first, a=text(1))
     keeper = first._keeper
     coming = keeper.guard.screen(keeper.everything())
-    first.guard.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
-    second.guard.catch_up()
-    assert second.guard.known(["a"]) == []
+    first.guard.writes.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
+    second.guard.writes.catch_up()
+    assert second.guard.writes.known(["a"]) == []
     assert second.recover() == 0  # the first is alive
     first.guard.close()
     assert asyncio.run(second.arecover()) == 1
@@ -103,10 +103,11 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
         ):
             one.transform_documents(documents(bad.take([row + 1])))
     for guard in guards:
-        guard.catch_up()
+        guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}
     assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
-    assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held
+    for guard in guards[:2]:
+        assert set(guard.writes.known(bad.ids)) == set(bad.ids) - held
 
 
 def test_a_step_that_is_overtaken_again_and_again_asks_the_others_to_wait(tmp_path):
@@ -116,9 +117,9 @@ def test_a_step_that_is_overtaken_again_and_again_asks_the_others_to_wait(tmp_pa
     faster = [lambda n=n: other.learn(passages(1, 9 + n, f"o{n}-")) for n in range(TRIES)]
     with (
         meanwhile(one, faster),
-        patch.object(one, "take_turn", wraps=one.take_turn) as take_turn,
+        patch.object(one.writes, "take_turn", wraps=one.writes.take_turn) as take_turn,
     ):
         step.transform_documents(documents(new))
     take_turn.assert_called_once()
     other.learn(passages(1, 20, "after"))  # nobody has the turn any more
-    assert other.known(new.ids) == list(new.ids)
+    assert other.writes.known(new.ids) == list(new.ids)

@@ -55,7 +55,7 @@ def index(request, make_store, model):
 def assert_in_step(guarded):
     assert_knows(guarded.guard, live(guarded))
     ids = ids_of(live(guarded))
-    assert sorted(guarded.guard.known(ids)) == sorted(ids)
+    assert sorted(guarded.guard.writes.known(ids)) == sorted(ids)
 
 
 # The store
@@ -203,7 +203,7 @@ def test_clear_forgets_everything_but_the_quarantine(store):
     store.add(bad())
     store.clear()
     assert live(store) == []
-    assert store.guard.known(ids_of(known())) == []
+    assert store.guard.writes.known(ids_of(known())) == []
     assert store.quarantine.count() == 2
     store.add(known())
     assert_in_step(store)

@@ -86,7 +86,7 @@ def test_what_was_replaced_can_be_put_back(kept):
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
     assert "restore" in [line.action for line in kept.quarantine.log.lines()]
     kept.quarantine.log.verify_lines()
-    assert kept.guard.known(ids) == ids
+    assert kept.guard.writes.known(ids) == ids
     write(kept, GOOD)
     assert not kept.last_report.quarantined
     write(kept, INTRUDER)
@@ -300,7 +300,7 @@ def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
 
 def bars(kept, value):
     """Have the guard hold what scores above."""
-    kept.guard._calibrator.thresholds["scripted"] = kept.guard._calibrator.thresholds[
+    kept.guard.state.calibrator.thresholds["scripted"] = kept.guard.state.calibrator.thresholds[
         "scripted"
     ]._replace(flag=value, quarantine=value)
 

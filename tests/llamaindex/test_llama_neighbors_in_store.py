@@ -158,7 +158,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
             write(one, nodes_of(named(batch) if batch is not BAD else BAD))
         assert verdicts(asked.last_report) == verdicts(memory.last_report)
     assert set(verdicts(memory.last_report)) == {Verdict.QUARANTINE}
-    asked.guard.let_go()
+    asked.guard.connections.let_go()
     assert detector.n_local == asked.quarantine.count() > 0
 
 
@@ -184,7 +184,7 @@ def test_after_a_restart_and_in_a_second_worker(kind, make, tmp_path):
     with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
         second.screen(BAD)
     second = GuardedVectorStore(inner, guard=second)
-    second.guard.let_go()
+    second.guard.connections.let_go()
     assert second.guard.detectors[0].n_local == second.quarantine.count()
     expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
     np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)

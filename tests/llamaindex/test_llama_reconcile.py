@@ -114,7 +114,7 @@ def test_a_text_that_was_changed_past_the_guard_is_judged(make_store, url):
     inner.add([node("a", "billing score=5")])
     found = store.reconcile(adopt=True)
     assert (found.changed, found.held) == ((named("a"),), (named("a"),))
-    assert store.guard.known_ids() == {named("b")}
+    assert store.guard.writes.known_ids() == {named("b")}
 
 
 async def test_a_client_that_is_asynchronous_only_is_asked_by_async_methods(url):

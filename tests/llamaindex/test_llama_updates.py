@@ -85,7 +85,7 @@ async def test_only_an_admitted_update_of_a_plain_index_replaces_the_version_bef
     found = plain.as_retriever(similarity_top_k=30).retrieve("billing three four.")
     assert {one.text for one in found if one.node.ref_doc_id == "d"} == set(sentences(GOOD))
     ids = ids_of(live(store))
-    assert sorted(store.guard.known(ids)) == sorted(ids)
+    assert sorted(store.guard.writes.known(ids)) == sorted(ids)
     await update(BETTER)
     assert texts_of(store) == sentences(BETTER)
     assert store.quarantine.count() == 0  # of the version in between
@@ -287,7 +287,7 @@ def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
     inner.add([node("billing old", "n", label="billing"), *known()])
     inner.add([node("billing new", "n", label="billing")])
     store = GuardedVectorStore.adopt(inner, guard=guard_of())
-    assert store.guard.known([id_of("n")]) == [id_of("n")]
+    assert store.guard.writes.known([id_of("n")]) == [id_of("n")]
     store.add([node("billing newest", "n", label="billing")])
     assert [one.text for one in store._keeper.access.read([id_of("n")])] == ["billing newest"]
 

@@ -39,8 +39,8 @@ def live(store):
 
 def known(workers):
     for store in workers:
-        store.guard.catch_up()
-    first, second = (set(store.guard.known(IDS)) for store in workers)
+        store.guard.writes.catch_up()
+    first, second = (set(store.guard.writes.known(IDS)) for store in workers)
     assert first == second
     assert workers[0].guard.status().pending == 0
     return first
@@ -68,9 +68,9 @@ def test_documents_are_updated_and_deleted_for_all(tmp_path):
     index.update_ref_doc(Document(id_="doc", text="billing three"))
     index.delete_ref_doc("gone")
     index.update_ref_doc(Document(id_="doc", text="billing score=5"))  # is held
-    other.catch_up()
+    other.writes.catch_up()
     (node,) = index.index_struct.nodes_dict.values()
-    assert other.known([node]) == [node]
+    assert other.writes.known([node]) == [node]
     assert other.status().n_known == guard.status().n_known == 1
     assert other.status().pending == 0
     assert other.quarantine.count() == 1
@@ -100,10 +100,11 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
         with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row])))]):
             one(nodes_of(bad.take([row + 1])))
     for guard in guards:
-        guard.catch_up()
+        guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}
     assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
-    assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held
+    for guard in guards[:2]:
+        assert set(guard.writes.known(bad.ids)) == set(bad.ids) - held
 
 
 @pytest.mark.parametrize("run", ["run", "arun"])
@@ -134,8 +135,8 @@ def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
     assert held == held_by_one(passages(300, 1), bad, 0.05) | {"bad3-0"} == set(bad.ids)
     stored = {node.node_id for node in one.vector_store.get_nodes(list(bad.ids))}
     for guard in guards:
-        guard.catch_up()
-        assert set(guard.known(bad.ids)) == stored == set(bad.ids) - held
+        guard.writes.catch_up()
+        assert set(guard.writes.known(bad.ids)) == stored == set(bad.ids) - held
         assert guard.status().pending == 0
 
 
@@ -157,7 +158,7 @@ def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_p
     )
     with pytest.raises(RuntimeError, match="the step failed"):
         failing.run(documents=[Document(id_="doc", text="billing one")])
-    other.catch_up()
+    other.writes.catch_up()
     assert one.status().n_known == other.status().n_known == 0
     assert other.status().pending == 0
     pipeline = GuardedIngestionPipeline(
@@ -170,6 +171,6 @@ def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_p
         documents=[Document(id_="doc", text="billing score=5"), Document(id_="two", text="refunds")]
     )
     assert pipeline.last_result.rejected_updates == ("doc",)
-    other.catch_up()
+    other.writes.catch_up()
     assert one.status().n_known == other.status().n_known == 2
     assert one.status().pending == 0

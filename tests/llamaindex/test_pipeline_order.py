@@ -164,7 +164,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     assert pipeline.vector_store.last_report is result.report
     access = pipeline.vector_store._keeper.access
     assert access.ids() == [nodes[0].node_id]
-    assert guard.known(access.ids()) == access.ids()
+    assert guard.writes.known(access.ids()) == access.ids()
     assert await ran(pipeline, documents()[:1], asynchronous=asynchronous) == []
     assert pipeline.last_result.unchanged == ("good",)
     (bad,) = [one.id for one in guard.quarantine.list() if INJECTION in one.entry.text]

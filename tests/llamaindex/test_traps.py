@@ -139,8 +139,8 @@ def test_3_a_spawned_pool_holds_and_learns_as_one_process_does(learn, tmp_path):
     assert ids_of(survivors) == ids_of(expected)
     held = {one.id for one in guard.quarantine.list()}
     assert held == set(ids_of(nodes)) - set(ids_of(expected))
-    guard.catch_up()
-    assert sorted(guard.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
+    guard.writes.catch_up()
+    assert sorted(guard.writes.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
     assert guard.status().pending == 0
 
 
@@ -495,8 +495,8 @@ def test_9_an_annotation_leaks_into_no_prompt_and_into_no_given_node(make_store)
     given = node("x score=5")
     before = given.model_copy(deep=True)
     guard = guard_of(Scripted(), flag_at=0.5, quarantine_at=0.01)
-    guard._calibrator.thresholds = {
-        "scripted": type(guard._calibrator.thresholds["scripted"])(flag=1.0, quarantine=9.0)
+    guard.state.calibrator.thresholds = {
+        "scripted": type(guard.state.calibrator.thresholds["scripted"])(flag=1.0, quarantine=9.0)
     }
     store = GuardedVectorStore(make_store("chroma"), guard=guard)
     store.add([given, node("y")])

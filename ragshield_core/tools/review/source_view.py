@@ -62,7 +62,7 @@ def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Quest
     """
     try:
         if store is not None:
-            store.guard.catch_up()
+            store.guard.writes.catch_up()
             return store.guard.questions()
         with read_only(quarantine.database.url) as session:
             return questions_of(session, quarantine.database.url, quarantine.namespace)

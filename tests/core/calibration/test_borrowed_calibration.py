@@ -59,9 +59,9 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
     for hostile in (*THEIRS.ids[:50], *THEIRS.texts[:50], *THEIRS.lineages[:50]):
         assert hostile.encode() not in saved
     assert THEIRS.embeddings[0].tobytes() not in saved
-    assert small.known(THEIRS.ids) == []
+    assert small.writes.known(THEIRS.ids) == []
     # The order of the scores says nothing of that of the entries.
-    state = small._calibrator.lend().scores["clique"]
+    state = small.state.calibrator.lend().scores["clique"]
     assert (np.diff(state) >= 0).all()
     assert small.dim is None
 
@@ -72,12 +72,12 @@ def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
     lender.learn(group(40, 7, "crowd"))
     lender.learn(passages(100, 8, "more"))
     assert lender.thresholds != before
-    small.catch_up()
+    small.writes.catch_up()
     assert small.thresholds == before
     again = opened(url, "small", calibration_of="large")  # it is there already
     assert again.thresholds == before
     small.borrow_calibration(lender)
-    again.catch_up()
+    again.writes.catch_up()
     assert small.thresholds == again.thresholds == lender.thresholds
     assert small.status().borrowed
 

@@ -265,7 +265,7 @@ def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
         write(guard, early.take(order[start : start + 50]), live)
     for start in range(480, 780, 50):
         write(guard, MANY.take(range(start, start + 50)), live)
-    sample = guard._calibrator.sample
+    sample = guard.state.calibrator.sample
     assert len([i for i in sample.outside.ids if not i.startswith("many")]) >= 15
     for number in range(90, 97):
         later = join(group(5, number, "later"), passages(15, 95, "beside"))
@@ -634,7 +634,7 @@ def test_more_sources_than_are_remembered_are_counted_and_forgotten():
 
 def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
     guard = guard_of(CliqueDetector(), quarantine_at=0.05, recall_at=0.01).fit(KNOWN).calibrate()
-    thresholds = guard._calibrator.thresholds["clique"]
+    thresholds = guard.state.calibrator.thresholds["clique"]
     assert thresholds.recall > thresholds.quarantine
     assert guard.policy.accepting(0.005).recall_at == 0.005
     with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
@@ -774,7 +774,7 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
         patch.setattr(guard.quarantine, "confirmed_ids", lambda: 1 / 0)
         guard.learn(passages(70, 31, "new-"))
     assert "thresholds stay as they were" in caplog.text
-    assert guard.known(["new--0"]) == ["new--0"]
+    assert guard.writes.known(["new--0"]) == ["new--0"]
     assert guard.status().calibrated_at == len(KNOWN)
     guard.learn(passages(1, 32, "next-"))
     assert guard.status().calibrated_at == len(KNOWN) + 71

@@ -324,21 +324,21 @@ def test_guards_of_one_database_ask_and_decide_together(tmp_path):
     one.fit(KNOWN).calibrate()
     other = Guard.open(url, detectors=[Scripted()])
     odd(one, n=400, n_held=100)
-    other.catch_up()
+    other.writes.catch_up()
     assert other.questions() == one.questions() != ()
     assert other.thresholds == one.thresholds
     freed = other.adopt_source("odd")
     assert len(freed) == 96
-    one.catch_up()
+    one.writes.catch_up()
     assert one.questions() == other.questions() == ()
     batch = arrivals([HIGH + 50.0, HIGH + 97.0], "odd", "new-")
     for guard in (one, other, Guard.open(url, detectors=[Scripted()])):
         assert guard.screen(batch).admitted.tolist() == [True, False]
     odd(other, "another")
-    one.catch_up()
+    one.writes.catch_up()
     assert one.questions() == other.questions()
     one.keep_holding("another")
-    other.catch_up()
+    other.writes.catch_up()
     assert other.questions() == one.questions() == ()
 
 

@@ -183,7 +183,7 @@ def test_an_empty_batch_gives_an_empty_report():
         assert report.decisions == ()
         assert report.admitted.shape == (0,)
         ready.admit(report)
-    assert guard.known(KNOWN.ids) == []
+    assert guard.writes.known(KNOWN.ids) == []
 
 
 def test_another_dimension_is_refused_by_name_everywhere():
@@ -398,11 +398,11 @@ def test_admit_learns_what_was_kept_and_nothing_else():
     guard.admit(guard.screen(MIXED))
     expected = LabelCentroidDetector().fit(join(KNOWN, CLEAN))
     np.testing.assert_allclose(guard.detectors[0].score(MIXED), expected.score(MIXED), atol=1e-9)
-    assert guard.known([*FLIPPED.ids, *CLEAN.ids]) == list(CLEAN.ids)
+    assert guard.writes.known([*FLIPPED.ids, *CLEAN.ids]) == list(CLEAN.ids)
     guard.forget(MIXED)  # the rest was never learned
     fresh = LabelCentroidDetector().fit(KNOWN)
     np.testing.assert_allclose(guard.detectors[0].score(MIXED), fresh.score(MIXED), atol=1e-9)
-    assert guard.known(MIXED.ids) == []
+    assert guard.writes.known(MIXED.ids) == []
 
 
 # Settings
@@ -472,11 +472,11 @@ def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
         KNOWN.take(range(5)), texts=tuple(f"zyx{row} qwv{row} jkj{row}" for row in range(5))
     )
     guard.forget(of_others)
-    assert guard.known(KNOWN.ids) == list(KNOWN.ids[5:])
+    assert guard.writes.known(KNOWN.ids) == list(KNOWN.ids[5:])
     guard.forget(of_others)  # a retry
     guard.learn(of_others)
     guard.forget(of_others)
-    assert guard.known(KNOWN.ids) == list(KNOWN.ids[5:])
+    assert guard.writes.known(KNOWN.ids) == list(KNOWN.ids[5:])
     assert not guard.screen(CLEAN).quarantined
 
 

@@ -66,4 +66,4 @@ def test_a_guard_that_looks_at_text_only_needs_none():
     report = guard.hold(guard.screen(bare([-5.0, 5.0])))
     guard.admit(report)
     assert [decision.entry_id for decision in report.quarantined] == ["s1"]
-    assert guard.known(["s0", "s1"]) == ["s0"]
+    assert guard.writes.known(["s0", "s1"]) == ["s0"]

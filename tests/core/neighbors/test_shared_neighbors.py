@@ -50,7 +50,7 @@ def test_held_out_scores_are_the_same_as_well():
     for guard in alone():
         (name,) = (detector.name for detector in guard.detectors)
         np.testing.assert_allclose(
-            shared._calibrator.held_out[name], guard._calibrator.held_out[name], atol=1e-6
+            shared.state.calibrator.held_out[name], guard.state.calibrator.held_out[name], atol=1e-6
         )
 
 
@@ -88,7 +88,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
             detector.hold(held)
     after = guard.screen(NEW.take([0])).scores["label_neighbors"]
     np.testing.assert_allclose(after, before)
-    guard.forget_held(held.ids)
+    guard.writes.forget_held(held.ids)
     guard.learn(held)
     assert guard.screen(NEW.take([0])).scores["label_neighbors"] > before
 

@@ -266,7 +266,7 @@ def beside(table, where="store", known=KNOWN, detectors=None):
     guard = guard_of(*(detectors or [CliqueDetector()]))
     if table is not None:
         table.put(known)
-        guard.use_table(table, where)
+        guard.connections.use_table(table, where)
     return guard.fit(known).calibrate()
 
 
@@ -350,7 +350,7 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
         with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
             call()
-    again.use_table(table)
+    again.connections.use_table(table)
     assert decisions(again.screen(NEW)) == decisions(guard.screen(NEW))
     assert "store 'Fake docs'; 0 vectors in memory" in again.status().neighbors
 
@@ -359,14 +359,14 @@ def test_neighbours_move_to_the_store_and_back():
     table = FakeTable()
     guard = beside(None)
     expected = decisions(guard.screen(NEW))
-    guard.use_table(table)
+    guard.connections.use_table(table)
     assert guard.neighbors == guard.status().neighbors == "memory"
     table.put(KNOWN)
-    guard.use_table(table, "store")
-    guard.let_go()
+    guard.connections.use_table(table, "store")
+    guard.connections.let_go()
     assert guard.detectors[0].n_local == 0
     assert decisions(guard.screen(NEW)) == expected
-    guard.use_table(table, "memory")
+    guard.connections.use_table(table, "memory")
     table.down = True
     assert guard.neighbors == "memory"
     assert decisions(guard.screen(NEW)) == expected
@@ -381,7 +381,7 @@ def test_neighbours_move_to_the_store_and_back():
 )
 def test_what_cannot_be_is_refused(detectors, where, said):
     with pytest.raises(ValueError, match=said):
-        guard_of(*detectors).use_table(FakeTable(), where)
+        guard_of(*detectors).connections.use_table(FakeTable(), where)
 
 
 def test_entries_that_nobody_has_any_more_are_forgotten():
@@ -389,8 +389,8 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
     known = replace(KNOWN, labels=("ham", "spam") * 300)
     guard = beside(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
     del table.rows[KNOWN.ids[7]]
-    guard.forget_lost([KNOWN.ids[7]])
-    assert not guard.known([KNOWN.ids[7]])
+    guard.writes.forget_lost([KNOWN.ids[7]])
+    assert not guard.writes.known([KNOWN.ids[7]])
 
 
 # Several workers
@@ -400,7 +400,14 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
 def opened(url):
     """Return a way to open one guard again and again, and close all of them in the end."""
     with ExitStack() as guards:
-        yield lambda **options: guards.enter_context(closing(Guard.open(url, **options)))
+
+        def again(table=None, where=None, **options):
+            guard = guards.enter_context(closing(Guard.open(url, **options)))
+            if table is not None:
+                guard.connections.use_table(table, where)
+            return guard
+
+        yield again
 
 
 @pytest.fixture
@@ -408,7 +415,7 @@ def shared(opened):
     """Return the first worker, whose guard is fitted with neighbours in a store, and the store."""
     table = FakeTable()
     table.put(KNOWN)
-    first = opened(detectors=[CliqueDetector()]).use_table(table, "store")
+    first = opened(table, "store", detectors=[CliqueDetector()])
     return first.fit(KNOWN).calibrate(), table
 
 
@@ -426,14 +433,14 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
     assert second.n_known == len(KNOWN)  # what came since waits for the store
-    second.use_table(table)
+    second.connections.use_table(table)
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == len(KNOWN) + 30
 
 
 def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
     first, table = shared
-    second = opened().use_table(table)
+    second = opened(table)
     learn_more(first, table)
     table.down = True
     with pytest.raises(NeighborsError, match="did not answer"):
@@ -445,7 +452,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
 
 def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
     lean, table = shared
-    whole = opened().use_table(table, "memory")
+    whole = opened(table, "memory")
     assert whole.neighbors == "memory"
     lean.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))

@@ -119,7 +119,7 @@ def preview(guard: Guard, quarantine: Quarantine) -> Preview:
     poison that was let in counts as clean; what was purged does not count. Detectors that are not
     calibrated keep their thresholds.
     """
-    guard.catch_up()
+    guard.writes.catch_up()
     found = tuple(each_found(quarantine))
     wanted = [one for one in found if one.status is Status.RELEASED and _counting(one.findings)]
     findings, n_left_out = _vouched(quarantine, wanted)

@@ -87,7 +87,7 @@ def test_a_release_of_a_text_holds_in_any_context_that_is_clean(guard):
         if on_detect == "quarantine":
             guard.hold(guard.screen(batch("summary: first", text=INJECTION)))
             guard.quarantine.release(["e0"])
-        guard._calibrator.policy = Policy(on_detect=on_detect)
+        guard.state.calibrator.policy = Policy(on_detect=on_detect)
         again = guard.screen(batch("summary: of another run", text=INJECTION))
         assert guard.hold(again).admitted.all()
         screener = RetrievalGuard([InstructionDetector()], quarantine=guard.quarantine)
@@ -148,6 +148,6 @@ def test_what_is_held_for_its_text_stays_held_in_another_context(guard):
 def test_a_saved_guard_keeps_contexts(tmp_path, guard):
     known = entries([BODY] * 1_000, contexts=[f"title: Page {row}" for row in range(1_000)])
     guard.fit(known).calibrate().save(tmp_path)
-    sample = loaded(tmp_path)._calibrator.sample.inside
-    assert sample.contexts == guard._calibrator.sample.inside.contexts
+    sample = loaded(tmp_path).state.calibrator.sample.inside
+    assert sample.contexts == guard.state.calibrator.sample.inside.contexts
     assert None not in sample.contexts

@@ -171,7 +171,7 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
     scores = [GUARD.screen(replace(pair, texts=tuple(t))).scores["clique"].min() for t in copied]
     assert scores[0] < scores[1] < scores[2]
-    assert scores[0] < GUARD._calibrator.thresholds["clique"].quarantine < scores[2]
+    assert scores[0] < GUARD.state.calibrator.thresholds["clique"].quarantine < scores[2]
     assert caught(replace(pair, texts=tuple(variants(text, 2, {0})))) == 0.0
 
 
@@ -388,7 +388,7 @@ def test_held_members_keep_counting():
     assert stream(guard, [poison.take([0, 1]), third]) == {}
     guard = fresh()
     stream(guard, [poison.take([0, 1])])
-    guard.forget_held(poison.ids[:2])
+    guard.writes.forget_held(poison.ids[:2])
     assert caught(third, guard) == 0.0
 
 

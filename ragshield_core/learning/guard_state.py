@@ -1,0 +1,248 @@
+"""All that a guard has learned and goes by, changed by events only, so that processes share it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from ragshield_core.calibration.arrivals import Counted
+from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.recalibration import Recalibration
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.registry import detectors_from, learned_of, saved_detectors
+from ragshield_core.learning.connections import Connections
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.recorder import Recorder
+from ragshield_core.learning.unscreened import Unscreened
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Skipped
+from ragshield_core.model.policy import Policy
+from ragshield_core.screening.learned import Knowledge
+
+
+class GuardState:
+    """What a guard knows and goes by.
+
+    States that were alike are alike again once the same events were applied to them in the same
+    order: the same entries are known, held and trusted, by the same thresholds.
+
+    Parameters
+    ----------
+    detectors
+        With different names.
+    policy
+        Thresholds and actions.
+    seed
+        Of the parts that are held out when it is fitted.
+
+    Attributes
+    ----------
+    lock
+        Held by whoever reads or changes the state.
+    knowledge
+        What the detectors have learned.
+    calibrator, growth
+        Thresholds, and when they are taken anew.
+    unscreened
+        What was let in although a detector failed on it.
+    failing
+        Detectors that failed when they were asked last, and how; of this process, and not saved.
+    left_out
+        Detectors that take no part, and why.
+    connections
+        What the store lends; not saved.
+    recorder
+        Writes events down where processes share the state.
+    """
+
+    def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
+        self.lock = threading.RLock()
+        self.detectors = tuple(detectors)
+        self.seed = seed
+        self.knowledge = Knowledge(self.detectors)
+        self.calibrator = Calibrator(self.knowledge, policy, seed)
+        self.growth = Recalibration(self.knowledge, self.calibrator)
+        self.unscreened = Unscreened()
+        self.failing: dict[str, str] = {}
+        self.left_out: tuple[Skipped, ...] = ()
+        self.connections = Connections(self.detectors, self.lock)
+        self.recorder = Recorder(self)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether thresholds come from clean entries rather than from default thresholds."""
+        return self.calibrator.calibration is not None
+
+    def happened(self, change: Change, **what: Any) -> None:
+        """Record an event and apply it: all that is learned after a fit goes this way."""
+        with self.lock:
+            self.recorder.happened(Event(change=change, **what))
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Yield while the state is fitted, adopted, calibrated or refreshed, for all processes."""
+        with self.lock, self.recorder.replacing():
+            yield
+            self.connections.let_go()  # before it is saved
+
+    def apply(self, event: Event) -> None:
+        """Change what is known as an event says; the quarantine is neither asked nor changed.
+
+        Parameters
+        ----------
+        event
+            That happened here or elsewhere, or that was read again.
+
+        Raises
+        ------
+        ValueError
+            If it says that the state was replaced as a whole; or, an
+            :class:`~ragshield_core.model.errors.InvalidBatchError`, if its entries cannot be
+            learned: every guard refuses them then.
+
+        Examples
+        --------
+        >>> from ragshield_core import Batch, Guard, Quarantine
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> batch = Batch.of(ids=["a"], texts=["hi"], labels=["ham"], embeddings=[[1, 0]])
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard.state.apply(Event(change=Change.LEARNED, entries=batch))
+        >>> guard.n_known
+        1
+        """
+        with self.lock:
+            match event:
+                case Event(change=Change.LEARNED, entries=Batch() as entries):
+                    again = self.knowledge.among(entries.ids)
+                    self.knowledge.learn(entries)
+                    self.growth.learned(entries, again)
+                case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
+                    self.knowledge.forget(entries)
+                case Event(change=Change.HELD, entries=Batch() as entries):
+                    self.growth.held(entries)
+                case Event(change=Change.RECALLED, entries=Batch() as entries):
+                    self.knowledge.forget(entries)
+                    self.calibrator.recalled(entries, event.accused)
+                    self.growth.held(entries)
+                    self.unscreened.drop(entries.ids)
+                case Event(change=Change.HELD_FORGOTTEN):
+                    self.knowledge.forget_held(event.ids)
+                case Event(change=Change.TRUSTED):
+                    self.growth.settle(event.ids)
+                    self.knowledge.trust(event.ids)
+                    self.unscreened.drop(event.ids)
+                case Event(change=Change.UNSCREENED | Change.SCREENED):
+                    self.unscreened.add(event.failed)
+                    self.unscreened.drop(event.ids)
+                case Event(change=Change.COUNTED, counted=Counted() as counted):
+                    self.calibrator.count(counted)
+                case Event(change=Change.RECALIBRATED):
+                    self.growth.take_anew(event.ids)
+                case _:
+                    msg = (
+                        f"an event says that a guard was {event.change} and not how, expected one "
+                        "of another change, with its entries; load the guard as it was saved then."
+                    )
+                    raise ValueError(msg)
+
+    # For those who ask how the guard stands
+
+    def force(self) -> dict[str, str | None]:
+        """Return, by detector, why it takes no part for now; ``None`` where it does."""
+        waiting = self.growth.waiting()
+        known = self.knowledge.known
+        labelled = known.labelled
+        why_not: dict[str, str | None] = {}
+        for detector in self.detectors:
+            name = detector.name
+            why_not[name] = waiting[name].reason if name in waiting else None
+            if (
+                why_not[name] is None
+                and len(known)
+                and not labelled
+                and Need.LABEL in detector.needs
+            ):
+                why_not[name] = "no entry of the knowledge base has a label"
+        return why_not
+
+    def doubted(self) -> dict[str, int]:
+        """Return, by detector, how many entries it takes for poison among what it has learned."""
+        doubted = {d.name: d.n_doubted() for d in self.detectors if isinstance(d, GroupDetector)}
+        return {name: n for name, n in doubted.items() if n}
+
+    # Saving
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return all that was learned, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {
+            "policy": self.calibrator.policy.model_dump(mode="json"),
+            "seed": self.seed,
+            "dim": self.knowledge.dim,
+            "unscreened": self.unscreened.state(),
+            # For who asks how the guard stands, and has not its detectors.
+            "standing": self.force(),
+            "doubted": self.doubted(),
+            "neighbors": self.connections.where_in_words(),
+            "left_out": [[skipped.detector, skipped.reason] for skipped in self.left_out],
+        }
+        values["detectors"], arrays = saved_detectors(self.detectors)
+        for part in (self.knowledge.known, self.calibrator, self.growth):
+            more, columns = part.state()
+            values |= more
+            arrays |= columns
+        return values, arrays
+
+    @classmethod
+    def from_parts(
+        cls,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        detectors: Sequence[Detector | type[Detector]] = (),
+    ) -> Self:
+        """Return the state that :meth:`to_parts` described.
+
+        Parameters
+        ----------
+        values, arrays
+            As returned there.
+        detectors
+            Classes that are not registered, and detectors that hold what is not saved.
+
+        Raises
+        ------
+        StateError
+            If a detector is neither registered nor given, or is given with other options.
+        """
+        own = detectors_from(values["detectors"], detectors)
+        restored = cls(own, Policy.model_validate(values["policy"]), values["seed"])
+        # First, so that entries come in the order in which they came to be known.
+        restored.knowledge.known.restore(values, arrays)
+        for detector in restored.knowledge.learners:
+            number = own.index(detector)
+            learned = learned_of(number, arrays)
+            detector.restore(values["detectors"][number]["learned"], learned)
+        restored.knowledge.dim = values["dim"]
+        restored.left_out = tuple(
+            Skipped(detector=name, reason=why) for name, why in values["left_out"]
+        )
+        restored.calibrator.restore(values, arrays)
+        restored.growth.restore(values, arrays)
+        restored.unscreened.restore(values["unscreened"])
+        return restored
+
+    def become(
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        detectors: Sequence[Detector | type[Detector]] | None = None,
+    ) -> None:
+        """Be what was saved, with the same detectors or others of their kinds."""
+        other = self.from_parts(values, arrays, self.detectors if detectors is None else detectors)
+        self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
+        self.knowledge, self.unscreened = other.knowledge, other.unscreened
+        self.calibrator, self.growth = other.calibrator, other.growth
+        self.connections.reconnect(self.detectors)
