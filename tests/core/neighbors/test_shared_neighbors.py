@@ -56,14 +56,14 @@ def test_held_out_scores_are_the_same_as_well():
 
 @pytest.mark.parametrize("unlabelled", [0, 20])
 def test_a_batch_is_searched_once(monkeypatch, unlabelled):
-    guard, searched = sharing(), []
+    # The owner of the index is the first to look here; borrowers find what it found.
+    detectors = (CliqueDetector(), LabelModelDetector(), LabelNeighborDetector())
+    guard, searched = guard_of(*detectors).fit(KNOWN), []
     search = NeighborIndex.search
     monkeypatch.setattr(
         NeighborIndex, "search", lambda self, rows, k: searched.append(k) or search(self, rows, k)
     )
     labels = (None,) * unlabelled + NEW.labels[unlabelled:]
-    # The owner of the index is the first to look here; borrowers find what it found.
-    guard.detectors = guard.detectors[::-1]
     report = guard.screen(replace(NEW, labels=labels))
     assert np.isfinite(report.scores["label_model"]).sum() == len(NEW) - unlabelled
     assert len(searched) == 1
