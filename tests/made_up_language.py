@@ -1,8 +1,7 @@
 """A language made up here: entries in it, salad of its words, and another language."""
 
 import numpy as np
-
-from ragshield_core import Batch
+from support import entries
 
 SYLLABLES = (
     "ba be bo da del do fan fi ga gor hu jen ka kel lan lo mar mi nor nu pa pen ro sil ta tu"
@@ -45,15 +44,6 @@ def article(rng, n_sentences=3, **options):
 def salad(rng, n_words):
     """Return rare words of all classes, in no order and without function words."""
     return " ".join(rng.choice([*NOUNS[50:], *VERBS[50:], *ADJECTIVES[50:]], n_words))
-
-
-def entries(texts, prefix="e", **columns):
-    return Batch.of(
-        ids=[f"{prefix}{i}" for i in range(len(texts))],
-        texts=texts,
-        embeddings=np.ones((len(texts), 2)),
-        **columns,
-    )
 
 
 def articles(n, seed, prefix="kb"):

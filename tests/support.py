@@ -1,13 +1,15 @@
-"""Entries, detectors and embeddings for the tests; everything is seeded by what it is called."""
+"""Entries, guards, detectors and embeddings; everything is seeded by what it is called."""
 
+import io
 import json
 import zlib
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 
-from ragshield_core import Batch, Detector, Guard, Quarantine
+from ragshield_core import Batch, Detector, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, Evidence, GroupDetector, Need
 
 DIM = 12
@@ -22,6 +24,59 @@ def the_one(seen, category):
     """
     (warned,) = (one for one in seen if one.category is category)
     return warned
+
+
+def guard_of(*detectors, quarantine=None, seed=0, **policy):
+    """Return a guard with a quarantine in memory, unless there is another."""
+    quarantine = quarantine or Quarantine("sqlite://")
+    return Guard(detectors, policy=Policy(**policy), quarantine=quarantine, seed=seed)
+
+
+def loaded(folder, **options):
+    """Return the guard that was saved in a folder, with an empty quarantine."""
+    return Guard.load(folder, **{"quarantine": Quarantine("sqlite://")} | options)
+
+
+def write(guard, batch, live=None):
+    """Write a batch as a store does, a dict being the store; return the report."""
+    live = {} if live is None else live
+    report = guard.hold(guard.screen(batch))
+    recalled = [d for d in report.retroactive if d.entry_id in live]
+    if recalled:
+        gone = join(*(live[d.entry_id] for d in recalled))
+        guard.recall(gone, recalled, lambda ids: [live.pop(i) for i in ids])
+    guard.admit(report)
+    kept = batch.take(report.admitted)
+    live |= {entry_id: kept.take([row]) for row, entry_id in enumerate(kept.ids)}
+    return report
+
+
+def held_in(report):
+    """Return the ids of what a report holds."""
+    return {decision.entry_id for decision in report.quarantined}
+
+
+def parts(batch, size=1):
+    """Return a batch in parts."""
+    return [batch.take(range(s, min(s + size, len(batch)))) for s in range(0, len(batch), size)]
+
+
+def through_files(values, arrays):
+    """Return a state after a way through JSON and npz, without pickle."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as read:
+        return json.loads(json.dumps(values)), dict(read)
+
+
+def entries(texts, prefix="e", **columns):
+    """Return entries of texts, all with the same vector unless others are given."""
+    texts = list(texts)
+    ids = [f"{prefix}{i}" for i in range(len(texts))]
+    return Batch.of(
+        **{"ids": ids, "texts": texts, "embeddings": np.ones((len(texts), 2))} | columns
+    )
 
 
 def vector_of(text, noise=0.1):
@@ -241,6 +296,38 @@ def group(size, seed, prefix="bad", *, spread=0.25, lineage=None):
         texts=[prose(rng) for _ in range(size)],
         embeddings=target + rng.normal(scale=spread * UNIT, size=(size, PASSAGE_DIM)),
         lineages=[lineage or entry_id for entry_id in ids],
+    )
+
+
+def of_source(batch, source):
+    """Return a batch that comes from a source."""
+    return replace(batch, sources=(source,) * len(batch))
+
+
+def answers(entry, n, seed, prefix="bad", spread=0.2):
+    """Return texts that answer what an entry answers, each in its own words."""
+    rng = np.random.default_rng([11, seed])
+    ids = [f"{prefix}{seed}-{i}" for i in range(n)]
+    return Batch.of(
+        ids=ids,
+        texts=[prose(rng) for _ in range(n)],
+        embeddings=entry.embedding + rng.normal(scale=spread * UNIT, size=(n, PASSAGE_DIM)),
+        lineages=ids,
+    )
+
+
+def site(n, seed, spread=0.8, text="{}"):
+    """Return entries of one template, about something that the knowledge base says nothing of."""
+    rng = np.random.default_rng([3, seed])
+    axis = rng.normal(size=PASSAGE_DIM)
+    basis, _ = np.linalg.qr(CENTRES.T)
+    axis -= basis @ (basis.T @ axis)
+    axis /= np.linalg.norm(axis)
+    return Batch.of(
+        ids=[f"site{seed}-{i}" for i in range(n)],
+        texts=[text.format(prose(rng)) for _ in range(n)],
+        embeddings=axis + rng.normal(scale=spread * UNIT, size=(n, PASSAGE_DIM)),
+        lineages=[f"site/{seed}/{i}.md" for i in range(n)],
     )
 
 

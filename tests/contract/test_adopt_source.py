@@ -11,9 +11,8 @@ from llama_index.core import Document as Page
 from llama_index.core import MockEmbedding
 from llama_index.core.schema import TextNode
 from llama_index.vector_stores.chroma import ChromaVectorStore
-from support import DIM, CountingEmbeddings, Scripted
+from support import DIM, CountingEmbeddings, Scripted, entries, guard_of
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedIngestionPipeline, GuardedVectorStoreIndex
 from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
@@ -22,15 +21,10 @@ RATE = 0.05
 SITE = "docs.example"
 
 
-def guard_of(scores):
+def calibrated(scores):
     """Return a guard that holds what scores higher than nearly all of the given scores."""
-    known = Batch.of(
-        ids=[f"k{n}" for n in range(len(scores))],
-        texts=[f"page {n} score={score:.3f}" for n, score in enumerate(scores)],
-        embeddings=np.ones((len(scores), DIM)),
-    )
-    policy = Policy(quarantine_at=RATE, flag_at=RATE)
-    guard = Guard([Scripted()], policy=policy, quarantine=Quarantine("sqlite://"))
+    known = entries([f"score={score:.3f}" for score in scores], embeddings=np.ones((300, DIM)))
+    guard = guard_of(Scripted(), quarantine_at=RATE, flag_at=RATE)
     return guard.fit(known).calibrate(fpr=RATE)
 
 
@@ -58,6 +52,12 @@ class Stored:
         return {one["text"] for one in self.inner.store.values()}
 
 
+def named(kind, text, source, **columns):
+    """Return a node of LlamaIndex that names its source."""
+    metadata = {"ragshield_source": source} if source else {}
+    return kind(id_=text, text=text, metadata=metadata, **columns)
+
+
 class Nodes:
     """LlamaIndex' guarded store."""
 
@@ -66,10 +66,7 @@ class Nodes:
         self.guarded = GuardedNodeStore(ChromaVectorStore(collection), guard=guard)
 
     def bring(self, texts, source):
-        metadata = {"ragshield_source": source} if source else {}
-        self.guarded.add(
-            [TextNode(id_=t, text=t, metadata=dict(metadata), embedding=[1.0] * DIM) for t in texts]
-        )
+        self.guarded.add([named(TextNode, t, source, embedding=[1.0] * DIM) for t in texts])
 
     def served(self):
         return set(self.collection.get()["documents"])
@@ -82,8 +79,7 @@ class Indexed:
         self.guarded = GuardedVectorStoreIndex([], guard=guard, embed_model=MockEmbedding(DIM))
 
     def bring(self, texts, source):
-        metadata = {"ragshield_source": source} if source else {}
-        self.guarded.insert_nodes([TextNode(id_=t, text=t, metadata=dict(metadata)) for t in texts])
+        self.guarded.insert_nodes([named(TextNode, t, source) for t in texts])
 
     def served(self):
         return {node.text for node in self.guarded.docstore.docs.values()}
@@ -99,8 +95,7 @@ class Ingested(Nodes):
         )
 
     def bring(self, texts, source):
-        metadata = {"ragshield_source": source} if source else {}
-        self.guarded.run(documents=[Page(id_=t, text=t, metadata=dict(metadata)) for t in texts])
+        self.guarded.run(documents=[named(Page, t, source) for t in texts])
 
 
 @pytest.fixture
@@ -114,7 +109,7 @@ def collection():
 @pytest.fixture(params=[Stored, Nodes, Indexed, Ingested], ids=lambda kind: kind.__name__)
 def world(request, collection):
     """Return a knowledge base that half of a new source is held for."""
-    made = request.param(guard_of(np.linspace(0.0, 1.0, 300)), collection)
+    made = request.param(calibrated(np.linspace(0.0, 1.0, 300)), collection)
     made.guard = (
         made.guarded.poison_guard.guard if request.param is Ingested else made.guarded.guard
     )
@@ -178,7 +173,7 @@ def test_what_names_no_source_is_adopted_as_well(world):
 
 @pytest.mark.parametrize("kind", [Stored, Nodes])
 async def test_it_is_adopted_without_blocking_as_well(kind, collection):
-    made = kind(guard_of(np.linspace(0.0, 1.0, 300)), collection)
+    made = kind(calibrated(np.linspace(0.0, 1.0, 300)), collection)
     unusual = texts_of(100, 30, 1.5, 3.0)
     made.bring(unusual, SITE)
     assert len(await made.guarded.aadopt_source(SITE, by="anna")) == 29

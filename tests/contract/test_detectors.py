@@ -5,12 +5,9 @@ from types import SimpleNamespace
 import pytest
 from cases import all_cases
 from cases.entries import KNOWN
-from support import Scripted
+from support import Scripted, guard_of, loaded, saved
 
-from ragshield_core import Guard, Quarantine
-from ragshield_core.detectors import (
-    registry,
-)
+from ragshield_core.detectors import registry
 from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST, detector_class, kind_of
 from ragshield_core.model.errors import StateError
 from ragshield_core.testing import CHECKS
@@ -40,9 +37,8 @@ def test_a_saved_guard_finds_plug_ins_through_entry_points(tmp_path, monkeypatch
         return [SimpleNamespace(load=lambda: Scripted)]
 
     monkeypatch.setattr(registry, "entry_points", points)
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://")).fit(KNOWN)
-    guard.save(tmp_path)
-    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    guard_of(Scripted()).fit(KNOWN).save(tmp_path)
+    again = loaded(tmp_path)
     assert set(asked) == {("ragshield.detectors", "scripted")}
     assert again.detectors[0].learned == len(KNOWN)
 
@@ -61,11 +57,8 @@ def test_contract(case, check):
 
 @every_detector
 def test_a_guard_that_screens_changes_nothing(case, tmp_path):
-    quarantine = Quarantine("sqlite://")
-    guard = Guard([case.make()], quarantine=quarantine).fit(case.known)
-    guard.save(tmp_path / "before", detectors=guard.detectors)
+    guard = guard_of(case.make()).fit(case.known)
+    before = saved(guard, tmp_path / "before")
     guard.screen(case.poison)
-    guard.save(tmp_path / "after", detectors=guard.detectors)
-    for path in (tmp_path / "before").iterdir():
-        assert path.read_bytes() == (tmp_path / "after" / path.name).read_bytes()
-    assert quarantine.count(None) == 0
+    assert saved(guard, tmp_path / "after") == before
+    assert guard.quarantine.count(None) == 0

@@ -13,9 +13,8 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import NodeParser
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from support import CountingEmbeddings
+from support import CountingEmbeddings, guard_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_langchain import GuardedVectorStore, guarded_index
 from ragshield_llamaindex import (
@@ -36,7 +35,7 @@ class World:
     """A knowledge base of pages, each a tuple of parts."""
 
     def __init__(self, make_store):
-        self.guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
+        self.guard = guard_of(InstructionDetector())
         self.open(make_store)
 
     @property
@@ -197,6 +196,8 @@ def test_a_partly_poisoned_update_leaves_the_version_before_whole(world):
 
 def test_once_it_is_released_it_replaces_the_version_before(world):
     world.bring(a=NEW, b=OTHER)
+    world.release("Guests sign in at the desk.")  # which decides nothing
+    assert world.served("a") == sorted(OLD)
     world.release(BAD)
     assert world.served("a") == sorted(NEW)
     assert world.held == set()
@@ -206,13 +207,6 @@ def test_once_it_is_released_it_replaces_the_version_before(world):
     world.bring(a=FIXED, b=OTHER)
     if not isinstance(world, Added):  # who names parts by their places deletes what is left over
         assert world.served("a") == sorted(FIXED)
-
-
-def test_all_of_it_can_be_released_at_once(world):
-    world.bring(a=NEW, b=OTHER)
-    world.release(*NEW)
-    assert world.served("a") == sorted(NEW)
-    assert world.held == set()
 
 
 def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
@@ -225,14 +219,6 @@ def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
     world.release(second)
     assert world.served("a") == sorted((*NEW, second))
     assert world.held == set()
-
-
-def test_a_release_of_harmless_parts_decides_nothing(world):
-    world.bring(a=NEW)
-    world.release("Guests sign in at the desk.")
-    assert world.served("a") == sorted(OLD)
-    world.release(BAD)
-    assert world.served("a") == sorted(NEW)
 
 
 def test_of_what_is_confirmed_as_poisoned_the_version_before_stays(world):
@@ -297,7 +283,7 @@ def test_of_a_new_document_the_clean_parts_go_in(world):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_plain_pipeline_with_a_document_store_is_refused(asynchronous, make_store):
-    guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(InstructionDetector())
     docstore = SimpleDocumentStore()
     steps = [Paragraphs(), MockEmbedding(8), PoisonGuard(guard)]
     plain = IngestionPipeline(transformations=steps, docstore=docstore, vector_store=make_store())

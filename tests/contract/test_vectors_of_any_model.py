@@ -4,29 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import UNIT, passages, prose
+from fake_table import unit
+from support import answers, guard_of, held_in, parts, passages
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 
 KNOWN, FRESH = passages(800, 1), passages(300, 2, "fresh")
 CHANGED = 0.01
-
-
-def crafted(seed):
-    """Return five texts for what an entry of the knowledge base answers."""
-    rng = np.random.default_rng([5, seed])
-    near = KNOWN.embeddings[20 * seed] + rng.normal(scale=0.2 * UNIT, size=(5, KNOWN.dim))
-    return Batch.of(
-        ids=[f"bad{seed}-{i}" for i in range(5)],
-        texts=[prose(rng) for _ in range(5)],
-        embeddings=near,
-        lineages=[f"bad{seed}-{i}" for i in range(5)],
-    )
-
-
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def shifted(vectors, cosine):
@@ -53,14 +37,10 @@ def held(way):
     def embedded(batch):
         return replace(batch, embeddings=WAYS[way](batch.embeddings))
 
-    guard = Guard(
-        [CliqueDetector()], policy=Policy(quarantine_at=0.01), quarantine=Quarantine("sqlite://")
-    )
-    guard.fit(embedded(KNOWN)).calibrate()
-    arriving = [crafted(seed) for seed in range(30)]
-    arriving += [FRESH.take(range(start, start + 50)) for start in range(0, 300, 50)]
-    reports = [guard.screen(embedded(batch)) for batch in arriving]
-    return {decision.entry_id for report in reports for decision in report.quarantined}
+    guard = guard_of(CliqueDetector()).fit(embedded(KNOWN)).calibrate()
+    arriving = [answers(KNOWN[20 * seed], 5, seed) for seed in range(30)]
+    arriving += parts(FRESH, 50)
+    return set().union(*(held_in(guard.screen(embedded(batch))) for batch in arriving))
 
 
 @pytest.fixture(scope="module")

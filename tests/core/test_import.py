@@ -29,7 +29,7 @@ def import_afresh():
 
 
 def test_the_core_imports_in_proportion_to_what_it_needs_and_without_anything_heavy():
-    runs = [import_afresh() for _ in range(5)]
+    runs = [import_afresh() for _ in range(2)]
     assert [one for one in runs[0]["alone"] if one.startswith("ragshield")] == ["ragshield_core"]
     modules = set(runs[0]["modules"])
     assert "ragshield_core.guard" in modules

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fake_table import FakeTable
 from parquet_parts import N, Watching, made, small_cluster, written
 from support import Scripted
-from test_stored_neighbors import FakeTable
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Guard, Quarantine

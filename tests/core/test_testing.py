@@ -55,6 +55,13 @@ class Honest(Detector):
         self.ids = list(values["ids"])
 
 
+class Counting(Honest):
+    """Scores the higher, the more it knows."""
+
+    def score(self, batch):
+        return super().score(batch) + 0.001 * len(self.ids)
+
+
 class Single(Honest):
     def score(self, batch):
         return super().score(batch).astype(np.float32)
@@ -151,40 +158,28 @@ class Changeable(Honest):
         return {"shift": self.shift + 1}
 
 
-class Hoarding(Honest):
+class Hoarding(Counting):
     def reset(self):
         self.ids = [*getattr(self, "ids", [])]
 
-    def score(self, batch):
-        return super().score(batch) + 0.001 * len(self.ids)
 
-
-class Clinging(Honest):
+class Clinging(Counting):
     def forget(self, entries):
         pass
-
-    def score(self, batch):
-        return super().score(batch) + 0.001 * len(self.ids)
 
 
 class Grouping(Honest, FindsNoGroups):
     pass
 
 
-class Grudging(Grouping):
+class Grudging(Counting, FindsNoGroups):
     def hold(self, entries):
         self.learn(entries)
 
-    def score(self, batch):
-        return super().score(batch) + 0.001 * len(self.ids)
 
-
-class Oblivious(Honest, Overlooks):
+class Oblivious(Counting, Overlooks):
     def overlook(self, ids):
         self.ids = [i for i in self.ids if i not in ids]
-
-    def score(self, batch):
-        return super().score(batch) + 0.001 * len(self.ids)
 
 
 class Haunted(Grouping):

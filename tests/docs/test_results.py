@@ -30,9 +30,9 @@ def test_quotes_name_results_that_there_are():
 
 @pytest.mark.parametrize(
     ("names", "block"),
-    [pytest.param(names, block, id=page) for page, names, block in QUOTES if page == "README.md"],
+    [pytest.param(names, block, id=f"{page}-{names[0]}") for page, names, block in QUOTES],
 )
-def test_each_figure_of_the_readme_is_one_of_its_results(names, block):
+def test_each_figure_that_is_quoted_is_one_of_its_results(names, block):
     text = "".join((RESULTS / f"{name}.md").read_text(encoding="utf-8") for name in names)
     there = [float(figure) for figure in NUMBER.findall(text)]
     for row in block.splitlines()[2:]:

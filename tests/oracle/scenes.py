@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE.parents[1] / "benchmarks"), str(HERE.parent)]
 
 from canary_world import World, embed, poison, questions  # noqa: E402
 from corpora import data_folder, from_source, load, read_rows  # noqa: E402
+from support import parts  # noqa: E402
 
 from ragshield_core import Batch, Guard, Policy, Quarantine  # noqa: E402
 from ragshield_core.detectors import (  # noqa: E402
@@ -90,11 +91,6 @@ def state_of(guard: Guard) -> dict[str, Any]:
         "questions": [[q.source, q.n_entries, q.n_held] for q in guard.questions()],
         "concerns": len(guard.status().concerns()),
     }
-
-
-def parts(batch: Batch, size: int) -> list[Batch]:
-    """Return a batch in parts."""
-    return [batch.take(range(s, min(s + size, len(batch)))) for s in range(0, len(batch), size)]
 
 
 def web(n: int, start: int = 0) -> Batch:

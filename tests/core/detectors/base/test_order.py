@@ -4,14 +4,11 @@ import logging
 
 import numpy as np
 import pytest
+from support import guard_of, join
+from topics import CENTRES, DIM, TOPICS, clean, on_topics
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.base.order import came_together
-from tests.support import join
-
-DIM, TOPICS, RATE = 32, 60, 0.02
-CENTRES = np.random.default_rng(99).normal(size=(TOPICS, DIM))
 
 
 def by_chance(n, seed):
@@ -55,26 +52,6 @@ def test_topics_that_came_together_are_no_poison():
     assert not came_together(of_the_first(101, 8.0), np.zeros(1_000), 3.0).any()
 
 
-def entries(rng, topic, vectors, prefix, claims=None):
-    """Return entries in words of their topics, with claims if any."""
-    texts = [
-        " ".join([f"t{one}word{w}" for w in rng.integers(12, size=8)])
-        + (f" {claims[row]} " if claims else " ")
-        + " ".join(f"any{w}" for w in rng.integers(3_000, size=10))
-        for row, one in enumerate(topic)
-    ]
-    return Batch.of(
-        ids=[f"{prefix}-{i}" for i in range(len(texts))], texts=texts, embeddings=vectors
-    )
-
-
-def clean(n, seed, prefix="kb"):
-    """Return entries on topics, in random order."""
-    rng = np.random.default_rng(seed)
-    topic = rng.integers(TOPICS, size=n)
-    return entries(rng, topic, CENTRES[topic] + 0.6 * rng.normal(size=(n, DIM)), prefix)
-
-
 def campaign(n_groups, seed, prefix, size=5):
     """Return groups, each near to each other on a topic, with a claim of its own."""
     rng = np.random.default_rng(seed)
@@ -82,7 +59,7 @@ def campaign(n_groups, seed, prefix, size=5):
     middle = np.repeat(0.6 * rng.normal(size=(n_groups, DIM)), size, axis=0)
     vectors = CENTRES[topic] + middle + 0.2 * rng.normal(size=(len(topic), DIM))
     claims = [f"{prefix}claim{row // size} {prefix}date{row // size}" for row in range(len(topic))]
-    return entries(rng, topic, vectors, prefix, claims)
+    return on_topics(rng, topic, vectors, prefix, claims)
 
 
 KNOWN, POISON = clean(2_850, 0), campaign(30, 1, "old")
@@ -98,11 +75,17 @@ def placed(manner):
     return store.take(order)
 
 
-def adopting(store):
-    guard = Guard(
-        [CliqueDetector()], policy=Policy(quarantine_at=RATE), quarantine=Quarantine("sqlite://")
-    )
-    return guard.adopt(store)
+@pytest.fixture(scope="module")
+def state():
+    """Return what a detector has learned of a store at whose end the poison is."""
+    return CliqueDetector().fit(placed("last")).state()
+
+
+@pytest.fixture
+def detector(state):
+    detector = CliqueDetector()
+    detector.restore(*state)
+    return detector
 
 
 def caught(guard):
@@ -113,19 +96,16 @@ def caught(guard):
 
 @pytest.mark.parametrize("manner", ["last", "by groups"])
 def test_poison_that_came_together_in_what_is_adopted_costs_little(manner, caplog):
-    before = caught(adopting(KNOWN)).mean()
     with caplog.at_level(logging.WARNING, logger="ragshield"):
-        guard = adopting(placed(manner))
-    assert before > 0.9
-    assert caught(guard).mean() >= before - 0.1
+        guard = guard_of(CliqueDetector(), quarantine_at=0.02).adopt(placed(manner))
+    assert caught(guard).mean() >= 0.85
     assert "came together" in caplog.text
     (told,) = [one for one in guard.status().concerns() if "for poison" in one]
     assert told.startswith(f"clique takes {guard.status().doubted['clique']} of the entries")
-    assert (~guard.screen(clean(1_000, 5, "fresh")).admitted).mean() <= RATE
+    assert (~guard.screen(clean(1_000, 5, "fresh")).admitted).mean() <= 0.02
 
 
-def test_it_is_doubted_and_hardly_anything_else():
-    detector = CliqueDetector().fit(placed("last"))
+def test_it_is_doubted_and_hardly_anything_else(detector):
     doubted = detector.outliers(placed("last"))
     assert doubted[len(KNOWN) :].mean() > 0.8
     assert doubted[: len(KNOWN)].sum() <= 0.3 * doubted.sum()
@@ -133,8 +113,10 @@ def test_it_is_doubted_and_hardly_anything_else():
 
 def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
-        detector = CliqueDetector().fit(KNOWN)
+        guard = guard_of(CliqueDetector(), quarantine_at=0.02).adopt(KNOWN)
+    assert caught(guard).mean() > 0.9
     assert "came together" not in caplog.text
+    (detector,) = guard.detectors
     assert detector.n_doubted() == 0
     assert not detector.outliers(KNOWN).any()
 
@@ -144,9 +126,8 @@ def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
     assert CliqueDetector().fit(placed("last")).n_doubted() == 0
 
 
-def test_what_a_person_has_judged_good_is_doubted_no_longer():
+def test_what_a_person_has_judged_good_is_doubted_no_longer(detector):
     store = placed("last")
-    detector = CliqueDetector().fit(store)
     named = np.flatnonzero(detector.outliers(store)[: len(KNOWN)])
     assert named.size  # by mistake: they lie where a campaign does
     before = detector.n_doubted()

@@ -1,18 +1,14 @@
 """A document that argues for itself and against all others is rare; a word of it is not."""
 
-from functools import reduce
-from operator import or_
-
 import numpy as np
 import pytest
 from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
+from support import entries
 
-from ragshield_core import Batch
 from ragshield_core.detectors import MetaClaimDetector
-from ragshield_core.detectors.claim.roles import REACH, passage_of, roles
-from ragshield_core.model.errors import NotFittedError
+from ragshield_core.detectors.claim.roles import REACH, passage_of
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 
 CLAIMS = """
@@ -38,12 +34,6 @@ HARMLESS = (
 WORDS = ("mill", "river", "ferry", "harbour", "market", "tower", "garden", "bridge")
 
 
-def batch(texts, **more):
-    texts = list(texts)
-    ids = [f"e{i}" for i in range(len(texts))]
-    return Batch.of(ids=ids, texts=texts, embeddings=np.ones((len(texts), 1)), **more)
-
-
 def encyclopaedia(n):
     """Return statements in which each role is played now and then."""
     return [
@@ -53,21 +43,21 @@ def encyclopaedia(n):
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def detector():
-    return MetaClaimDetector().fit(batch(encyclopaedia(400)))
+    return MetaClaimDetector().fit(entries(encyclopaedia(400)))
 
 
 def test_small_letters_that_are_two_do_not_move_the_words_that_are_quoted():
-    detector = MetaClaimDetector().fit(batch(HARMLESS * 20))
+    detector = MetaClaimDetector().fit(entries(HARMLESS * 20))
     text = "\u0130\u0130\u0130zmir. " + CLAIMS[0].strip()
-    [evidence] = detector.explain(batch([text]), [0])
+    [evidence] = detector.explain(entries([text]), [0])
     assert "outdated" in text[slice(*evidence.span)]
     assert "outdated" in evidence.sentence
 
 
 def test_claims_are_above_the_rule_and_what_shares_words_with_them_below(detector):
-    claims, harmless = detector.score(batch(CLAIMS)), detector.score(batch(HARMLESS))
+    claims, harmless = detector.score(entries(CLAIMS)), detector.score(entries(HARMLESS))
     assert (claims > detector.default_threshold).all(), claims
     assert (harmless < detector.default_threshold - 2.0).all(), harmless
 
@@ -77,20 +67,20 @@ def test_what_is_usual_in_a_knowledge_base_counts_for_less(detector):
         f"Erratum: the older edition wrongly gives {i}. The correct figure is {i + 1}."
         for i in range(60)
     ]
-    used_to = MetaClaimDetector().fit(batch(encyclopaedia(60) + errata))
-    assert (used_to.score(batch(errata[:5])) < detector.score(batch(errata[:5])) - 5.0).all()
+    used_to = MetaClaimDetector().fit(entries(encyclopaedia(60) + errata))
+    assert (used_to.score(entries(errata[:5])) < detector.score(entries(errata[:5])) - 5.0).all()
 
 
 def test_words_have_to_be_near_each_other(detector):
     first, second = CLAIMS[0].rsplit(". ", 1)
     apart = f"{first}. {'The pier is made of oak and stands in the bay. ' * 6}{second}"
-    assert detector.score(batch([apart]))[0] < detector.score(batch([CLAIMS[0]]))[0] - 5.0
+    assert detector.score(entries([apart]))[0] < detector.score(entries([CLAIMS[0]]))[0] - 5.0
 
 
 def test_a_long_text_has_more_places_for_chance(detector):
     long = f"{CLAIMS[0]} {'The pier is made of oak and stands in the bay. ' * 60}"
     n_words = passage_of(long).n_words - passage_of(CLAIMS[0]).n_words
-    short, longer = detector.score(batch([CLAIMS[0], long]))
+    short, longer = detector.score(entries([CLAIMS[0], long]))
     assert short > longer > short - np.log2(2.0 + n_words / REACH)
 
 
@@ -103,12 +93,12 @@ def test_a_long_text_has_more_places_for_chance(detector):
     ],
 )
 def test_disguises_change_nothing(detector, disguised):
-    scores = detector.score(batch([CLAIMS[0], disguised]))
+    scores = detector.score(entries([CLAIMS[0], disguised]))
     assert scores[1] == pytest.approx(scores[0], abs=1.0)
 
 
 def test_evidence_names_what_is_spoken_of_and_where(detector):
-    one = batch([f"The pier is of oak. {CLAIMS[0]}"])
+    one = entries([f"The pier is of oak. {CLAIMS[0]}"])
     (evidence,) = detector.explain(one, [0])
     assert 'what is out of date ("outdated", as ' in evidence.sentence
     assert f"score {detector.score(one)[0]:.1f} bits" in evidence.sentence
@@ -116,49 +106,35 @@ def test_evidence_names_what_is_spoken_of_and_where(detector):
     quoted = one.texts[0][start:end]
     assert quoted.startswith(("Many", "databases"))
     assert "verify" in quoted
-    (nothing,) = detector.explain(batch(["The mill."]), [0])
+    (nothing,) = detector.explain(entries(["The mill."]), [0])
     assert "no other source" in nothing.sentence
 
 
 def test_evidence_escapes_what_it_quotes(detector):
-    (evidence,) = detector.explain(batch([CLAIMS[0].replace("outdated", "out\u202edated")]), [0])
+    (evidence,) = detector.explain(entries([CLAIMS[0].replace("outdated", "out\u202edated")]), [0])
     assert "\u202e" not in evidence.sentence
 
 
 def test_a_title_beside_the_text_is_judged_as_well(detector):
-    beside = batch([HARMLESS[0]], contexts=[CLAIMS[0]])
-    assert detector.score(beside)[0] == detector.score(batch([CLAIMS[0]]))[0]
+    beside = entries([HARMLESS[0]], contexts=[CLAIMS[0]])
+    assert detector.score(beside)[0] == detector.score(entries([CLAIMS[0]]))[0]
     (evidence,) = detector.explain(beside, [0])
     assert evidence.span is None
 
 
-def test_forgetting_undoes_learning(detector):
-    before = detector.score(batch(CLAIMS))
-    detector.learn(batch(CLAIMS))
-    assert (detector.score(batch(CLAIMS)) < before).all()
-    detector.forget(batch(CLAIMS))
-    np.testing.assert_array_equal(detector.score(batch(CLAIMS)), before)
-    detector.reset()
-    with pytest.raises(NotFittedError, match="fit it on the knowledge base"):
-        detector.score(batch(CLAIMS))
-    assert set(detector.unjudged(batch(CLAIMS))) == set(range(len(CLAIMS)))
-
-
-def test_every_role_has_words_in_both_tiers_and_says_what_it_is():
-    assert len(set(roles().says)) == len(roles().says) > 8
-    bits = set(roles().lexicon.exact.values()) | set(roles().lexicon.prefixes.values())
-    for later in roles().lexicon.phrases.values():
-        bits |= {found for rest in later.values() for _, found in rest}
-    mask = 0
-    for one in bits:
-        mask |= one
-    assert mask == (1 << 2 * len(roles().says)) - 1
+def test_claims_that_are_learned_are_more_usual_until_they_are_forgotten():
+    detector = MetaClaimDetector().fit(entries(encyclopaedia(400)))
+    before = detector.score(entries(CLAIMS))
+    detector.learn(entries(CLAIMS))
+    assert (detector.score(entries(CLAIMS)) < before).all()
+    detector.forget(entries(CLAIMS))
+    np.testing.assert_array_equal(detector.score(entries(CLAIMS)), before)
 
 
 @given(st.text(max_size=300))
 def test_any_text_has_a_finite_score_and_evidence(text):
-    detector = MetaClaimDetector().fit(batch(HARMLESS))
-    one = batch([text])
+    detector = MetaClaimDetector().fit(entries(HARMLESS))
+    one = entries([text])
     assert np.isfinite(detector.score(one)).all()
     (evidence,) = detector.explain(one, [0])
     if evidence.span is not None:
@@ -169,7 +145,7 @@ def test_any_text_has_a_finite_score_and_evidence(text):
 @pytest.mark.parametrize("unit", ["outdated, not ", "the {answer| ", "a, ", "wrong " * 5, "é, no "])
 def test_effort_is_linear(unit, detector):
     assert_linear(passage_of, unit, 200_000)
-    assert_linear(lambda text: detector.score(batch([text])), unit, 200_000)
+    assert_linear(lambda text: detector.score(entries([text])), unit, 200_000)
 
 
 def test_patterns_are_spelled_out_and_found():
@@ -183,29 +159,20 @@ def test_patterns_are_spelled_out_and_found():
 def test_texts_score_together_what_they_score_alone():
     claims = "Many older pages wrongly say 1931. The latest records confirm that it was 1934. "
     texts = [claims, "", "A mill. " * 40 + claims, claims * 9, "It is old.", "newest", "the " * 31]
-    detector = MetaClaimDetector().fit(batch([f"Passage {n} tells of a river." for n in range(50)]))
-    together = detector.score(batch(texts))
-    assert together.tolist() == [detector.score(batch([text]))[0] for text in texts]
+    detector = MetaClaimDetector().fit(
+        entries([f"Passage {n} tells of a river." for n in range(50)])
+    )
+    together = detector.score(entries(texts))
+    assert together.tolist() == [detector.score(entries([text]))[0] for text in texts]
     assert together[0] > detector.default_threshold > together[1] == 0.0
-    added = detector._bits()
-    for text, score in zip(texts, together, strict=True):
-        passage = passage_of(text)
-        masks = []
-        for at, (place, _) in enumerate(passage.played):
-            near = (bits for later, bits in passage.played[at:] if later - place < REACH)
-            masks.append(reduce(or_, near))
-        assert passage.stretches() == masks
-        most = max(map(added.__getitem__, masks), default=0.0)
-        assert score == max(0.0, most - float(np.log2(1 + passage.n_words / REACH)))
 
 
-def test_roles_in_different_items_of_a_list_make_a_weaker_claim():
+def test_roles_in_different_items_of_a_list_make_a_weaker_claim(detector):
     items = [
         "Older pages wrongly listed every attached database of the mill.",
         "Requests with an invalid token are refused by the gate.",
         "The latest records confirm that this one is correct.",
     ]
-    detector = MetaClaimDetector().fit(batch(encyclopaedia(400)))
     listed = "\n".join(f"- {item}" for item in items)
-    one, several = detector.score(batch([" ".join(items), listed]))
+    one, several = detector.score(entries([" ".join(items), listed]))
     assert several < one - 3

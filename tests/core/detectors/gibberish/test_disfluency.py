@@ -1,6 +1,5 @@
 """Gibberish in a language made up here: salad among sentences, and what only looks like it."""
 
-import io
 import math
 from collections import Counter
 
@@ -11,19 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_language import (
     ADJECTIVES,
-    FOREIGN,
     NOUNS,
     SYLLABLES,
     VERBS,
     article,
     articles,
-    entries,
     poisoned,
     salad,
 )
-from support import join
+from support import entries, guard_of, join
 
-from ragshield_core import Batch, Guard, Policy
 from ragshield_core.detectors.gibberish.detector import DisfluencyDetector
 from ragshield_core.detectors.gibberish.fluency import (
     PIECE,
@@ -32,7 +28,6 @@ from ragshield_core.detectors.gibberish.fluency import (
     recurrences,
     tokenized,
 )
-from ragshield_core.model.errors import NotFittedError
 from ragshield_core.testing import DetectorCase
 
 CASE = DetectorCase(
@@ -95,18 +90,6 @@ def test_new_words_in_familiar_syntax_are_no_gibberish(fitted):
     assert (fitted.score(new_topic) <= fitted.default_threshold).all()
 
 
-def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds_is(fitted):
-    words = tuple([word[::-1] for word in words] for words in (NOUNS, VERBS, ADJECTIVES))
-    rng = np.random.default_rng(9)
-    foreign = [article(rng, 6, frames=FOREIGN, lexicons=words) for _ in range(60)]
-    reasons = fitted.unjudged(entries(foreign))
-    assert len(reasons) == len(foreign)
-    both = DisfluencyDetector().fit(join(CASE.known, entries(foreign[:50], "f")))
-    new = entries(foreign[50:], "g")
-    assert both.unjudged(new) == {}
-    assert (both.score(new) <= fitted.default_threshold).all()
-
-
 def test_unknown_words_that_do_not_recur_are_no_language(fitted):
     rng = np.random.default_rng(10)
     letters = np.array(list("qwxzvfjkrtp"))
@@ -129,8 +112,7 @@ def pages(n, seed, prefix, names):
 
 
 def test_lists_of_names_from_a_new_source_are_not_held_and_gibberish_among_usual_pages_is():
-    guard = Guard([DisfluencyDetector()], policy=Policy(quarantine_at=0.01))
-    guard.fit(pages(2_000, 1, "kb", 2)).calibrate()
+    guard = guard_of(DisfluencyDetector()).fit(pages(2_000, 1, "kb", 2)).calibrate()
     lists, usual, gibberish = pages(1_000, 3, "new", 5), pages(1_000, 4, "u", 2), poisoned(200, 5)
     assert len(guard.screen(lists).quarantined) < 20
     for n in (1, 40, 200):  # however many there are
@@ -161,9 +143,7 @@ def test_forgetting_is_exact_and_ignores_what_was_not_learned(fitted):
     detector.forget(more)
     np.testing.assert_array_equal(detector.score(CASE.clean), fitted.score(CASE.clean))
     known = CASE.known.take([0])
-    detector.forget(
-        Batch.of(ids=["x", "y"], texts=[CASE.poison.texts[0], known.texts[0]], embeddings=None)
-    )
+    detector.forget(entries([CASE.poison.texts[0], known.texts[0]], embeddings=None))
     detector.learn(known)  # the one that was known was forgotten, the other ignored
     np.testing.assert_array_equal(detector.score(CASE.clean), fitted.score(CASE.clean))
     np.testing.assert_array_equal(detector.score(CASE.poison), fitted.score(CASE.poison))
@@ -188,9 +168,7 @@ def test_the_rule_is_taken_from_held_out_entries(fitted):
     assert fitted.floor <= fitted.default_threshold
 
 
-def test_an_unfitted_detector_refuses_and_odd_settings_are_refused():
-    with pytest.raises(NotFittedError, match="fit"):
-        DisfluencyDetector().score(CASE.clean)
+def test_odd_settings_are_refused():
     with pytest.raises(ValueError, match="min_tokens is 0"):
         DisfluencyDetector(min_tokens=0)
     with pytest.raises(ValueError, match="min_known is 65"):
@@ -205,7 +183,7 @@ def test_texts_without_words_score_nothing(fitted):
 @pytest.mark.parametrize("unit", ["a", "{[", "aB", "'", "漢"])
 def test_a_megabyte_of_anything_is_judged_in_linear_time(fitted, unit):
     assert np.isfinite(fitted.score(entries([unit * 2**20]))).all()
-    assert_linear(lambda text: fitted.score(entries([text])), unit, 2**20)
+    assert_linear(lambda text: fitted.score(entries([text])), unit, 2**18)
 
 
 def test_salad_beyond_the_first_piece_of_a_huge_text_is_found_where_it_is(fitted):
@@ -288,13 +266,6 @@ def test_surprise_is_rarity_less_association():
         association = max(0.5 * math.log2(kind * word), -4.0)
         rarity = 0.5 * math.log2((n + 1) / (words[other] + 1))
         assert second == pytest.approx(rarity - association)
-
-
-def test_state_is_small_for_a_small_knowledge_base(fitted):
-    _, arrays = fitted.state()
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    assert file.tell() < 1_000_000
 
 
 @pytest.mark.parametrize("word", ["mill", "a" * 64, "ab" * 33, "abc" * 200])

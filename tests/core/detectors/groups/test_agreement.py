@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from support import passages
+from topics import CENTRES, DIM, clean, on_topics
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
@@ -26,7 +27,7 @@ from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.detectors.groups.words import EntryWords, Words
 from ragshield_core.text.copies import spelling, word_hashes
 
-N, K, DIM = 30, 8, 24
+N, K = 30, 8
 
 
 def words_at_random(rng, n):
@@ -164,59 +165,34 @@ def test_only_those_count_as_new_who_came_together():
     assert (scores[11:14, :3] > 0.0).all()
 
 
-TOPICS = 60
+KNOWN = clean(2_400, 0)
 
 
-def knowledge_base(rng, n=2_400):
-    """Return entries on topics, each of which has words of its own, and the topics' vectors."""
-    centres = rng.normal(size=(TOPICS, DIM))
-    topic = rng.integers(TOPICS, size=n)
-    texts = [
-        " ".join([f"t{one}word{w}" for w in rng.integers(12, size=8)])
-        + " "
-        + " ".join(f"any{w}" for w in rng.integers(3_000, size=10))
-        for one in topic
-    ]
-    vectors = centres[topic] + 0.6 * rng.normal(size=(n, DIM))
-    ids = [f"kb-{i}" for i in range(n)]
-    return Batch.of(ids=ids, texts=texts, embeddings=vectors), centres
-
-
-def newcomers(rng, centre, claim, size=5, topic=0):
+def newcomers(seed, topic=0, claim="march fifteenth"):
     """Return entries on one topic, near to each other, that share a claim."""
-    middle = centre + 0.6 * rng.normal(size=DIM)
-    texts = [
-        " ".join(f"t{topic}word{w}" for w in rng.integers(12, size=8))
-        + f" {claim} "
-        + " ".join(f"any{w}" for w in rng.integers(3_000, size=10))
-        for _ in range(size)
-    ]
-    vectors = middle + 0.35 * rng.normal(size=(size, DIM))
-    return Batch.of(ids=[f"new-{i}" for i in range(size)], texts=texts, embeddings=vectors)
+    rng = np.random.default_rng(seed)
+    middle = CENTRES[topic] + 0.6 * rng.normal(size=DIM)
+    vectors = middle + 0.35 * rng.normal(size=(5, DIM))
+    return on_topics(rng, [topic] * 5, vectors, "new", [claim] * 5)
 
 
 @pytest.fixture(scope="module")
-def fitted():
-    known, centres = knowledge_base(np.random.default_rng(0))
-    return CliqueDetector().fit(known), centres
+def detector():
+    return CliqueDetector().fit(KNOWN)
 
 
-def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(fitted):
+def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(detector):
     """Mostly: words of a claim are also words that the knowledge base does not cover."""
-    detector, centres = fitted
-    with_claim, without = [], []
-    for seed in range(40):
-        topic = seed % 8
-        for scores, claim in ((with_claim, "march fifteenth"), (without, "")):
-            batch = newcomers(np.random.default_rng(seed), centres[topic], claim, topic=topic)
-            scores.append(np.median(detector.score(batch)))
+    with_claim, without = (
+        [np.median(detector.score(newcomers(seed, seed % 8, claim))) for seed in range(40)]
+        for claim in ("march fifteenth", "")
+    )
     assert np.mean(with_claim) > np.mean(without) + 1.0
-    assert np.mean(np.array(with_claim) > without) >= 0.8
+    assert np.mean(np.array(with_claim) > np.array(without)) >= 0.8
 
 
-def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(fitted):
-    detector, centres = fitted
-    batch = newcomers(np.random.default_rng(3), centres[0], "march fifteenth")
+def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(detector):
+    batch = newcomers(3)
     detector.score(batch)
     sentences = [evidence.sentence for evidence in detector.explain(batch, range(5))]
     assert any("'march'" in one and "'fifteenth'" in one for one in sentences)
@@ -224,23 +200,13 @@ def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(fitted):
     assert all("earlier ones around it says so" in one for one in sentences)
 
 
-def test_scores_are_the_same_after_saving(fitted):
-    detector, centres = fitted
-    batch = newcomers(np.random.default_rng(5), centres[2], "march fifteenth", topic=2)
-    again = CliqueDetector()
-    again.restore(*detector.state())
-    np.testing.assert_array_equal(again.score(batch), detector.score(batch))
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_no_more_are_new_at_once_than_when_the_usual_was_measured(fitted, seed):
+def test_no_more_are_new_at_once_than_when_the_usual_was_measured(detector, seed):
     """A large batch is not suspicious for being one: each tenth is new for itself."""
-    detector, centres = fitted
-    clean, _ = knowledge_base(np.random.default_rng(0))
-    group = newcomers(np.random.default_rng(seed), centres[1], "march fifteenth", topic=1)
+    group = newcomers(seed, topic=1)
     rng = np.random.default_rng(100 + seed)
-    texts = [" ".join(rng.permutation(text.split())) for text in clean.texts[:1_200]]
-    vectors = clean.embeddings[:1_200] + 0.6 * rng.normal(size=(1_200, DIM))
+    texts = [" ".join(rng.permutation(text.split())) for text in KNOWN.texts[:1_200]]
+    vectors = KNOWN.embeddings[:1_200] + 0.6 * rng.normal(size=(1_200, DIM))
 
     def score(places):
         mixed, moved = list(texts), vectors.copy()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import entries
 
-from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.cleanbase import (
     CLIQUE_CAP,
@@ -20,10 +20,9 @@ from ragshield_core.detectors.groups.cleanbase import (
 from ragshield_core.detectors.groups.graph import Lists
 
 
-def batch_of(vectors):
-    n = len(vectors)
-    return Batch.of(ids=[f"e{i}" for i in range(n)], texts=[f"t{i}" for i in range(n)],
-                    embeddings=vectors)  # fmt: skip
+def at(vectors):
+    """Return entries at places."""
+    return entries([f"t{i}" for i in range(len(vectors))], embeddings=vectors)
 
 
 def in_cliques(n, edges):
@@ -79,7 +78,7 @@ def test_an_audit_is_the_reference_rule(seed, n, groups, clones, alpha):
     vectors = cloud(seed, n, groups, clones)
     expected, reachable, margin = naive(vectors, alpha)
     detector = CliqueDetector(rule="cleanbase", alpha=alpha, min_entries=2)
-    scores = detector.audit(batch_of(vectors))
+    scores = detector.audit(at(vectors))
     assert detector._known.edge_threshold[1] == reachable
     if margin > 1e-6:  # nearer ones are decided by the last bit of a product
         assert (scores > detector.audit_threshold(0.01)).tolist() == expected
@@ -90,7 +89,7 @@ def test_a_group_of_fifty_and_one_of_clones_are_condemned_and_strangers_are_not(
     strangers = rng.normal(size=(900, 32))
     fifty = rng.normal(size=32) + rng.normal(scale=0.01, size=(50, 32))
     clones = np.repeat(rng.normal(size=(1, 32)), 5, axis=0)
-    scores = CliqueDetector(rule="cleanbase").audit(batch_of([*strangers, *fifty, *clones]))
+    scores = CliqueDetector(rule="cleanbase").audit(at([*strangers, *fifty, *clones]))
     assert scores[900:].tolist() == [1.0] * 55
     assert scores[:900].mean() < 0.03
 
@@ -121,7 +120,7 @@ def test_a_knowledge_base_of_nothing_but_clones_is_condemned(seed):
     # The product of a unit vector with itself is 1 only up to its last bits, on either side.
     vector = np.random.default_rng(seed).normal(size=(1, 24))
     scores = CliqueDetector(rule="cleanbase", min_entries=2).audit(
-        batch_of(np.repeat(vector, 40, axis=0))
+        at(np.repeat(vector, 40, axis=0))
     )
     assert scores.tolist() == [1.0] * 40
 
@@ -130,22 +129,22 @@ def heaps(n_clones, dim=16):
     """Return clones among as many loose entries: mean + 2.5 * std of the edges is above 1."""
     rng = np.random.default_rng(0)
     loose = rng.normal(size=(100, dim))
-    return batch_of(np.concatenate([np.repeat(rng.normal(size=(1, dim)), n_clones, axis=0), loose]))
+    return at(np.concatenate([np.repeat(rng.normal(size=(1, dim)), n_clones, axis=0), loose]))
 
 
 def test_an_unreachable_threshold_falls_back_is_logged_and_said(caplog):
-    entries = heaps(60)
+    store = heaps(60)
     detector = CliqueDetector(rule="cleanbase")
     with caplog.at_level(logging.WARNING, "ragshield"):
-        scores = detector.audit(entries)
+        scores = detector.audit(store)
     assert any("2.5 * std" in record.getMessage() for record in caplog.records)
     assert scores[:60].tolist() == [1.0] * 60
-    (evidence,) = detector.explain_audit(entries, [3])
+    (evidence,) = detector.explain_audit(store, [3])
     assert "99 % quantile" in evidence.sentence
-    assert set(evidence.related_ids) <= set(entries.ids[:60]) - {"e3"}
+    assert set(evidence.related_ids) <= set(store.ids[:60]) - {"e3"}
     caplog.clear()
     with caplog.at_level(logging.WARNING, "ragshield"):
-        CliqueDetector(rule="cleanbase").fit(entries)
+        CliqueDetector(rule="cleanbase").fit(store)
     assert any("2.5 * std" in record.getMessage() for record in caplog.records)
 
 
@@ -154,10 +153,10 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
     vectors = np.concatenate(
         [rng.normal(size=(300, 24)), rng.normal(size=24) + rng.normal(scale=0.02, size=(4, 24))]
     )
-    entries = batch_of(vectors)
+    store = at(vectors)
     detector = CliqueDetector(rule="cleanbase")
-    assert detector.audit(entries)[-4:].tolist() == [1.0] * 4
-    (evidence,) = detector.explain_audit(entries, [302])
+    assert detector.audit(store)[-4:].tolist() == [1.0] * 4
+    (evidence,) = detector.explain_audit(store, [302])
     assert "clique of 4 entries" in evidence.sentence
     assert f"{detector._known.edge_threshold[0]:.3f}" in evidence.sentence
     assert "quantile" not in evidence.sentence
@@ -165,11 +164,11 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
 
 
 def test_ten_thousand_clones_are_condemned_at_bounded_cost_and_the_cap_is_said():
-    entries = heaps(10_000, dim=8)
+    store = heaps(10_000, dim=8)
     detector = CliqueDetector(rule="cleanbase")
-    scores = detector.audit(entries)
+    scores = detector.audit(store)
     start = time.process_time()
-    said = detector.explain_audit(entries, range(20))
+    said = detector.explain_audit(store, range(20))
     at_the_cap = time.process_time() - start
     assert scores[:10_000].min() == 1.0
     assert any("too many to enumerate" in evidence.sentence for evidence in said)
@@ -180,7 +179,7 @@ def test_ten_thousand_clones_are_condemned_at_bounded_cost_and_the_cap_is_said()
     start = time.process_time()
     detector.explain_audit(few, range(20))
     spent = time.process_time() - start
-    assert at_the_cap < 4 * len(entries) / len(few) * spent
+    assert at_the_cap < 4 * len(store) / len(few) * spent
 
 
 def test_clones_that_are_all_joined_cost_no_enumeration():

@@ -4,82 +4,68 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import CENTRES, PASSAGE_DIM, UNIT, passages, prose, snapshot
+from support import (
+    answers,
+    guard_of,
+    held_in,
+    loaded,
+    of_source,
+    parts,
+    passages,
+    site,
+    snapshot,
+    write,
+)
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.sources import SourceTable
 from ragshield_core.model.entries import together
 
-RATE = 0.01
 SITE = "docs.example"
 
 
-def of(batch, source):
-    return replace(batch, sources=(source,) * len(batch))
+KNOWN = of_source(passages(600, 1), "wiki")
 
 
-KNOWN = of(passages(600, 1), "wiki")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guard")
+    guard_of(CliqueDetector()).fit(KNOWN).calibrate().save(folder)
+    return folder
 
 
-def site(n, seed, spread=0.8, source=SITE):
-    """Return entries of one template, about something that the knowledge base says nothing of."""
-    rng = np.random.default_rng([3, seed])
-    axis = rng.normal(size=PASSAGE_DIM)
-    basis, _ = np.linalg.qr(CENTRES.T)
-    axis -= basis @ (basis.T @ axis)
-    axis /= np.linalg.norm(axis)
-    return Batch.of(
-        ids=[f"site{seed}-{i}" for i in range(n)],
-        texts=[prose(rng) for _ in range(n)],
-        embeddings=axis + rng.normal(scale=spread * UNIT, size=(n, PASSAGE_DIM)),
-        lineages=[f"site/{seed}/{i}.md" for i in range(n)],
-        sources=[source] * n,
-    )
+@pytest.fixture
+def guard(folder):
+    return loaded(folder)
 
 
-def crafted(entry, source, n=5, seed=0):
-    """Return texts that answer what an entry answers, each in its own words."""
-    rng = np.random.default_rng([11, seed])
-    return Batch.of(
-        ids=[f"bad{seed}-{i}" for i in range(n)],
-        texts=[prose(rng) for _ in range(n)],
-        embeddings=entry.embedding + rng.normal(scale=0.2 * UNIT, size=(n, PASSAGE_DIM)),
-        lineages=[f"bad{seed}-{i}" for i in range(n)],
-        sources=[source] * n,
-    )
+def template(n, seed, spread=0.8, source=SITE):
+    """Return entries of a source, about something that the knowledge base says nothing of."""
+    return of_source(site(n, seed, spread), source)
 
 
-def fitted():
-    guard = Guard(
-        [CliqueDetector()], policy=Policy(quarantine_at=RATE), quarantine=Quarantine("sqlite://")
-    )
-    return guard.fit(KNOWN).calibrate()
-
-
-def write(guard, batch, size):
+def write_all(guard, batch, size):
     """Write entries in batches; return the ids of what is held or recalled at the end."""
     out = set()
-    for start in range(0, len(batch), size):
-        report = guard.hold(guard.screen(batch.take(range(start, min(len(batch), start + size)))))
-        guard.admit(report)
+    for part in parts(batch, size):
+        report = write(guard, part)
         out.update(d.entry_id for d in (*report.quarantined, *report.retroactive))
     return out
 
 
 @pytest.mark.parametrize("spread", [0.3, 0.5, 0.8])
 @pytest.mark.parametrize("size", [300, 100])
-def test_a_clean_source_of_one_template_is_not_held(spread, size):
-    assert len(write(fitted(), site(300, 1, spread), size)) <= 0.04 * 300
+def test_a_clean_source_of_one_template_is_not_held(guard, spread, size):
+    assert len(write_all(guard, template(300, 1, spread), size)) <= 0.04 * 300
 
 
-def test_as_entries_of_a_known_source_they_would_be():
-    assert len(write(fitted(), site(300, 1, source="wiki"), 300)) > 0.5 * 300
+def test_as_entries_of_a_known_source_they_would_be(guard):
+    assert len(write_all(guard, template(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
-def test_it_does_not_matter_in_which_slices_it_comes():
-    batch = site(300, 1, 1.0)
-    shares = [len(write(fitted(), batch, size)) / 300 for size in (300, 20)]
+def test_it_does_not_matter_in_which_slices_it_comes(folder):
+    batch = template(300, 1, 1.0)
+    shares = [len(write_all(loaded(folder), batch, size)) / 300 for size in (300, 20)]
     # Until there are some, a source cannot say what is usual in it.
     assert abs(shares[0] - shares[1]) <= 0.1
 
@@ -90,117 +76,87 @@ def in_another_language(batch):
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
-def test_nor_does_it_in_another_language(spread):
-    batch = in_another_language(site(200, 1, spread))
-    shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20, 1)]
+def test_nor_does_it_in_another_language(folder, spread):
+    batch = in_another_language(template(200, 1, spread))
+    shares = [len(write_all(loaded(folder), batch, size)) / 200 for size in (200, 20, 1)]
     assert max(shares) <= 0.05, shares
 
 
-def test_while_it_is_small_its_groups_are_named_as_unjudged():
-    guard = fitted()
-    report = guard.screen(in_another_language(site(20, 1, 0.3)))
+def test_while_it_is_small_its_groups_are_named_as_unjudged(guard):
+    report = guard.screen(in_another_language(template(20, 1, 0.3)))
     assert not report.quarantined
     assert {item.detector for item in report.unjudged} == {"clique"}
     assert "fewer than 100 entries" in report.unjudged[0].reason
     # In its own language nothing excuses them, nor copies in any.
-    assert len(guard.screen(site(10, 1, 0.3)).quarantined) > 5
-    copies = replace(site(20, 1, 0.3), texts=("Zmqx vbrt klpw jdfg hnst qwyz plok.",) * 20)
+    assert len(guard.screen(template(10, 1, 0.3)).quarantined) > 5
+    copies = replace(template(20, 1, 0.3), texts=("Zmqx vbrt klpw jdfg hnst qwyz plok.",) * 20)
     assert len(guard.screen(copies).quarantined) > 10
 
 
 @pytest.mark.parametrize("before", ["nothing", "its own documents", "documents like standing ones"])
 @pytest.mark.parametrize("source", [SITE, "wiki", None])
-def test_a_group_among_standing_topics_is_held_under_whatever_name(source, before):
-    guard = fitted()
+def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source, before):
     if before != "nothing":
-        batch = site(120, 2) if before == "its own documents" else passages(120, 5, "more")
-        write(guard, of(batch, source), 120)
+        batch = template(120, 2) if before == "its own documents" else passages(120, 5, "more")
+        write_all(guard, of_source(batch, source), 120)
     for seed in range(5):
-        bad = crafted(KNOWN[100 * seed], source, seed=seed)
+        bad = of_source(answers(KNOWN[100 * seed], 5, seed), source)
         report = guard.screen(bad)
         assert len(report.quarantined) >= 4, (seed, report.scores)
         # Among clean entries of the same source, too.
-        mixed = together([of(site(60, 3), source), bad])
-        held = {decision.entry_id for decision in guard.screen(mixed).quarantined}
+        mixed = together([of_source(template(60, 3), source), bad])
+        held = held_in(guard.screen(mixed))
         assert len(held & set(bad.ids)) >= 4
 
 
 # What is known of sources
 
 
-def test_sources_and_who_is_vouched_for_come_back_from_their_state():
-    guard = fitted()
-    write(guard, site(100, 1), 100)
+def test_sources_and_who_is_vouched_for_come_back_from_their_state(guard):
+    write_all(guard, template(100, 1), 100)
     (detector,) = guard.detectors
     again = CliqueDetector()
     again.restore(*detector.state())
     assert snapshot(again) == snapshot(detector)
-    for batch in (site(60, 2), site(60, 2, source="other"), crafted(KNOWN[7], SITE)):
+    for batch in (
+        template(60, 2),
+        template(60, 2, source="other"),
+        of_source(answers(KNOWN[7], 5, 0), SITE),
+    ):
         np.testing.assert_array_equal(again.score(batch), detector.score(batch))
 
 
-def test_scores_do_not_depend_on_what_was_screened_before():
-    guard = fitted()
+def test_scores_do_not_depend_on_what_was_screened_before(guard):
     (detector,) = guard.detectors
-    write(guard, site(120, 1), 60)
+    write_all(guard, template(120, 1), 60)
     for number in range(6):
-        part = replace(site(10, 1), ids=tuple(f"more{number}-{i}" for i in range(10)))
+        part = replace(template(10, 1), ids=tuple(f"more{number}-{i}" for i in range(10)))
         again = CliqueDetector()
         again.restore(*detector.state())
         np.testing.assert_array_equal(again.score(part), detector.score(part))
-        write(guard, part, 10)
+        write_all(guard, part, 10)
 
 
-def test_screening_notes_no_names():
-    guard = fitted()
+def test_screening_notes_no_names(guard):
     (detector,) = guard.detectors
     before = snapshot(detector)
     for number in range(3):
-        guard.screen(site(60, number, source=f"{number}.example"))
+        guard.screen(template(60, number, source=f"{number}.example"))
     assert snapshot(detector) == before
 
 
 def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
     pieces = CliqueDetector()
-    entries = together([KNOWN, of(passages(300, 2, "other"), "feed")])
-    for start in range(0, len(entries), 250):
-        pieces.learn_piece(entries.take(range(start, min(len(entries), start + 250))))
+    entries = together([KNOWN, of_source(passages(300, 2, "other"), "feed")])
+    for part in parts(entries, 250):
+        pieces.learn_piece(part)
     whole = CliqueDetector().fit(entries)
-    tables = [SourceTable.restored(*parts_of(one)) for one in (pieces, whole)]
+    tables = [SourceTable.restored(*one._known.sources.state()) for one in (pieces, whole)]
     wanted = [table.codes_of(entries.sources).tolist() for table in tables]
     assert [table.by_slot[: len(entries)].tolist() for table in tables] == wanted
     assert [table.joining(table.codes_of(["wiki", "feed", "x"])).tolist() for table in tables] == [
         *([[False, False, True]] * 2),
     ]
-
-
-def parts_of(detector):
-    return detector._known.sources.state()
-
-
-def test_what_is_known_of_sources_is_right_after_many_have_left():
-    guard = fitted()
-    write(guard, site(150, 1), 150)
-    write(guard, site(150, 2, source="gone"), 150)
-    (detector,) = guard.detectors
-    detector.forget_held(site(150, 2).ids)
-    guard.forget(site(150, 2))
-    guard.forget(KNOWN.take(range(550)))
-    table, graph = detector._known.sources, detector._known.graph
-    slots = graph.present
-    assert graph.n_slots < 650  # renumbered
-    codes = dict(zip(("wiki", SITE), table.codes_of(["wiki", SITE]).tolist(), strict=True))
-    by_id = {
-        entry_id: table.by_slot[slot]
-        for entry_id, slot in zip(graph.index.ids_of(slots), slots.tolist(), strict=True)
-    }
-    for entry_id, code in by_id.items():
-        assert code == codes["wiki" if entry_id.startswith("kb") else SITE], entry_id
-    assert "gone" not in table.state()[0]["names"]
-    assert table.joining(table.codes_of(["wiki", SITE, "gone"])).tolist() == [False, True, True]
-    again = CliqueDetector()
-    again.restore(*detector.state())
-    assert snapshot(again) == snapshot(detector)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,11 +1,10 @@
 """Neighbour lists that are kept up to date, against lists made from scratch."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-from support import clones_of, group, join, passages
+from support import clones_of, group, join, parts, passages, through_files
 
 from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, SimilarityGraph
 from ragshield_core.text.copies import containment, word_hashes
@@ -57,11 +56,6 @@ def grown(k, *parts, fitted=KNOWN):
     return graph
 
 
-def batches(batch, size):
-    rows = np.arange(len(batch))
-    return [batch.take(rows[start : start + size]) for start in range(0, len(batch), size)]
-
-
 def content(graph):
     values, arrays = graph.state()
     return json.dumps(values), {name: array.tobytes() for name, array in arrays.items()}
@@ -77,14 +71,14 @@ def test_a_fitted_graph_holds_the_nearest_of_every_entry():
 @pytest.mark.parametrize("known", [60, 1, 0], ids=["known", "one known", "from nothing"])
 def test_with_room_for_all_learning_is_fitting(size, known):
     rest = EVERYTHING.take(np.arange(known, N))
-    graph = grown(N - 1, *batches(rest, size), fitted=EVERYTHING.take(np.arange(known)))
+    graph = grown(N - 1, *parts(rest, size), fitted=EVERYTHING.take(np.arange(known)))
     assert_lists(graph.lists, brute(EVERYTHING, N - 1))
 
 
 @pytest.mark.parametrize("size", [1, 7, len(NEW)], ids=["singly", "in batches", "at once"])
 def test_new_entries_get_exact_lists_and_those_near_them_are_told(size):
     graph = grown(K)
-    for part in batches(NEW, size):
+    for part in parts(NEW, size):
         before, start = graph.lists.slots.copy(), graph.n_slots
         overlay = graph.overlay(part)
         graph.learn(part.ids, overlay)
@@ -196,20 +190,11 @@ def test_renumbering_forgets_lineages_that_nobody_has_any_more():
     )
 
 
-def through_files(graph):
-    values, arrays = graph.state()
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **arrays)
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as loaded:
-        return SimilarityGraph.restored(json.loads(json.dumps(values)), dict(loaded))
-
-
 @pytest.mark.parametrize("known", [60, 1, 0])
 def test_state_survives_json_and_npz_without_pickle(known):
-    graph = grown(K, *batches(NEW, 4), fitted=KNOWN.take(np.arange(known)))
+    graph = grown(K, *parts(NEW, 4), fitted=KNOWN.take(np.arange(known)))
     graph.remove(NEW.ids[2:5])
-    again = through_files(graph)
+    again = SimilarityGraph.restored(*through_files(*graph.state()))
     assert content(again) == content(graph)
     more = passages(9, 5, "more")
     for each in (graph, again):
@@ -219,6 +204,6 @@ def test_state_survives_json_and_npz_without_pickle(known):
 
 
 def test_an_empty_graph_survives_too():
-    again = through_files(SimilarityGraph(KNOWN.dim, K))
+    again = SimilarityGraph.restored(*through_files(*SimilarityGraph(KNOWN.dim, K).state()))
     again.learn(KNOWN.ids, again.overlay(KNOWN))
     assert len(again) == len(KNOWN)

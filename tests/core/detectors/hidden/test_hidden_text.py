@@ -1,18 +1,16 @@
 """What is hidden is found and decoded; what typography needs is left alone."""
 
-import os
 import random
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import ROOT, read_rows
+from corpora import read_rows
 from effort import assert_linear, effort
 from hypothesis import given
 from hypothesis import strategies as st
+from support import entries
 
-from ragshield_core import Batch
 from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.hidden.payload import prose_words
 from ragshield_core.detectors.hidden.payloads import payloads
@@ -201,26 +199,8 @@ INNOCENT = {
 BEYOND = ("\u200b", "\u202e", "\x1b", "\U000e0041")
 
 
-def batch(*texts, prefix="e"):
-    ids = [f"{prefix}{i}" for i in range(len(texts))]
-    return Batch.of(ids=ids, texts=texts, embeddings=[[1.0]] * len(texts))
-
-
 def score(text):
-    return float(HiddenTextDetector().score(batch(text))[0])
-
-
-# The kind of case that the contract suite wants: a knowledge base, clean entries, poison.
-def known():
-    return batch(*INNOCENT.values(), prefix="kb")
-
-
-def clean():
-    return batch(COVER, ORDER, *list(INNOCENT.values())[:10], prefix="clean")
-
-
-def poison():
-    return batch(*(f"{COVER} {secret}" for secret in SECRET.values()))
+    return float(HiddenTextDetector().score(entries([text]))[0])
 
 
 @pytest.mark.parametrize("name", SECRET)
@@ -291,7 +271,7 @@ def test_evidence_shows_what_is_decoded_escaped_and_short():
     detector = HiddenTextDetector()
     texts = [f"{COVER}{secret}" for secret in SECRET.values()]
     texts += [COVER + tags("x" * 500), COVER + selectors("a\x1b[2J\u202eb" * 4), COVER]
-    evidence = detector.explain(batch(*texts), range(len(texts)))
+    evidence = detector.explain(entries(texts), range(len(texts)))
     for item in evidence:
         assert item.sentence.isprintable()
         assert len(item.sentence) < 250
@@ -301,15 +281,6 @@ def test_evidence_shows_what_is_decoded_escaped_and_short():
     assert "score 1.89" in evidence[0].sentence
     assert "\\u{1b}" in evidence[-2].sentence
     assert "nothing" in evidence[-1].sentence
-
-
-def test_it_needs_neither_knowledge_nor_state():
-    detector = HiddenTextDetector()
-    before = detector.score(poison())
-    detector.fit(known())
-    np.testing.assert_array_equal(detector.score(poison()), before)
-    assert detector.state() == ({}, {})
-    assert before.min() > detector.default_threshold > detector.score(clean()).max()
 
 
 @given(st.text(alphabet=st.characters(codec="utf-16"), max_size=60))
@@ -365,28 +336,26 @@ PIECES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PIECES)
 def test_hostile_text_costs_no_more_than_its_length(name):
-    assert_linear(payloads, PIECES[name], 400_000)
-    assert_linear(lambda text: payloads("\n" + PIECES[name] + text), "x", 400_000)
+    assert_linear(payloads, PIECES[name], 150_000)
+    assert_linear(lambda text: payloads("\n" + PIECES[name] + text), "x", 150_000)
 
 
 def test_clean_text_costs_little_more_than_a_look_at_its_characters():
     rng = random.Random(3)  # noqa: S311 - not for secrets
     words = [w for text in (COVER, ORDER) for w in text.split()]
     texts = [" ".join(rng.choices([*words, "café", "naïve"], k=100)) for _ in range(1000)]
-    clean = batch(*texts)
+    clean = entries(texts)
     detector = HiddenTextDetector()
     assert not detector.score(clean).any()
     looks = effort(lambda texts: [words.count("\u200b") for words in map(str.split, texts)], texts)
     assert effort(detector.score, clean) < 20 * looks
 
 
+@pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize("name", ["wiki_passages", "near_duplicate_docs", "sms_spam"])
 def test_real_texts_hide_nothing(name):
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
     texts = [row["text"] for row in read_rows(name)]
-    scores = HiddenTextDetector().score(batch(*texts))
+    scores = HiddenTextDetector().score(entries(texts))
     assert np.mean(scores > HiddenTextDetector.floor) <= 0.0005
     assert np.mean(scores > HiddenTextDetector.default_threshold) <= 0.0001
 
@@ -424,7 +393,7 @@ def test_flags_and_look_alikes_are_found_without_other_odd_characters():
 def test_of_a_large_batch_few_texts_are_copied_at_a_time():
     texts = [f"{COVER} {number} " * 12 for number in range(5_000)]
     texts[-1] += SECRET["tags"]
-    batch = Batch.of(ids=[*map(str, range(5_000))], texts=texts, embeddings=None)
+    batch = entries(texts, embeddings=None)
     tracemalloc.start()
     scores = HiddenTextDetector().score(batch)
     _, peak = tracemalloc.get_traced_memory()

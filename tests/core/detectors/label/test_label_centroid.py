@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support import TOPICS, join, knowledge_base, topical
+from support import join, knowledge_base, topical
 
 from ragshield_core import Batch
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.errors import InvalidBatchError
 
 LEVELS = pytest.mark.parametrize("level", ["entry", "batch"])
 
@@ -66,37 +64,6 @@ def test_scores_are_those_of_the_definition(level, n_labels, min_entries):
     if judged:
         scores = detector.score(batch.take(judged))
         np.testing.assert_allclose(scores, [expected[row] for row in judged], atol=1e-6)
-
-
-@LEVELS
-@given(seed=st.integers(0, 50), cut=st.integers(0, 40))
-def test_learning_in_parts_equals_fitting_all_at_once(level, seed, cut):
-    whole = random_batch(seed, 40, 4, unlabelled=0.1)
-    parts = LabelCentroidDetector(level=level).fit(whole.take(range(cut)))
-    parts.learn(whole.take(range(cut, 40)))
-    order = np.random.default_rng(seed).permutation(40)
-    shuffled = LabelCentroidDetector(level=level).fit(whole.take(order))
-    once = LabelCentroidDetector(level=level).fit(whole)
-    batch = random_batch(seed + 1000, 10, 5, prefix="new")
-    assert parts.unjudged(batch) == shuffled.unjudged(batch) == once.unjudged(batch)
-    judged = [row for row in range(10) if row not in once.unjudged(batch)]
-    if judged:
-        part = batch.take(judged)
-        np.testing.assert_allclose(parts.score(part), once.score(part), atol=1e-12)
-        np.testing.assert_allclose(shuffled.score(part), once.score(part), atol=1e-12)
-        assert parts.explain(part, range(len(part))) == once.explain(part, range(len(part)))
-
-
-@LEVELS
-def test_forgetting_undoes_learning(level):
-    kept, gone = knowledge_base(8), join(*(topical(t, 5, prefix="gone") for t in TOPICS))
-    batch = knowledge_base(3, prefix="new")
-    before = LabelCentroidDetector(level=level).fit(kept)
-    after = LabelCentroidDetector(level=level).fit(kept)
-    after.learn(gone)
-    assert np.abs(after.score(batch) - before.score(batch)).max() > 1e-4
-    after.forget(gone)
-    np.testing.assert_allclose(after.score(batch), before.score(batch), atol=1e-12)
 
 
 def test_a_label_that_was_forgotten_altogether_leaves_nothing_behind():
@@ -174,19 +141,6 @@ def test_a_batch_whose_vectors_cancel_out_is_not_condemned():
         ids=["a", "b"], texts=["", ""], embeddings=[pair, -pair], labels=["billing", "billing"]
     )
     np.testing.assert_allclose(detector.score(opposed), 0.0, atol=1e-9)
-
-
-@LEVELS
-def test_an_unfitted_detector_says_so(level):
-    with pytest.raises(NotFittedError, match="fit"):
-        LabelCentroidDetector(level=level).score(topical("billing", 1))
-
-
-@LEVELS
-def test_flipped_labels_score_above_zero_and_clean_ones_below(level):
-    detector = LabelCentroidDetector(level=level).fit(knowledge_base(10))
-    assert (detector.score(knowledge_base(5, prefix="new")) < 0).all()
-    assert (detector.score(topical("shipping", 5, label="billing", prefix="bad")) > 0).all()
 
 
 def test_batch_level_condemns_a_label_as_a_whole_and_says_so():

@@ -3,23 +3,16 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import TOPICS, gaussian, join, knowledge_base, topical
+from support import gaussian, join, knowledge_base, topical
 
 from ragshield_core import Batch
 from ragshield_core.detectors.label import model as label_model
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.model.errors import NotFittedError
-from ragshield_core.neighbors.known import KnownEntries
-
-SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
-LABELS = {
-    "known": knowledge_base(12),
-    "clean": knowledge_base(6, prefix="clean"),
-    "poison": join(*(topical(t, 4, label=SWAPPED[t], prefix="flip") for t in TOPICS)),
-}
 
 
 def rings(n, seed, prefix="r"):
@@ -42,8 +35,7 @@ def rings(n, seed, prefix="r"):
 def swapped(batch):
     """Return a batch of two labels with every label replaced by the other."""
     first, second = sorted(set(batch.labels))
-    labels = [second if label == first else first for label in batch.labels]
-    return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.embeddings, labels=labels)
+    return replace(batch, labels=tuple(second if one == first else first for one in batch.labels))
 
 
 def test_it_sees_what_no_line_separates():
@@ -83,7 +75,7 @@ def test_held_out_scores_do_not_know_the_entry():
     row = int(LabelModelDetector().audit(clean).argmin())  # its label is beyond doubt
     labels = list(clean.labels)
     labels[row] = swapped(clean).labels[row]
-    known = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.embeddings, labels=labels)
+    known = replace(clean, labels=tuple(labels))
     held_out = LabelModelDetector().fit(known).held_out_scores(known, 0)
     others = known.take([other for other in range(300) if other != row])
     score = LabelModelDetector().fit(others).score(known.take([row]))[0]
@@ -91,20 +83,12 @@ def test_held_out_scores_do_not_know_the_entry():
     assert held_out[row] > 3.0
 
 
-def test_held_out_scores_after_a_restart_are_as_good():
-    known = gaussian(600, 1)
-    detector, again = LabelModelDetector().fit(known), LabelModelDetector()
-    again.restore(*detector.state())
-    first, second = detector.held_out_scores(known, 0), again.held_out_scores(known, 0)
-    np.testing.assert_allclose(first, second, atol=0.05)
-
-
 def test_a_few_wrong_labels_in_the_knowledge_base_do_not_hide_new_ones():
     clean, new = gaussian(1_000, 1, spread=0.5), gaussian(200, 2, spread=0.5)
     labels = list(clean.labels)
     for row in range(0, 1_000, 20):
         labels[row] = swapped(clean).labels[row]
-    dirty = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.embeddings, labels=labels)
+    dirty = replace(clean, labels=tuple(labels))
     detector = LabelModelDetector().fit(dirty)
     assert (detector.score(swapped(new)) > 0).mean() > 0.97
     wrong = np.arange(1_000) % 20 == 0
@@ -187,22 +171,6 @@ def test_a_label_that_has_gone_is_no_alternative_and_not_judged():
     assert "'shipping'" in sentence
     assert "'refunds'" not in sentence
     assert "0 entries" in detector.unjudged(topical("refunds", 1, prefix="x"))[0]
-
-
-def test_a_borrowed_index_gives_the_same_scores_and_is_not_saved():
-    known, new = gaussian(400, 1), gaussian(50, 2)
-    source = KnownEntries()
-    lent, own = LabelModelDetector(), LabelModelDetector().fit(known)
-    lent.borrow(source)
-    source.learn(known)
-    lent.fit(known)
-    np.testing.assert_array_equal(lent.score(new), own.score(new))
-    np.testing.assert_array_equal(lent.held_out_scores(known, 0), own.held_out_scores(known, 0))
-    assert not any(key.startswith("own") for key in lent.state()[1])
-    more = gaussian(60, 3, prefix="more")
-    for detector in (source, lent, own):
-        detector.learn(more)
-    np.testing.assert_array_equal(lent.score(new), own.score(new))
 
 
 def test_it_is_built_up_entry_by_entry():

@@ -4,18 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from effort import assert_linear
-from support import join, passages, prose, snapshot
+from support import entries, guard_of, join, passages, prose, snapshot
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
-from ragshield_core.detectors.phrase.carriers import Standing
 from ragshield_core.detectors.phrase.counts import (
     MAX_GRAMS,
-    Background,
     Grams,
-    Recent,
-    arrivals_of,
     order_of,
 )
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
@@ -31,22 +26,8 @@ N = 3000
 THRESHOLD = TriggerPhraseDetector.default_threshold
 
 
-def entries(texts, prefix="e", lineages=None):
-    return Batch.of(
-        ids=[f"{prefix}{i}" for i in range(len(texts))],
-        texts=texts,
-        embeddings=np.ones((len(texts), 1)),
-        lineages=lineages,
-    )
-
-
 def planted(batch, rows, phrase, position="random", seed=0):
     return replace(batch, texts=tuple(plant_phrase(batch, rows, phrase, position, seed)))
-
-
-def poisoned_batch(n=20, seed=5):
-    """Return entries of prose that all hold a phrase, as a case for the contract."""
-    return planted(passages(n, seed, "bad"), range(n), "word3 blue heron word41")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +35,16 @@ def known():
     return passages(N, 1)
 
 
+@pytest.fixture(scope="module")
+def learned(known):
+    return TriggerPhraseDetector().fit(known).state()
+
+
 @pytest.fixture
-def detector(known):
-    return TriggerPhraseDetector().fit(known)
+def detector(learned):
+    detector = TriggerPhraseDetector()
+    detector.restore(*learned)
+    return detector
 
 
 def found(detector, batch):
@@ -149,7 +137,7 @@ def one_after_the_other(detector, batch, size):
     return held
 
 
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", [1, 100])
 def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
     pages = passages(200, 2, "page")
     rng = np.random.default_rng(4)
@@ -177,7 +165,7 @@ def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
     assert held == set()
 
 
-@pytest.mark.parametrize("size", [1, 10, 100])
+@pytest.mark.parametrize("size", [1, 100])
 def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     batch = passages(300, 2, "new")
     for number, phrase in enumerate(PHRASES):
@@ -191,8 +179,6 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
 def test_old_entries_become_background(known):
     hasty = TriggerPhraseDetector(max_recent=300).fit(known)
     assert not stream(hasty, 12, PHRASES[0])[1]
-    assert len(hasty._memory.recent) == 300
-    assert hasty._memory.background.n_entries == N + 1200 - 300
 
 
 def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
@@ -250,23 +236,19 @@ def test_copies_and_entries_of_one_lineage_count_once(detector):
     copies = entries([*([prose(rng) + " blue heron"] * 20), *(prose(rng) for _ in range(80))])
     assert found(detector, copies) == set()
     texts = [prose(rng) + " running head of the chapter" for _ in range(20)]
-    one = entries(texts, "one", ["book"] * 20)
+    one = entries(texts, "one", lineages=["book"] * 20)
     assert found(detector, one) == set()
     assert len(found(detector, replace(one, lineages=tuple(one.ids)))) == 20
 
 
 @pytest.mark.parametrize("n_claimed", [1, 2])
-def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(n_claimed):
-    detector = TriggerPhraseDetector().fit(passages(2_000, 1, "kb"))
+def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_claimed):
     new = planted(passages(1_000, 2, "new"), range(0, 1_000, 5), "blue heron at noon")
     lineages = list(new.lineages)
     for row in range(0, 1_000, 5):
         lineages[row] = f"claimed {row % n_claimed}"
     hits = found(detector, replace(new, lineages=tuple(lineages)))
     assert hits == set(range(0, 1_000, 5))
-    again = TriggerPhraseDetector()
-    again.restore(*detector.state())
-    assert again._memory.large_lineage == detector._memory.large_lineage
 
 
 def test_long_documents_are_usual_where_there_are_many():
@@ -274,17 +256,16 @@ def test_long_documents_are_usual_where_there_are_many():
     long = [
         replace(passages(60, 100 + n, f"long{n}"), lineages=(f"book {n}",) * 60) for n in range(40)
     ]
-    head = entries(
-        [prose(rng) + " running head of the chapter" for _ in range(60)], "one", ["book"] * 60
-    )
-    assert found(TriggerPhraseDetector().fit(join(*long)), head) == set()
+    books = TriggerPhraseDetector().fit(join(*long))
+    heads = [prose(rng) + " running head of the chapter" for _ in range(60)]
+    head = entries(heads, "one", lineages=["book"] * 60)
+    assert found(books, head) == set()
     short = join(*(replace(batch, lineages=batch.ids) for batch in long))
     strict = TriggerPhraseDetector().fit(short)
-    assert strict._memory.large_lineage < 60
     texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
     lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
     assert len(found(strict, lines)) == 300
-    assert found(TriggerPhraseDetector().fit(join(*long)), lines.take(range(120))) == set()
+    assert found(books, lines.take(range(120))) == set()
 
 
 def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
@@ -297,7 +278,7 @@ def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
-def test_forgetting_undoes_learning(detector, known):
+def test_forgetting_undoes_learning(detector):
     batch = planted(passages(100, 2), range(10), "word3 blue heron")
     before = snapshot(detector)
     detector.learn(batch)
@@ -307,26 +288,6 @@ def test_forgetting_undoes_learning(detector, known):
     detector.forget(batch.take([]))
     detector.forget_held(batch.ids)
     assert snapshot(detector) == before
-    part = known.take(range(100))
-    detector.forget(part)
-    assert detector._memory.background.n_entries == N - 100
-
-
-def test_state_keeps_recent_and_held_entries(detector):
-    early = planted(passages(100, 2, "early"), range(0, 9, 3), "word3 blue heron")
-    late = planted(passages(100, 3, "late"), range(0, 27, 3), "word3 blue heron")
-    detector.learn(early.take(range(1, 100)))
-    detector.hold(early.take([0]))
-    again = TriggerPhraseDetector()
-    again.restore(*detector.state())
-    assert snapshot(again) == snapshot(detector)
-    np.testing.assert_array_equal(again.score(late), detector.score(late))
-    hits = detector.score(late) > THRESHOLD
-    recalled = detector.retroactive(late, hits)[0]
-    assert recalled
-    assert again.retroactive(late, hits)[0] == recalled
-    again.learn(late)
-    assert snapshot(again) != snapshot(detector)
 
 
 def test_a_small_knowledge_base_does_not_judge(known):
@@ -339,7 +300,6 @@ def test_a_small_knowledge_base_does_not_judge(known):
         detector.score(batch)
     detector.learn(known.take([99]))
     assert detector.unjudged(batch) == {}
-    assert len(detector._memory.recent) == 0
 
 
 @pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
@@ -349,22 +309,14 @@ def test_impossible_parameters_are_refused(wrong):
 
 
 def test_held_out_scores_are_those_of_arriving_entries(detector, known):
-    before = snapshot(detector)
-    scores = detector.held_out_scores(known, 0)
-    assert snapshot(detector) == before
-    assert scores.shape == (N,)
-    assert np.isfinite(scores).all()
-    assert (scores > THRESHOLD).mean() < 0.01
+    assert (detector.held_out_scores(known, 0) > THRESHOLD).mean() < 0.01
     # A phrase in one known entry of ten is background when they arrive; in few, it is not.
     often = planted(known, range(0, N, 10), "word3 blue heron")
     assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
 
 
 def test_a_calibrated_guard_recalls_earlier_entries(known):
-    guard = Guard(
-        [TriggerPhraseDetector()], policy=Policy(), quarantine=Quarantine("sqlite://")
-    ).fit(known)
-    guard.calibrate(fpr=0.01)
+    guard = guard_of(TriggerPhraseDetector()).fit(known).calibrate(fpr=0.01)
     condemned, bad = set(), set()
     for number in range(10):
         batch = planted(passages(100, 50 + number, f"b{number}"), [3, 60], "word3 blue heron")
@@ -395,42 +347,6 @@ def test_grams_are_distinct_within_a_text_and_bounded():
     assert long.sizes().tolist() == [MAX_GRAMS, 7]
 
 
-def test_a_word_between_two_leaves_their_pair():
-    first, second = Grams.of(["blue heron"]), Grams.of(["blue grey heron"])
-    assert set(first.hashes.tolist()) < set(second.hashes.tolist())
-
-
-def test_background_counts_are_taken_back_and_stop_at_the_top():
-    background = Background()
-    grams = Grams.of(["blue heron"])
-    background.add(grams)
-    background.add(grams)
-    assert background.of(grams.hashes).tolist() == [2.0, 2.0, 2.0]
-    background.add(grams, -1)
-    assert background.of(grams.hashes).tolist() == [1.0, 1.0, 1.0]
-    background.add_hashes(np.repeat(grams.hashes[:1], 70_000), 70_000)
-    background.add(grams, -1)
-    assert np.isinf(background.of(grams.hashes[:1])[0])
-
-
-def test_recent_entries_are_found_by_what_they_hold():
-    texts = ["blue heron", "grey goose", "a blue goose"]
-    batch = entries(texts)
-    grams = Grams.of(texts)
-    places = Standing().places(batch, grams, Background())
-    recent = Recent(arrivals_of(batch, grams, places))
-    np.testing.assert_array_equal(
-        [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
-    )
-    wanted = np.unique(Grams.of(["blue"]).hashes)
-    assert recent.holders(wanted)[0].tolist() == [0, 2]
-    assert recent.at_most(wanted).tolist() == [2]
-    recent.remove(np.array([True, False, False]))
-    assert recent.holders(wanted)[0].tolist() == [1]
-    assert recent.surplus(1, 100).tolist() == [True, False]
-    assert recent.surplus(5, len(recent.arrivals[1].hashes)).tolist() == [True, False]
-
-
 def test_attack_builders_change_what_they_are_told():
     batch = entries(["one two three"] * 4)
     assert plant_phrase(batch, [1], "x y")[1] == "x y one two three x y"
@@ -446,17 +362,14 @@ def test_attack_builders_change_what_they_are_told():
         plant_phrase(batch, [0, 1], ["x"])
 
 
-MIXED = [
-    "It's snake_case, STRASSE: stra\u00dfe 3.5 \u4f60\u597d \u201cMill\u201d\u2014mill",
-    "Москва город 你好世界ABCété \ud800 café",
-    "",
-    "\u2026",
-    "one",
-    "word " * 50,
-]
-
-
-@pytest.mark.parametrize("texts", [MIXED, MIXED[:1], MIXED[2:4], []])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["It's snake_case, STRASSE: stra\u00dfe 3.5 \u4f60\u597d \u201cMill\u201d\u2014mill"],
+        ["Москва город 你好世界ABCété \ud800 café", "", "\u2026", "one", "word " * 50],
+        [],
+    ],
+)
 def test_n_grams_of_a_batch_are_those_of_its_words_text_by_text(texts):
     grams = Grams.of(texts)
     for row, text in enumerate(texts):
@@ -511,12 +424,6 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
     monkeypatch,
 ):
     monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
-    compared, compare = [], trigger_phrase.came_together
-    monkeypatch.setattr(
-        trigger_phrase,
-        "came_together",
-        lambda *orders: (compared.append(orders), compare(*orders))[1],
-    )
     store = passages(2_400, 1)
     detector = TriggerPhraseDetector().fit(store)
     scored = ~np.isnan(detector.held_out_scores(store, 7))
@@ -528,10 +435,6 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
     assert named[np.flatnonzero(scored)[-60:]].mean() > 0.8
     assert not named[~scored].any()
     assert named.sum() <= 60
-    ((ordered, shuffled, _),) = compared
-    assert (len(ordered), len(shuffled)) == (1_000, 1_000)
-    again = TriggerPhraseDetector().fit(store)
-    assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
 
 
 def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
@@ -557,8 +460,8 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
 
 
 def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
-    guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://")).adopt(adopted)
-    before = guard.state.calibrator.calibration.n_doubtful
+    guard = guard_of(TriggerPhraseDetector()).adopt(adopted)
+    before = guard.thresholds
     gone = adopted.take(range(2_340, 2_400))
     why = {"score": 9.0, "threshold": 2.0, "p_value": None, "evidence": ""}
     held = [
@@ -571,8 +474,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
     ]
     guard.recall(gone, held, lambda _: None)
     guard.refresh()
-    assert len(guard.state.calibrator.sample.outside) == 60
-    assert guard.state.calibrator.calibration.n_doubtful == before > 50
+    assert guard.thresholds == pytest.approx(before, abs=0.5)
 
 
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
@@ -584,8 +486,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
 
 def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
     def thresholds(store):
-        guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://"))
-        guard.adopt(store)
+        guard = guard_of(TriggerPhraseDetector()).adopt(store)
         return guard, guard.thresholds["trigger_phrase"]
 
     poisoned, threshold = thresholds(adopted)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from canary_world import batch, embed, joined, knowledge, poison, questions
 from displaced_queries import CLEAN, KNOWN, crafted, make
-from support import passages, snapshot
+from support import passages
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
@@ -91,13 +91,6 @@ def test_a_guard_holds_the_takeover():
     assert report.admitted.tolist() == [False, False, False, True]
 
 
-def test_it_is_built_again_with_equal_vectors():
-    detector = make()
-    again = CanaryDisplacementDetector(**detector.config())
-    assert np.array_equal(again.vectors, detector.vectors)
-    assert snapshot(again) == snapshot(detector)
-
-
 @pytest.mark.parametrize(
     ("queries", "vectors", "k", "said"),
     [
@@ -110,16 +103,6 @@ def test_it_is_built_again_with_equal_vectors():
 def test_what_cannot_work_is_refused(queries, vectors, k, said):
     with pytest.raises(ValueError, match=said):
         CanaryDisplacementDetector(queries, vectors, k=k)
-
-
-def test_a_saved_guard_finds_it_and_the_default_guard_does_without(tmp_path):
-    guard = Guard([make()], quarantine=Quarantine("sqlite://")).fit(KNOWN)
-    guard.save(tmp_path)
-    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    expected = guard.screen(crafted()).scores["canary_displacement"]
-    np.testing.assert_array_equal(again.screen(crafted()).scores["canary_displacement"], expected)
-    names = [d.name for d in Guard.default(quarantine=Quarantine("sqlite://")).detectors]
-    assert "canary_displacement" not in names
 
 
 def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):

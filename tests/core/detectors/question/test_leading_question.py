@@ -1,20 +1,29 @@
 """A question that an entry puts to itself is poison in an encyclopaedia and usual in a FAQ."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
-from corpora import ROOT, load, read_rows
+from corpora import load, read_rows
 from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
+from support import entries, of_source
 
-from ragshield_core import Batch
 from ragshield_core.detectors.question import questions
 from ragshield_core.detectors.question.leading_question import LeadingQuestionDetector
-from ragshield_core.detectors.question.questions import KINDS, WEAK, inside_of, opening_of
-from ragshield_core.model.errors import NotFittedError
+from ragshield_core.detectors.question.questions import (
+    EMBEDDED,
+    KINDS,
+    LATER,
+    MARKED,
+    MARKED_OTHER,
+    NONE,
+    PHRASE,
+    TITLE,
+    UNMARKED,
+    WEAK,
+    inside_of,
+    opening_of,
+)
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -23,12 +32,6 @@ THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market
 def asked_in(text):
     """Return the questions behind what a text opens with."""
     return inside_of(text, opening_of(text)).asked
-
-
-def batch(texts, prefix="e"):
-    texts = list(texts)
-    ids = [f"{prefix}{i}" for i in range(len(texts))]
-    return Batch.of(ids=ids, texts=texts, embeddings=np.ones((len(texts), 1)))
 
 
 def encyclopaedia(n, start=1700):
@@ -118,91 +121,61 @@ INNOCENT = (
 )
 
 
-def known():
-    return batch(encyclopaedia(600), "kb")
-
-
-def clean():
-    return batch([*encyclopaedia(60, 2100), *INNOCENT[:-3]], "clean")
-
-
-def poison():
-    return batch(POISON, "bad")
+KNOWN = entries(encyclopaedia(600), "kb")
+CLEAN = entries([*encyclopaedia(60, 2100), *INNOCENT[:-3]], "clean")
+BAD = entries(POISON, "bad")
 
 
 @pytest.fixture(scope="module")
 def detector():
-    return LeadingQuestionDetector().fit(known())
+    return LeadingQuestionDetector().fit(KNOWN)
 
 
 def test_poison_is_above_the_rule_and_clean_entries_are_below(detector):
-    poisoned, harmless = detector.score(poison()), detector.score(clean())
+    poisoned, harmless = detector.score(BAD), detector.score(CLEAN)
     missed = [text for text, bits in zip(POISON, poisoned, strict=True) if bits <= 5]
-    alarms = [t for t, bits in zip(clean().texts, harmless, strict=True) if bits > 5]
+    alarms = [t for t, bits in zip(CLEAN.texts, harmless, strict=True) if bits > 5]
     assert not missed
     assert not alarms
     assert poisoned.min() > detector.default_threshold > harmless.max()
 
 
 def test_in_a_faq_questions_are_usual(detector):
-    reader = LeadingQuestionDetector().fit(batch(faq(600)))
-    assert reader.score(batch(faq(60))).max() <= reader.floor
-    assert detector.score(batch(faq(60)).take([1])) > 5
+    reader = LeadingQuestionDetector().fit(entries(faq(600)))
+    assert reader.score(entries(faq(60))).max() <= reader.floor
+    assert detector.score(entries(faq(60)).take([1])) > 5
     # what is still strange there is a question that runs into its answer
-    odd = batch(["how old is the mill of esk.The mill of Esk was opened in 1700, by the mayor."])
+    odd = entries(["how old is the mill of esk.The mill of Esk was opened in 1700, by the mayor."])
     assert reader.score(odd) > reader.default_threshold
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "lower", "glued", "span"),
-    [
-        ("Who owns the mill? Ann does.", "a marked question", False, False, "Who owns the mill?"),
-        (
-            "who owns the mill.Ann does.",
-            "a question without a mark",
-            True,
-            True,
-            "who owns the mill",
-        ),
-        ("Ann owns what?.The mill.", "a marked question", False, True, "Ann owns what?"),
-        (
-            "Really? Ann owns it.",
-            "a marked question without a question word",
-            False,
-            False,
-            "Really?",
-        ),
-        ("It is so. The mill was sold by whom", "no question", False, False, "It is so"),
-        (
-            "It was sold by whom. By Ann.",
-            "an embedded question",
-            False,
-            False,
-            "It was sold by whom",
-        ),
-        ("Is It? is a film.", "a title that is a question", False, False, "Is It?"),
-        (
-            "It is old. It is big. It is red. Who is it?",
-            "a question further down",
-            False,
-            False,
-            "Who is it?",
-        ),
-        ("which is why the mill shut. So.", "what may be a question", True, False, None),
-        ("old mill of esk. So.", "no question", True, False, "old mill of esk"),
-        ("mill of esk. The mill of Esk.", KINDS[1], True, False, "mill of esk"),
-        ("for i in range(9):\n    print(i)", "no question", True, False, None),
-        ("Dr. Lee of Inc. Ltd. sold it. Why?", "a marked question", False, False, "Why?"),
-        ("# Who owns the mill?\n\nAnn", "a marked question", False, False, "Who owns the mill?"),
-        ("Who owns ``mill``?\nAnn.", "a marked question", False, False, "Who owns ``mill``?"),
-        ("The miller?s house is old.", "no question", False, False, None),
-        ("It holds the ``?_size`` argument.", "no question", False, False, None),
-        ("A " * 400 + "end. Who is it?", "a question further down", False, False, "Who is it?"),
-    ],
+OPENINGS = (  # text, kind, whether it starts in lower case or runs on, the question
+    ("Who owns the mill? Ann does.", MARKED, "", "Who owns the mill?"),
+    ("who owns the mill.Ann does.", UNMARKED, "lower, glued", "who owns the mill"),
+    ("Ann owns what?.The mill.", MARKED, "glued", "Ann owns what?"),
+    ("Really? Ann owns it.", MARKED_OTHER, "", "Really?"),
+    ("It is so. The mill was sold by whom", NONE, "", "It is so"),
+    ("It was sold by whom. By Ann.", EMBEDDED, "", "It was sold by whom"),
+    ("Is It? is a film.", TITLE, "", "Is It?"),
+    ("It is old. It is big. It is red. Who is it?", LATER, "", "Who is it?"),
+    ("which is why the mill shut. So.", WEAK, "lower", None),
+    ("old mill of esk. So.", NONE, "lower", "old mill of esk"),
+    ("mill of esk. The mill of Esk.", PHRASE, "lower", "mill of esk"),
+    ("for i in range(9):\n    print(i)", NONE, "lower", None),
+    ("Dr. Lee of Inc. Ltd. sold it. Why?", MARKED, "", "Why?"),
+    ("# Who owns the mill?\n\nAnn", MARKED, "", "Who owns the mill?"),
+    ("Who owns ``mill``?\nAnn.", MARKED, "", "Who owns ``mill``?"),
+    ("The miller?s house is old.", NONE, "", None),
+    ("It holds the ``?_size`` argument.", NONE, "", None),
+    ("A " * 400 + "end. Who is it?", LATER, "", "Who is it?"),
 )
-def test_openings(text, kind, lower, glued, span):
+
+
+@pytest.mark.parametrize(("text", "kind", "manner", "span"), OPENINGS)
+def test_openings(text, kind, manner, span):
     opening = opening_of(text)
-    assert (KINDS[opening.kind], opening.lower, opening.glued) == (kind, lower, glued)
+    assert KINDS[opening.kind] == KINDS[kind]
+    assert (opening.lower, opening.glued) == ("lower" in manner, "glued" in manner)
     if span is not None:
         assert text[slice(*opening.span)].strip() == span
 
@@ -213,90 +186,72 @@ def test_words_that_come_back_count_whatever_their_ending(detector):
     )
     assert (echo.n_words, echo.n_back) == (3, 3)
     answered, dropped = detector.score(
-        batch([POISON[0], "Who designed the lighthouse of Farrow? Nobody can say."])
+        entries([POISON[0], "Who designed the lighthouse of Farrow? Nobody can say."])
     )
     assert answered > dropped
 
 
 def test_scores_while_held_out_are_those_of_a_detector_without_the_entry():
-    entries = batch([*encyclopaedia(60), *POISON])
-    detector = LeadingQuestionDetector().fit(entries)
-    held_out = detector.held_out_scores(entries, 0)
-    for row in (0, 49, 60, 64, len(entries) - 1):
-        rest = entries.take([i for i in range(len(entries)) if i != row])
-        alone = LeadingQuestionDetector().fit(rest).score(entries.take([row]))
+    store = entries([*encyclopaedia(60), *POISON])
+    detector = LeadingQuestionDetector().fit(store)
+    held_out = detector.held_out_scores(store, 0)
+    for row in (0, 49, 60, 64, len(store) - 1):
+        rest = store.take([i for i in range(len(store)) if i != row])
+        alone = LeadingQuestionDetector().fit(rest).score(store.take([row]))
         assert held_out[row] == pytest.approx(alone[0])
 
 
 def test_forgetting_undoes_learning_and_ignores_what_was_not_learned(detector):
-    other = LeadingQuestionDetector().fit(known())
-    statements = batch(encyclopaedia(900, 2500), "more")
+    other = LeadingQuestionDetector().fit(KNOWN)
+    statements = entries(encyclopaedia(900, 2500), "more")
     other.learn(statements)
-    before = detector.score(poison())
-    assert (other.score(poison()) >= before).all()
-    assert np.mean(other.score(poison()) > before) > 0.9  # the others count as much as any may
+    before = detector.score(BAD)
+    assert (other.score(BAD) >= before).all()
+    assert np.mean(other.score(BAD) > before) > 0.9  # the others count as much as any may
     other.forget(statements)
-    np.testing.assert_array_equal(other.score(poison()), detector.score(poison()))
-    few = LeadingQuestionDetector().fit(batch(["The mill."]))
-    before = few.score(poison())
-    few.forget(batch(POISON[:1]))
-    np.testing.assert_array_equal(few.score(poison()), before)
+    np.testing.assert_array_equal(other.score(BAD), detector.score(BAD))
+    few = LeadingQuestionDetector().fit(entries(["The mill."]))
+    before = few.score(BAD)
+    few.forget(entries(POISON[:1]))
+    np.testing.assert_array_equal(few.score(BAD), before)
     # What was fitted is forgotten as well.
-    faqs = batch(faq(600))
+    faqs = entries(faq(600))
     less = LeadingQuestionDetector().fit(faqs)
     less.forget(faqs.take([i for i in range(600) if i % 3]))
     assert less.score(faqs.take([1])) > LeadingQuestionDetector().fit(faqs).score(faqs.take([1]))
 
 
 def test_entries_that_nobody_vouched_for_make_no_question_usual(detector):
-    other = LeadingQuestionDetector().fit(known())
-    other.learn(poison())
-    other.learn(batch(faq(600)))
-    assert (other.score(poison()) >= detector.score(poison())).all()
+    other = LeadingQuestionDetector().fit(KNOWN)
+    other.learn(BAD)
+    other.learn(entries(faq(600)))
+    assert (other.score(BAD) >= detector.score(BAD)).all()
     again = LeadingQuestionDetector()
     again.restore(*other.state())
-    np.testing.assert_array_equal(again.score(poison()), other.score(poison()))
-
-
-class Sourced:
-    """A batch that names the source of each entry."""
-
-    def __init__(self, texts, source):
-        self._batch, self.sources = batch(texts), (source,) * len(texts)
-
-    def __getattr__(self, name):
-        return getattr(self._batch, name)
-
-    def __len__(self):
-        return len(self.sources)
+    np.testing.assert_array_equal(again.score(BAD), other.score(BAD))
 
 
 def test_questions_are_usual_source_by_source():
     detector = LeadingQuestionDetector()
-    detector.learn_piece(Sourced(encyclopaedia(2000), "wiki"))
-    detector.learn_piece(Sourced(faq(200), "faq"))
+    detector.learn_piece(of_source(entries(encyclopaedia(2000)), "wiki"))
+    detector.learn_piece(of_source(entries(faq(200)), "faq"))
     question = POISON[:1]
     in_faq, unknown, in_wiki = (
-        float(detector.score(Sourced(question, source))[0]) for source in ("faq", "new", "wiki")
+        detector.score(of_source(entries(question), source))[0] for source in ("faq", "new", "wiki")
     )
     assert in_faq < unknown < in_wiki
-    assert detector.score(Sourced(faq(60), "faq")).max() <= detector.floor
+    assert detector.score(of_source(entries(faq(60)), "faq")).max() <= detector.floor
     # A source that comes later gains nothing by its own questions.
-    detector.learn(Sourced(faq(600), "new"))
-    assert detector.score(Sourced(question, "new")) >= unknown
-
-
-def test_it_must_be_fitted():
-    with pytest.raises(NotFittedError, match="fit it"):
-        LeadingQuestionDetector().score(poison())
+    detector.learn(of_source(entries(faq(600)), "new"))
+    assert detector.score(of_source(entries(question), "new")) >= unknown
 
 
 def test_evidence_quotes_the_question_escaped_and_tells_how_usual_it_is(detector):
     hostile = "Who owns \x1b[2J\u202ethe mill of " + "Esk " * 40 + "? Ann owns the mill."
-    first, second = detector.explain(batch([POISON[0], hostile]), [0, 1])
+    first, second = detector.explain(entries([POISON[0], hostile]), [0, 1])
     assert "0 of 600 known entries do" in first.sentence
     assert "3 of 3 of its words come back" in first.sentence
-    assert f"score {detector.score(poison())[0]:.1f} bits" in first.sentence
+    assert f"score {detector.score(BAD)[0]:.1f} bits" in first.sentence
     assert first.span == (0, 38)
     assert second.sentence.isprintable()
     assert len(second.sentence) < 300
@@ -310,21 +265,17 @@ def test_any_text_has_an_opening(text):
     assert opening.n_back <= opening.n_words
 
 
-PIECES = (
-    "what is |?|a.|who? |<a>|[a?|(|in which year |Dr.|谁|\n|- |' |was ist a-|the of |a'|Q1) |<|, "
-)
+# Repeated: what opens a question, ends one, or is taken for markup.
+HOSTILE = "what is |?|a.|who? |<a>|[a?|(|in which year |Dr.|谁|\n|- |' |was ist a-|Q1) |<|, "
 
 
-@pytest.mark.parametrize("piece", PIECES.split("|"))
+@pytest.mark.parametrize("piece", HOSTILE.split("|"))
 def test_hostile_text_costs_no_more_than_its_length(piece):
-    assert_linear(opening_of, piece, 1_000_000)
+    assert_linear(opening_of, piece, 300_000)
 
 
 @pytest.fixture(scope="module")
-def wikipedia():
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
+def wikipedia(corpora_at_hand):  # noqa: ARG001
     return load("wiki_passages")
 
 
@@ -338,7 +289,7 @@ def test_questions_put_before_poison_are_rare_openings_in_an_encyclopaedia(wikip
     for name, wanted in (("poisonedrag_nq", 0.95), ("poisonedrag_hotpotqa", 0.95)):
         rows = read_rows(name)
         assert (
-            np.mean(detector.score(batch(row["text_blackbox"] for row in rows)) > threshold)
+            np.mean(detector.score(entries(row["text_blackbox"] for row in rows)) > threshold)
             >= wanted
         )
         for form in ("{}? {}", "# {}?\n\n{}", "**{}?** {}", "Q: {}?\nA: {}", "<h2>{}?</h2>\n{}"):
@@ -346,7 +297,7 @@ def test_questions_put_before_poison_are_rare_openings_in_an_encyclopaedia(wikip
                 form.format(row["target_question"].rstrip(" ?.").capitalize(), row["text"])
                 for row in rows
             ]
-            assert np.mean(detector.score(batch(written)) > threshold) >= 0.9, form
+            assert np.mean(detector.score(entries(written)) > threshold) >= 0.9, form
 
 
 MALFORMED = [
@@ -358,55 +309,55 @@ MALFORMED = [
 
 def adopted(n_malformed, n=1_000):
     """Return a detector of entries that nobody has vouched for, and which of them it doubts."""
-    entries = batch([*encyclopaedia(n - n_malformed), *MALFORMED[:n_malformed]])
-    detector = LeadingQuestionDetector().fit(entries)
-    return detector, detector.outliers(entries)
+    store = entries([*encyclopaedia(n - n_malformed), *MALFORMED[:n_malformed]])
+    detector = LeadingQuestionDetector().fit(store)
+    return detector, detector.outliers(store)
 
 
 def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
     detector, doubtful = adopted(12)
     assert doubtful.tolist() == [False] * 988 + [True] * 12
-    more = batch(MALFORMED[12:20], "more")
-    trusting = LeadingQuestionDetector().fit(batch([*encyclopaedia(988), *MALFORMED[:12]]))
+    more = entries(MALFORMED[12:20], "more")
+    trusting = LeadingQuestionDetector().fit(entries([*encyclopaedia(988), *MALFORMED[:12]]))
     assert (detector.score(more) > detector.default_threshold + 2.0).all()
     assert (trusting.score(more) < detector.score(more) - 2.0).all()
     again = LeadingQuestionDetector()
     again.restore(*detector.state())
     assert again.score(more).tolist() == detector.score(more).tolist()
     # Those that are usual anyway, by their own counts, stay so.
-    assert (detector.score(batch(encyclopaedia(50), "plain")) < 0.0).sum() >= 45
+    assert (detector.score(entries(encyclopaedia(50), "plain")) < 0.0).sum() >= 45
 
 
 @pytest.mark.parametrize("n", [0, 3, 100], ids=["none", "a few", "the habit here"])
 def test_other_shares_of_malformed_questions_are_believed(n):
     detector, doubtful = adopted(n)
     assert not doubtful.any()
-    before = LeadingQuestionDetector().fit(batch([*encyclopaedia(1_000 - n), *MALFORMED[:n]]))
-    more = batch(MALFORMED[100:], "more")
+    before = LeadingQuestionDetector().fit(entries([*encyclopaedia(1_000 - n), *MALFORMED[:n]]))
+    more = entries(MALFORMED[100:], "more")
     assert detector.score(more).tolist() == before.score(more).tolist()
 
 
 def test_well_formed_questions_are_not_doubted():
-    entries = batch([*encyclopaedia(985), *faq(45)[1::3]])
-    detector = LeadingQuestionDetector().fit(entries)
-    assert not detector.outliers(entries).any()
+    store = entries([*encyclopaedia(985), *faq(45)[1::3]])
+    detector = LeadingQuestionDetector().fit(store)
+    assert not detector.outliers(store).any()
 
 
 # Behind the opening
 
 FURTHER = (
-    ("The mill stands in Brill. It was built in 1790. who built the mill of brill", "UNMARKED"),
-    ("The mill stands in Brill. It was built in 1790.who built the mill of brill.", "UNMARKED"),
-    ("The mill of Brill is old. It was built in 1790. Who built the mill of Brill?", "MARKED"),
-    ("The mill of Brill is old.\nwho built the mill of brill\nIt was built in 1790.", "UNMARKED"),
-    ("The mill of Brill is old. It stands on a hill. mill of brill built when", "EMBEDDED"),
+    ("The mill stands in Brill. It was built in 1790. who built the mill of brill", UNMARKED),
+    ("The mill stands in Brill. It was built in 1790.who built the mill of brill.", UNMARKED),
+    ("The mill of Brill is old. It was built in 1790. Who built the mill of Brill?", MARKED),
+    ("The mill of Brill is old.\nwho built the mill of brill\nIt was built in 1790.", UNMARKED),
+    ("The mill of Brill is old. It stands on a hill. mill of brill built when", EMBEDDED),
 )
 
 
 @pytest.mark.parametrize(("text", "kind"), FURTHER)
 def test_a_question_behind_the_opening_is_found(text, kind):
     (found,) = asked_in(text)
-    assert KINDS[found.kind] == KINDS[getattr(questions, kind)]
+    assert KINDS[found.kind] == KINDS[kind]
     start, end = found.span
     assert text[start:end].lower().startswith(("who built", "mill of brill"))
 
@@ -427,8 +378,8 @@ def test_what_is_no_question_behind_the_opening_is_none(text):
 
 def test_a_question_at_the_end_is_as_suspicious_as_one_in_front(detector):
     texts = [text for text, _ in FURTHER]
-    assert (detector.score(batch(texts)) > detector.default_threshold).all()
-    (evidence,) = detector.explain(batch(texts[:1]), [0])
+    assert (detector.score(entries(texts)) > detector.default_threshold).all()
+    (evidence,) = detector.explain(entries(texts[:1]), [0])
     assert "behind its opening" in evidence.sentence
     assert "ends the text" in evidence.sentence
     assert texts[0][slice(*evidence.span)] == "who built the mill of brill"
@@ -458,7 +409,7 @@ def test_a_question_with_its_answer_is_found_in_texts_of_any_length(
 ):
     sentences = carrier(n_sentences)
     sentences.insert(round(place * n_sentences), form.format(PLANTED))
-    clean, planted = detector.score(batch([" ".join(carrier(n_sentences)), " ".join(sentences)]))
+    clean, planted = detector.score(entries([" ".join(carrier(n_sentences)), " ".join(sentences)]))
     assert clean < detector.default_threshold < planted
 
 
@@ -474,28 +425,28 @@ def test_what_is_put_into_a_text_is_about_something_else():
 
 def test_a_long_text_is_not_suspicious_for_asking_as_often_as_short_ones():
     asking = [f"{text} Why is it so? Nobody knows." for text in encyclopaedia(300)]
-    known = LeadingQuestionDetector().fit(batch(asking))
-    short, long = known.score(batch([asking[0], " ".join(asking[1:60])]))
+    known = LeadingQuestionDetector().fit(entries(asking))
+    short, long = known.score(entries([asking[0], " ".join(asking[1:60])]))
     assert short < known.floor
     assert long < known.floor
 
 
 def test_answered_questions_inside_are_usual_source_by_source():
     detector = LeadingQuestionDetector()
-    detector.learn_piece(Sourced(encyclopaedia(2000), "wiki"))
-    detector.learn_piece(Sourced([f"It is a page. {text}" for text in faq(200)], "help"))
+    detector.learn_piece(of_source(entries(encyclopaedia(2000)), "wiki"))
+    detector.learn_piece(of_source(entries([f"It is a page. {text}" for text in faq(200)]), "help"))
     text = [f"The sea is calm. {PLANTED}"]
     in_help, in_wiki = (
-        float(detector.score(Sourced(text, source))[0]) for source in ("help", "wiki")
+        float(detector.score(of_source(entries(text), source))[0]) for source in ("help", "wiki")
     )
     assert in_help + 1 < in_wiki
 
 
 def test_a_clause_that_only_may_be_a_question_is_no_evidence_where_none_is_known():
-    detector = LeadingQuestionDetector().fit(batch(encyclopaedia(2000)))
+    detector = LeadingQuestionDetector().fit(entries(encyclopaedia(2000)))
     clause = "When the miller of Brill sells flour, the miller of Brill sells it by the sack."
     assert KINDS[opening_of(clause).kind] == KINDS[WEAK]
-    assert detector.score(batch([clause])) < detector.floor
+    assert detector.score(entries([clause])) < detector.floor
 
 
 def test_where_pages_end_with_a_question_it_is_usual():
@@ -503,13 +454,13 @@ def test_where_pages_end_with_a_question_it_is_usual():
         f"{text} Was this page about the {THINGS[i % 8]} helpful?"
         for i, text in enumerate(encyclopaedia(200))
     ]
-    used_to = LeadingQuestionDetector().fit(batch(pages[:150]))
-    assert (used_to.score(batch(pages[150:])) < 0).all()
+    used_to = LeadingQuestionDetector().fit(entries(pages[:150]))
+    assert (used_to.score(entries(pages[150:])) < 0).all()
 
 
 @pytest.mark.parametrize("piece", ["who is ", "a. who ", "is? ", "\nwho", "z.b. "])
 def test_effort_behind_the_opening_is_linear(piece):
-    assert_linear(asked_in, piece, 1_000_000)
+    assert_linear(asked_in, piece, 300_000)
 
 
 @pytest.mark.parametrize("piece", ["who built the mill of brill? ", "where is it.\n", "q? "])
@@ -528,58 +479,6 @@ def test_words_that_come_back_are_the_same_by_place_and_by_text(text):
     assert found.n_back
 
 
-ASKED = st.sampled_from(
-    [
-        *(
-            "who owns the mill",
-            "Who owns it",
-            "was it built in 1790",
-            "IN WHICH CITY",
-            "\u0131s it old",
-        ),
-        *("tell me who", "name the owner", "I was wondering if", "the mill is owned by whom"),
-        *(
-            "it ended when",
-            "he built what mill",
-            "the mill that was",
-            "\u00bfD\u00f3nde est\u00e1",
-            "\u043a\u0442\u043e \u043e\u043d \u0435\u0441\u0442\u044c",
-        ),
-        *(
-            "\u8c01\u62e5\u6709",
-            "\u3069\u3053\u3067\u3059\u304b",
-            "o\u00f9 est le moulin",
-            "The mill stands in Brill",
-            "built of",
-            "e.g",
-            "U.S",
-        ),
-        *("which is Spin", "a short phrase in lower case", "Dr", "x", "3"),
-    ]
-)
-ENDS = st.sampled_from(
-    [
-        *(
-            ". ",
-            "? ",
-            "! ",
-            "\n",
-            "\n\n",
-            "\u3002",
-            '." ',
-            "... ",
-            "?! ",
-            " ",
-            ".",
-            "?",
-            "\u061f ",
-            " (",
-        ),
-        " " * 45,
-    ]
-)
-
-
 @pytest.mark.parametrize("n_questions", [1, 30])
 def test_words_come_back_however_many_questions_there_are(n_questions):
     text = "The mill stands in Brill. " + "who owns the mill of brill. It is old. " * n_questions
@@ -588,17 +487,17 @@ def test_words_come_back_however_many_questions_there_are(n_questions):
 
 
 def test_a_text_that_asks_nothing_is_no_question_however_it_begins():
-    known = batch([f"The record {i} tells of a river and a mill." for i in range(300)])
+    known = entries([f"The record {i} tells of a river and a mill." for i in range(300)])
     texts = ["title: The policy of gifts\n\nGifts are to be told.", "x7f==mDMEaU and so on.Next"]
-    assert (LeadingQuestionDetector().fit(known).score(batch(texts)) <= 0.0).all()
+    assert (LeadingQuestionDetector().fit(known).score(entries(texts)) <= 0.0).all()
 
 
 def test_the_rest_of_a_wrapped_line_is_no_phrase_that_somebody_asks_for():
-    known = batch([f"The record {i} tells of a river and a mill." for i in range(300)])
+    known = entries([f"The record {i} tells of a river and a mill." for i in range(300)])
     detector = LeadingQuestionDetector().fit(known)
     body = "The cached annotations dict is made once. Setting it to nothing does nothing to"
     wrapped, planted = detector.score(
-        batch(
+        entries(
             [
                 f"{body}\n  the cached annotations dict.",
                 f"{body} others.\n  the cached annotations dict",

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from effort import assert_linear
+from support import entries
 
-from ragshield_core import Batch
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 
@@ -17,10 +17,7 @@ ANSWERS = (
 
 
 def echoes(query, *texts):
-    batch = Batch.of(
-        ids=[f"p{i}" for i in range(len(texts))], texts=texts, embeddings=np.ones((len(texts), 1))
-    )
-    return QueryEchoDetector().score(RetrievedSet.of(query, batch))
+    return QueryEchoDetector().score(RetrievedSet.of(query, entries(texts)))
 
 
 @pytest.mark.parametrize(
@@ -99,15 +96,14 @@ def test_poison_that_fills_most_of_the_set_does_not_make_itself_usual():
 
 
 def test_explanations_name_the_share_and_quote_nothing():
-    batch = Batch.of(ids=["a"], texts=[f"{QUERY} \x1b[2J nine"], embeddings=[[1]])
-    (evidence,) = QueryEchoDetector().explain(RetrievedSet.of(QUERY, batch), [0])
+    found = RetrievedSet.of(QUERY, entries([f"{QUERY} \x1b[2J nine"]))
+    (evidence,) = QueryEchoDetector().explain(found, [0])
     assert "100%" in evidence.sentence
     assert "bells" not in evidence.sentence
 
 
 def test_it_says_that_it_needs_a_query():
-    batch = Batch.of(ids=["a"], texts=["x"], embeddings=[[1]])
-    assert "query" in QueryEchoDetector().skip_reason(RetrievedSet.of(None, batch))
+    assert "query" in QueryEchoDetector().skip_reason(RetrievedSet.of(None, entries(["x"])))
 
 
 @pytest.mark.parametrize("unit", ["a", "how many ", "?"])

@@ -2,17 +2,17 @@
 
 import json
 import logging
+from functools import cache
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Scripted, scored
+from support import Scripted, guard_of, loaded, parts, scored, write
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
-from ragshield_core.calibration.questions import FEWEST_HELD, Question
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
 from ragshield_core.model.entries import together
-from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import Verdict
 from ragshield_core.tools.review.notifications import Kind, Notifier
 
@@ -22,13 +22,24 @@ HOSTILE = "evil\x1b[31m\u202e<b>[red]\nforged line"
 HIGH = 9.0  # far above the threshold, 3 or so
 
 
-def guard_of(*detectors, quarantine=None, **policy):
-    guard = Guard(
-        detectors or [Scripted()],
-        policy=Policy(quarantine_at=RATE, **policy),
-        quarantine=quarantine or Quarantine("sqlite://"),
-    )
+def calibrated(*detectors, **policy):
+    guard = guard_of(*(detectors or [Scripted()]), quarantine_at=RATE, **policy)
     return guard.fit(KNOWN).calibrate()
+
+
+FOLDER = TemporaryDirectory()
+
+
+@cache
+def saved():
+    """Return the folder of a calibrated guard."""
+    calibrated().save(FOLDER.name, detectors=[Scripted])
+    return FOLDER.name
+
+
+@pytest.fixture
+def guard():
+    return loaded(saved(), detectors=[Scripted])
 
 
 def arrivals(scores, source, prefix):
@@ -37,12 +48,6 @@ def arrivals(scores, source, prefix):
 
 def usual(n, seed):
     return np.random.default_rng([5, seed]).uniform(-2.0, 1.5, size=n)
-
-
-def write(guard, batch):
-    report = guard.hold(guard.screen(batch))
-    guard.admit(report)
-    return report
 
 
 def odd(guard, source="odd", n=60, n_held=20, prefix=None):
@@ -55,8 +60,7 @@ def odd(guard, source="odd", n=60, n_held=20, prefix=None):
 # When it is asked
 
 
-def test_a_source_of_which_far_too_much_is_held_is_asked_about():
-    guard = guard_of()
+def test_a_source_of_which_far_too_much_is_held_is_asked_about(guard):
     odd(guard)
     write(guard, arrivals(usual(200, 1), "fine", "fine-"))
     (question,) = guard.questions()
@@ -66,6 +70,7 @@ def test_a_source_of_which_far_too_much_is_held_is_asked_about():
     assert set(question.admitted_ids) <= {f"odd-{i}" for i in range(20, 60)}
     assert question.held_ids
     assert question.admitted_ids
+    assert question.to_dict()["since"] == question.since.isoformat()
     assert "60 documents of 'odd'" in str(question)
     assert "20 of them held (scripted 20)" in str(question)
     status = guard.status()
@@ -78,25 +83,22 @@ def test_a_source_of_which_far_too_much_is_held_is_asked_about():
 
 
 @pytest.mark.parametrize(("n", "n_held"), [(500, 5), (500, 15), (60, 4), (4, 4), (200, 0)])
-def test_a_normal_rate_and_a_few_entries_are_no_question(n, n_held):
-    guard = guard_of()
+def test_a_normal_rate_and_a_few_entries_are_no_question(guard, n, n_held):
     odd(guard, n=n, n_held=n_held)
     assert guard.questions() == ()
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
-def test_the_size_of_batches_does_not_matter(size):
-    guard, scores = guard_of(), usual(60, 2)
+def test_the_size_of_batches_does_not_matter(guard, size):
+    scores = usual(60, 2)
     scores[::4] = HIGH
-    batch = arrivals(scores, "odd", "odd-")
-    for start in range(0, 60, size):
-        write(guard, batch.take(range(start, min(60, start + size))))
+    for part in parts(arrivals(scores, "odd", "odd-"), size):
+        write(guard, part)
     (question,) = guard.questions()
     assert (question.n_entries, question.n_held) == (60, 15)
 
 
-def test_entries_without_a_source_are_one():
-    guard = guard_of()
+def test_entries_without_a_source_are_one(guard):
     odd(guard, None)
     (question,) = guard.questions()
     assert question.source is None
@@ -105,8 +107,7 @@ def test_entries_without_a_source_are_one():
     assert guard.questions() == ()
 
 
-def test_what_is_recalled_counts_as_well():
-    guard = guard_of()
+def test_what_is_recalled_counts_as_well(guard):
     batch = arrivals(usual(40, 3), "odd", "odd-")
     report = write(guard, batch)
     gone = batch.take(range(12))
@@ -120,8 +121,7 @@ def test_what_is_recalled_counts_as_well():
     assert set(question.held_ids) <= set(gone.ids)
 
 
-def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_left_out():
-    guard = guard_of()
+def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_left_out(guard):
     odd(guard, n=60, n_held=20)
     write(guard, arrivals(usual(400, 4), "fine", "fine-"))
     assert len(guard.status().concerns()) == 1  # the question
@@ -140,8 +140,7 @@ def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_lef
 # Adopting
 
 
-def test_who_adopts_a_source_frees_all_but_the_accepted_share():
-    guard = guard_of()
+def test_who_adopts_a_source_frees_all_but_the_accepted_share(guard):
     odd(guard, n=400, n_held=100)
     others = guard.thresholds
     freed = guard.adopt_source("odd", by="anna")
@@ -159,18 +158,17 @@ def test_who_adopts_a_source_frees_all_but_the_accepted_share():
         assert not guard.screen(arrivals(scores, other, "new-")).admitted.any()
 
 
-def test_a_small_source_keeps_none_but_loses_none_beyond():
-    guard = guard_of()
+def test_a_small_source_keeps_none_but_loses_none_beyond(guard):
     odd(guard, n=20, n_held=8)
     freed = guard.adopt_source("odd")  # one in a hundred of 20 is none
     assert len(freed) == 8
     assert not guard.screen(arrivals([HIGH + 8.0], "odd", "new-")).admitted.any()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.floats(-3.0, 40.0), min_size=20, max_size=60))
 def test_adopting_never_lowers_a_threshold(scores):
-    guard = guard_of()
+    guard = loaded(saved(), detectors=[Scripted])
     write(guard, arrivals(scores, "odd", "odd-"))
     probe = arrivals(np.linspace(-3.0, 45.0, 60), "odd", "probe-")
     admitted = guard.screen(probe).admitted
@@ -193,7 +191,7 @@ def test_several_detectors_share_what_is_accepted():
         def score(self, batch):
             return np.array([10.0 * text.count("!") - 1.0 for text in batch.texts])
 
-    guard = guard_of(Scripted(), Length("length"))
+    guard = calibrated(Scripted(), Length("length"))
     n = 400
     scores = usual(n, 1)
     scores[:50] = HIGH + np.arange(50)
@@ -207,8 +205,7 @@ def test_several_detectors_share_what_is_accepted():
     assert 0 < len(report.quarantined) - len(freed) <= n * RATE
 
 
-def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_only():
-    guard = guard_of()
+def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_only(guard):
     odd(guard, n=400, n_held=100)
     found = guard.screen(arrivals([HIGH + 50.0, HIGH + 200.0], "odd", "new-")).decisions
     assert [d.verdict for d in found] == [Verdict.QUARANTINE] * 2
@@ -224,14 +221,13 @@ def test_who_adopts_a_source_frees_no_orders():
         name = "orders"
         learns = False
 
-    guard = guard_of(Orders("orders"))
+    guard = calibrated(Orders("orders"))
     odd(guard, n=400, n_held=100)
     assert guard.adopt_source("odd") == ()
     assert guard.quarantine.count() == 100
 
 
-def test_a_source_of_which_nothing_waits_cannot_be_adopted():
-    guard = guard_of()
+def test_a_source_of_which_nothing_waits_cannot_be_adopted(guard):
     write(guard, arrivals(usual(60, 1), "fine", "fine-"))
     for source in ("fine", "never seen", None, HOSTILE):
         with pytest.raises(ValueError, match="nothing of the source") as error:
@@ -244,8 +240,7 @@ def test_a_source_of_which_nothing_waits_cannot_be_adopted():
         guard.adopt_source("odd")
 
 
-def test_thresholds_of_a_source_and_questions_are_saved(tmp_path):
-    guard = guard_of()
+def test_thresholds_of_a_source_and_questions_are_saved(guard, tmp_path):
     odd(guard, n=400, n_held=100)
     guard.adopt_source("odd")
     odd(guard, "another")
@@ -262,8 +257,7 @@ def test_thresholds_of_a_source_and_questions_are_saved(tmp_path):
 # Holding on
 
 
-def test_who_keeps_holding_is_asked_again_after_twice_as_many():
-    guard = guard_of()
+def test_who_keeps_holding_is_asked_again_after_twice_as_many(guard):
     odd(guard, n=40, n_held=20)
     before = guard.thresholds
     assert guard.keep_holding("odd", by="anna") is guard
@@ -282,15 +276,8 @@ def test_who_keeps_holding_is_asked_again_after_twice_as_many():
 # What becomes of it meanwhile
 
 
-def test_entries_of_a_source_that_is_asked_about_are_held_by_default():
-    guard = guard_of()
-    odd(guard)
-    report = write(guard, arrivals([HIGH, 0.0], "odd", "new-"))
-    assert [d.verdict for d in report.decisions] == [Verdict.QUARANTINE, Verdict.ADMIT]
-
-
-def test_or_flagged():
-    guard = guard_of(on_shift="flag")
+def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
+    guard = calibrated(on_shift="flag")
     first = odd(guard)
     assert len(first.quarantined) == 20
     report = write(guard, arrivals([HIGH, 0.0], "odd", "new-"))
@@ -303,19 +290,19 @@ def test_or_flagged():
     assert held.decisions[0].verdict is Verdict.QUARANTINE
 
 
-def test_but_not_what_needs_no_comparison():
+def test_what_needs_no_comparison_is_held_all_the_same():
     class Fixed(Scripted):
         kind = "fixed"
         learns = False
 
-    guard = guard_of(Fixed("fixed"), on_shift="flag")
+    guard = calibrated(Fixed("fixed"), on_shift="flag")
     odd(guard)
     report = guard.screen(arrivals([HIGH], "odd", "new-"))
     assert report.decisions[0].verdict is Verdict.QUARANTINE
 
 
-def test_or_refused():
-    guard = guard_of(on_shift="raise")
+def test_or_they_are_refused():
+    guard = calibrated(on_shift="raise")
     odd(guard)
     n_held = guard.quarantine.count()
     with pytest.raises(PoisonedEntryError):
@@ -326,11 +313,6 @@ def test_or_refused():
     assert [d.verdict for d in write(guard, mixed).decisions] == [
         *(Verdict.ADMIT, Verdict.QUARANTINE),
     ]
-
-
-def test_there_are_three_ways():
-    with pytest.raises((ValueError, ConfigurationError), match="on_shift"):
-        Policy(on_shift="ignore")
 
 
 # Shared
@@ -383,10 +365,10 @@ def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield
 # Told, and escaped
 
 
-def test_a_question_is_told_of_once(caplog):
+def test_a_question_is_told_of_once(guard, caplog):
     heard = []
     notifier = Notifier([heard.append], group=None)
-    guard = guard_of().notify(notifier)
+    guard.notify(notifier)
     with caplog.at_level(logging.WARNING, "ragshield"):
         odd(guard)
         for number in range(3):
@@ -397,10 +379,10 @@ def test_a_question_is_told_of_once(caplog):
     assert sum("mass attack" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_hostile_names_are_escaped(caplog):
+def test_hostile_names_are_escaped(guard, caplog):
     heard = []
     notifier = Notifier([heard.append], group=None)
-    guard = guard_of().notify(notifier)
+    guard.notify(notifier)
     with caplog.at_level(logging.DEBUG, "ragshield"):
         odd(guard, HOSTILE, prefix="h-")
         odd(guard, "x" * 5_000, prefix="x-")
@@ -419,13 +401,3 @@ def test_hostile_names_are_escaped(caplog):
             assert letter not in text
         assert "\nforged" not in text
         assert "x" * 500 not in text
-
-
-def test_a_question_says_what_it_asks():
-    now = guard_of()
-    odd(now)
-    (question,) = now.questions()
-    assert isinstance(question, Question)
-    assert json.loads(json.dumps(question.to_dict()))["since"] == question.since.isoformat()
-    assert question.n_held >= FEWEST_HELD
-    json.dumps(question.to_dict())

@@ -3,9 +3,9 @@
 import pluggy
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, Scripted, scored
+from support import CountingEmbeddings, Scripted, guard_of, scored
 
-from ragshield_core import Guard, Quarantine, hooks
+from ragshield_core import Guard, hooks
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_langchain import GuardedVectorStore
 
@@ -36,7 +36,7 @@ def test_a_tool_of_another_package_hears_of_every_screening(no_tools):
             heard.append((stage, len(report.decisions)))
 
     no_tools.register(Tool())
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     guard.fit(scored([0.0] * 5))
     guard.hold(guard.screen(scored([0.0] * 3, "new")))
     assert heard == [("ingestion", 3)]
@@ -50,7 +50,7 @@ def test_a_webhook_that_nobody_tells_is_an_error(no_tools, tmp_path):  # noqa: A
 
 
 def test_a_scan_that_nobody_makes_is_an_error(no_tools):  # noqa: ARG001
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     store.add_texts(["billing 1"])
     with pytest.raises(ConfigurationError, match="no tool answers scan"):

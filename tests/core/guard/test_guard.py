@@ -8,9 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import Scripted, gaussian, join, knowledge_base, saved, scored, snapshot, topical
+from support import (
+    Scripted,
+    entries,
+    gaussian,
+    guard_of,
+    held_in,
+    join,
+    knowledge_base,
+    saved,
+    scored,
+    topical,
+)
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, Verdict
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Verdict
 from ragshield_core.detectors import DisfluencyDetector, LabelCentroidDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, NotFittedError
@@ -22,12 +33,8 @@ FLIPPED = topical("shipping", 3, label="billing", prefix="bad")
 MIXED = join(CLEAN, FLIPPED)
 
 
-def guard_of(*detectors, quarantine=None, **policy):
-    return Guard(
-        detectors or [LabelCentroidDetector()],
-        policy=Policy(**policy),
-        quarantine=quarantine or Quarantine("sqlite://"),
-    )
+def by_label(**options):
+    return guard_of(LabelCentroidDetector(), **options)
 
 
 def verdicts(report):
@@ -38,7 +45,7 @@ def verdicts(report):
 
 
 def test_uncalibrated_the_published_rule_decides():
-    guard = guard_of().fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     report = guard.screen(MIXED)
     assert not guard.calibrated
     assert [d.entry_id for d in report.quarantined] == list(FLIPPED.ids)
@@ -58,8 +65,8 @@ def test_a_score_of_exactly_zero_is_not_suspicious():
 
 def test_calibrated_the_accepted_rate_decides_and_p_values_are_given():
     known, new = gaussian(600, 1), gaussian(2000, 2)
-    rule = guard_of().fit(known)
-    strict = guard_of().fit(known).calibrate(gaussian(600, 3), fpr=0.01)
+    rule = by_label().fit(known)
+    strict = by_label().fit(known).calibrate(gaussian(600, 3), fpr=0.01)
     assert strict.calibrated
     assert strict.policy.quarantine_at == 0.01
     by_rule, by_rate = rule.screen(new), strict.screen(new)
@@ -73,26 +80,15 @@ def test_calibrated_the_accepted_rate_decides_and_p_values_are_given():
 @pytest.mark.parametrize("fpr", [0.02, 0.1])
 def test_the_realised_rate_on_fresh_clean_entries_keeps_the_budget(held_out, fpr):
     rates = []
-    for seed in range(30):
-        guard = guard_of().fit(gaussian(300, seed))
+    for seed in range(20):
+        guard = by_label().fit(gaussian(300, seed))
         guard.calibrate(None if held_out else gaussian(300, 1000 + seed), fpr=fpr)
         rates.append(1 - guard.screen(gaussian(1000, 2000 + seed)).admitted.mean())
     assert np.mean(rates) <= fpr
     assert np.mean(rates) >= fpr / 4
-    # with the policy's confidence of 0.9, less three standard errors of 30 draws
+    # with the policy's confidence of 0.9, less three standard errors of 20 draws
     kept = np.mean(np.array(rates) <= fpr + 3 * math.sqrt(fpr / 1000))
-    assert kept >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / 30)
-
-
-def test_a_detector_that_suspects_the_same_entries_costs_nothing():
-    clean = [i / 400 for i in range(400)]
-    guard = guard_of(Scripted("one"), Scripted("two")).fit(scored([0.0]))
-    guard.calibrate(scored(clean), fpr=0.02)
-    alone = guard_of(Scripted("one")).fit(scored([0.0])).calibrate(scored(clean), fpr=0.02)
-    report, expected = guard.screen(scored([2.0])), alone.screen(scored([2.0]))
-    assert [f.threshold for f in report.decisions[0].findings] == [
-        expected.decisions[0].findings[0].threshold
-    ] * 2
+    assert kept >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / 20)
 
 
 def test_batch_level_keeps_its_rule_next_to_a_calibrated_detector():
@@ -147,69 +143,24 @@ def test_a_detector_that_judged_too_few_clean_entries_is_skipped_by_name():
     assert report.admitted.tolist() == [False]
 
 
-def test_a_refusal_leaves_an_earlier_calibration_in_force():
-    guard = guard_of(Scripted()).fit(scored([0.0])).calibrate(scored([0.1] * 99), fpr=0.01)
-    before = guard.screen(scored([0.05, 0.2])).to_records()
-    with pytest.raises(CalibrationError):
-        guard.calibrate(scored([0.5] * 99), fpr=0.001)
-    assert guard.screen(scored([0.05, 0.2])).to_records() == before
-    assert guard.policy.quarantine_at == 0.01
-
-
-def test_calibration_needs_something_fitted_and_something_that_can_be_judged():
-    with pytest.raises(NotFittedError, match="fit"):
-        guard_of().calibrate(fpr=0.1)
-    unlabelled = Batch.of(ids=CLEAN.ids, texts=CLEAN.texts, embeddings=CLEAN.vectors)
+def test_calibration_needs_something_that_can_be_judged():
+    unlabelled = replace(CLEAN, labels=(None,) * len(CLEAN))
     with pytest.raises(CalibrationError, match="label_centroid"):
-        guard_of().fit(KNOWN).calibrate(unlabelled, fpr=0.1)
-
-
-def test_a_detector_whose_clean_scores_are_not_finite_is_not_disabled_silently():
-    guard = guard_of(Scripted()).fit(scored([0.0]))
-    with pytest.raises(CalibrationError):
-        guard.calibrate(scored([0.1] * 195 + [math.nan] * 5), fpr=0.01)
-
-
-def test_fitting_again_ends_the_calibration():
-    guard = guard_of().fit(KNOWN).calibrate(knowledge_base(40, prefix="clean"), fpr=0.05)
-    assert not guard.fit(KNOWN).calibrated
-
-
-def test_a_detector_that_could_judge_no_clean_entry_is_skipped_and_says_so():
-    clean = scored([0.1] * 50)
-    clean = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=np.ones((50, 12)))
-    guard = guard_of(LabelCentroidDetector(), Scripted()).fit(
-        Batch.of(
-            ids=KNOWN.ids,
-            texts=["score=0"] * len(KNOWN),
-            embeddings=KNOWN.vectors,
-            labels=KNOWN.labels,
-        )
-    )
-    guard.calibrate(clean, fpr=0.05)
-    new = Batch.of(ids=["x"], texts=["score=9"], embeddings=KNOWN.vectors[:1], labels=["billing"])
-    report = guard.screen(new)
-    (skipped,) = report.skipped
-    assert skipped.detector == "label_centroid"
-    assert "not calibrated" in skipped.reason
-    assert verdicts(report) == ["quarantine"]
+        by_label().fit(KNOWN).calibrate(unlabelled, fpr=0.1)
 
 
 # Screening
 
 
 def test_screening_is_pure(tmp_path):
-    quarantine = Quarantine("sqlite://")
-    guard = guard_of(
-        LabelCentroidDetector(), LabelCentroidDetector(level="batch"), quarantine=quarantine
-    )
+    guard = guard_of(LabelCentroidDetector(), LabelCentroidDetector(level="batch"))
     guard.fit(KNOWN).calibrate(knowledge_base(40, prefix="clean"), fpr=0.05)
     before = saved(guard, tmp_path / "before")
     vectors = MIXED.embeddings.copy()
     first = guard.screen(MIXED)
     second = guard.screen(MIXED)
     assert saved(guard, tmp_path / "after") == before
-    assert (quarantine.count(None), quarantine.log.lines()) == (0, ())
+    assert (guard.quarantine.count(None), guard.quarantine.log.lines()) == (0, ())
     assert first.decisions == second.decisions
     assert first.batch is MIXED
     np.testing.assert_array_equal(MIXED.embeddings, vectors)
@@ -225,7 +176,7 @@ def test_screening_opens_no_database(tmp_path, monkeypatch):
 
 
 def test_an_empty_batch_gives_an_empty_report():
-    guard = guard_of()
+    guard = by_label()
     empty = Batch.of(ids=[], texts=[], embeddings=[])
     for ready in (guard, guard.fit(KNOWN), guard.fit(empty)):
         report = ready.hold(ready.screen(empty))
@@ -236,7 +187,7 @@ def test_an_empty_batch_gives_an_empty_report():
 
 
 def test_another_dimension_is_refused_by_name_everywhere():
-    guard = guard_of().fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     other = Batch.of(ids=["odd"], texts=[""], embeddings=[[1.0, 0.0]], labels=["billing"])
     for call in (guard.screen, guard.learn, guard.calibrate):
         with pytest.raises(InvalidBatchError, match=r"'odd'.* 2 dimensions, expected 12"):
@@ -251,15 +202,11 @@ def test_the_report_says_what_was_skipped_and_what_was_not_judged():
         ("label_centroid", "needs labels, and no entry has one")
     ]
     assert list(report.scores) == ["scripted"]
-    partly = Batch.of(
-        ids=["x", "y"],
-        texts=["score=-1"] * 2,
-        embeddings=KNOWN.vectors[:2],
-        labels=["new", "billing"],
-    )
+    labels = ["new", "billing"]
+    partly = entries(["score=-1"] * 2, embeddings=KNOWN.vectors[:2], labels=labels)
     report = guard.screen(partly)
     (item,) = report.unjudged
-    assert (item.entry_id, item.detector, item.failed) == ("x", "label_centroid", False)
+    assert (item.entry_id, item.detector, item.failed) == ("e0", "label_centroid", False)
     assert "'new' has 0 entries" in item.reason
     assert np.isnan(report.scores["label_centroid"]).tolist() == [True, False]
     assert report.scores["scripted"].tolist() == [-1, -1]
@@ -268,19 +215,11 @@ def test_the_report_says_what_was_skipped_and_what_was_not_judged():
 @pytest.mark.parametrize("verdict", list(Verdict))
 @pytest.mark.parametrize("labels", [[None], ["unknown"]], ids=["no label", "unknown label"])
 def test_the_policy_says_what_becomes_of_what_nobody_could_judge(verdict, labels):
-    guard = guard_of(unjudged=verdict).fit(KNOWN)
+    guard = by_label(unjudged=verdict).fit(KNOWN)
     report = guard.screen(topical("billing", 1, prefix="new", labels=labels))
     assert report.decisions[0].verdict is verdict
     assert (report.decisions[0].note is None) == (verdict is Verdict.ADMIT)
     assert verdicts(guard.screen(CLEAN)) == ["admit"] * len(CLEAN)
-
-
-def test_an_opinion_of_one_detector_is_enough_to_be_judged():
-    guard = guard_of(LabelCentroidDetector(), Scripted(), unjudged=Verdict.QUARANTINE).fit(KNOWN)
-    batch = Batch.of(
-        ids=["x"], texts=["score=-1"], embeddings=KNOWN.vectors[:1], labels=["unknown"]
-    )
-    assert verdicts(guard.screen(batch)) == ["admit"]
 
 
 def test_flags_stand_between_admission_and_quarantine():
@@ -298,19 +237,18 @@ def test_flags_stand_between_admission_and_quarantine():
 
 
 def test_holding_keeps_the_suspects_only_and_says_who():
-    quarantine = Quarantine("sqlite://")
-    guard = guard_of(quarantine=quarantine).fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     report = guard.hold(guard.screen(MIXED), by="nightly import")
-    assert [held.id for held in quarantine.list()] == list(FLIPPED.ids)
-    assert {held.held_by for held in quarantine.list()} == {"nightly import"}
-    assert [held.findings for held in quarantine.list()] == [d.findings for d in report.quarantined]
+    held = guard.quarantine.list()
+    assert [one.id for one in held] == list(FLIPPED.ids)
+    assert {one.held_by for one in held} == {"nightly import"}
+    assert [one.findings for one in held] == [d.findings for d in report.quarantined]
 
 
 def test_a_released_revision_is_admitted_the_next_time_and_a_changed_one_is_not():
-    quarantine = Quarantine("sqlite://")
-    guard = guard_of(quarantine=quarantine).fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     guard.hold(guard.screen(FLIPPED))
-    quarantine.release([FLIPPED.ids[0]], by="anna")
+    guard.quarantine.release([FLIPPED.ids[0]], by="anna")
     report = guard.hold(guard.screen(FLIPPED))
     assert verdicts(report) == ["admit", "quarantine", "quarantine"]
     assert "anna" in report.decisions[0].note
@@ -320,13 +258,12 @@ def test_a_released_revision_is_admitted_the_next_time_and_a_changed_one_is_not(
 
 
 def test_on_detect_raise_names_the_entries_and_holds_nothing():
-    quarantine = Quarantine("sqlite://")
-    guard = guard_of(quarantine=quarantine, on_detect="raise").fit(KNOWN)
+    guard = by_label(on_detect="raise").fit(KNOWN)
     report = guard.screen(MIXED)
     with pytest.raises(PoisonedEntryError, match=re.escape(repr(FLIPPED.ids[0]))) as raised:
         guard.hold(report)
     assert raised.value.report.decisions == report.decisions
-    assert quarantine.count(None) == 0
+    assert guard.quarantine.count(None) == 0
     assert guard.hold(guard.screen(CLEAN)).admitted.all()
 
 
@@ -367,8 +304,7 @@ def test_a_crash_is_not_a_pass_and_its_message_stays_out_of_sight(
 ):
     caplog.set_level(logging.DEBUG)
     guard = guard_of(Crashing(where), LabelCentroidDetector(), fail_open=fail_open).fit(KNOWN)
-    one = topical("billing", 1, prefix="new")
-    batch = Batch.of(ids=one.ids, texts=[HOSTILE], embeddings=one.vectors, labels=one.labels)
+    batch = replace(topical("billing", 1, prefix="new"), texts=(HOSTILE,))
     report = guard.hold(guard.screen(batch))
     assert verdicts(report) == [verdict]
     (item,) = report.unjudged
@@ -413,10 +349,9 @@ def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
     report = guard.screen(replace(batch, texts=texts))
     failed = {item.entry_id for item in report.unjudged if item.failed}
     assert failed == {batch.ids[row] for row in odd}
-    held = {decision.entry_id for decision in report.quarantined}
-    without = {decision.entry_id for decision in guard_of().fit(KNOWN).screen(batch).quarantined}
-    assert held == failed | without
-    assert set(FLIPPED.ids) <= held
+    without = held_in(by_label().fit(KNOWN).screen(batch))
+    assert held_in(report) == failed | without
+    assert set(FLIPPED.ids) <= without
     assert sum("ZeroDivisionError" in message for message in caplog.messages) == 1
 
 
@@ -424,7 +359,7 @@ def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
 def test_a_score_stands_where_only_its_explanation_fails(fail_open, caplog):
     guard = guard_of(Crashing("explain"), fail_open=fail_open).fit(KNOWN)
     texts = [HOSTILE, "nothing to see"]
-    report = guard.screen(Batch.of(ids=["a", "b"], texts=texts, embeddings=KNOWN.vectors[:2]))
+    report = guard.screen(entries(texts, embeddings=KNOWN.vectors[:2]))
     assert verdicts(report) == ["quarantine", "admit"]
     assert "RuntimeError" in report.decisions[0].findings[0].evidence
     assert "IGNORE" not in caplog.text + report.to_json()
@@ -455,44 +390,19 @@ def test_what_was_confirmed_as_poisoned_stays_out_even_if_no_detector_objects():
     assert [held.id for held in guard.quarantine.list()] == [again.ids[0]]
 
 
-def test_asking_for_decisions_makes_no_database(tmp_path):
-    guard = Guard([Scripted()], quarantine=Quarantine(f"sqlite:///{tmp_path}/none.db"))
-    guard.hold(guard.screen(scored([-1.0])))
-    assert list(tmp_path.iterdir()) == []
-
-
 # Learning
 
 
 def test_admit_learns_what_was_kept_and_nothing_else():
-    guard = guard_of().fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     guard.admit(guard.screen(MIXED))
     expected = LabelCentroidDetector().fit(join(KNOWN, CLEAN))
-    np.testing.assert_allclose(guard.detectors[0]._sums, expected._sums, atol=1e-9)
+    np.testing.assert_allclose(guard.detectors[0].score(MIXED), expected.score(MIXED), atol=1e-9)
     assert guard.writes.known([*FLIPPED.ids, *CLEAN.ids]) == list(CLEAN.ids)
-
-
-def test_forget_undoes_admit_and_passes_over_what_was_never_learned(tmp_path):
-    guard = guard_of().fit(KNOWN)
-    before = snapshot(guard.detectors[0])
-    guard.admit(guard.screen(CLEAN))
-    guard.forget(MIXED)
-    values, arrays = snapshot(guard.detectors[0])
-    assert values == before[0]
-    assert arrays["counts"] == before[1]["counts"]
-    sums = [json.loads(each["sums"]) for each in (arrays, before[1])]
-    np.testing.assert_allclose(*sums, atol=1e-9)
+    guard.forget(MIXED)  # the rest was never learned
+    fresh = LabelCentroidDetector().fit(KNOWN)
+    np.testing.assert_allclose(guard.detectors[0].score(MIXED), fresh.score(MIXED), atol=1e-9)
     assert guard.writes.known(MIXED.ids) == []
-    once = saved(guard, tmp_path / "once")
-    guard.forget(MIXED)
-    assert saved(guard, tmp_path / "twice") == once
-
-
-def test_a_guard_may_start_with_nothing_and_learn_as_it_goes():
-    guard = guard_of()
-    assert verdicts(guard.screen(FLIPPED)) == ["admit"] * 3
-    guard.learn(KNOWN)
-    assert verdicts(guard.screen(FLIPPED)) == ["quarantine"] * 3
 
 
 # Settings
@@ -557,7 +467,7 @@ def test_the_policy_decides(policy, findings, unjudged, judged, verdict):
 def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
     # Another worker replaced the first documents; this guard is told when they are deleted.
     detectors, _ = built_in_detectors()
-    guard = Guard(detectors, quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    guard = guard_of(*detectors).fit(KNOWN)
     of_others = replace(
         KNOWN.take(range(5)), texts=tuple(f"zyx{row} qwv{row} jkj{row}" for row in range(5))
     )
@@ -571,7 +481,7 @@ def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
 
 
 def test_what_is_not_guarded_is_said(caplog):
-    guard = guard_of().fit(KNOWN)
+    guard = by_label().fit(KNOWN)
     unlabelled = Batch.of(ids=["odd"], texts=["?"], embeddings=CLEAN.embeddings[:1])
     for _ in range(2):
         report = guard.hold(guard.screen(join(CLEAN, unlabelled)))

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from support import Scripted, knowledge_base, scored
+from support import Scripted, guard_of, knowledge_base, scored
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core import Batch
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.quarantine import batches_of
@@ -20,8 +20,7 @@ def bare(scores, prefix="s"):
 
 @pytest.fixture
 def guard():
-    guard = Guard([LabelCentroidDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
-    return guard.fit(KNOWN)
+    return guard_of(LabelCentroidDetector(), Scripted()).fit(KNOWN)
 
 
 def test_a_batch_without_vectors_has_no_dimension():
@@ -62,7 +61,7 @@ def test_they_cannot_be_learned_by_detectors_that_need_vectors(guard):
 
 
 def test_a_guard_that_looks_at_text_only_needs_none():
-    guard = Guard([Scripted()], policy=Policy(), quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     guard.fit(bare([-0.01 * i for i in range(200)], "k")).calibrate(fpr=0.05)
     report = guard.hold(guard.screen(bare([-5.0, 5.0])))
     guard.admit(report)

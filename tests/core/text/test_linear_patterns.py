@@ -170,24 +170,18 @@ def assert_linear_at_worst(work, units):
             pytest.fail(f"{TIMES} times {unit[:80]!r} costs {ratio:.0f} times")
 
 
+def search(pattern):
+    """Return a function that goes through a text with a pattern."""
+    if isinstance(pattern, LinearPattern):
+        return lambda text: list(pattern.spans(text, narrow(text), 0, len(text)))
+    return lambda text: [match.span() for match in pattern.finditer(text)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", [*PATTERNS, *chosen(sorted(RULES))])
 def test_no_pattern_costs_more_than_the_length_of_its_worst_text(name):
-    pattern = PATTERNS[name]
-    assert_linear_at_worst(
-        lambda text: [match.span() for match in pattern.finditer(text)],
-        chosen(worst_cases(pattern)),
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_no_rule_costs_more_than_the_length_of_its_worst_text(name):
-    rule = RULES[name]
-    assert_linear_at_worst(
-        lambda text: list(rule.spans(text, narrow(text), 0, len(text))),
-        chosen(worst_cases(rule)),
-    )
+    pattern = (PATTERNS | RULES)[name]
+    assert_linear_at_worst(search(pattern), chosen(worst_cases(pattern)))
 
 
 def test_every_rule_is_matched_without_backtracking():

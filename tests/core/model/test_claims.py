@@ -12,11 +12,7 @@ from ragshield_core.model.errors import InvalidBatchError
 @pytest.mark.parametrize(
     ("metadata", "lineage", "key"),
     [
-        (
-            {"file_path": "/docs/a.pdf", "page_label": "3", "source": "3"},
-            "/docs/a.pdf",
-            "file_path",
-        ),
+        ({"file_path": "a.pdf", "page_label": "3", "source": "3"}, "a.pdf", "file_path"),
         ({"source": Path("notes.md"), "page": 4}, "notes.md", "source"),
         ({"source": "https://example.org/a"}, "https://example.org/a", "source"),
         ({"source": 7, "file_name": "b.pdf"}, "b.pdf", "file_name"),

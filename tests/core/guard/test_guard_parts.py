@@ -1,21 +1,13 @@
 """What a guard is made of: wrong types are refused, and nothing is lost when it is saved."""
 
 import pytest
-from support import Scripted, knowledge_base, saved
+from support import Scripted, entries, guard_of, knowledge_base, loaded, saved
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector, LabelCentroidDetector
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, StateError
 
 KNOWN = knowledge_base(20)
-
-
-def guard_of(*detectors):
-    return Guard(detectors, quarantine=Quarantine("sqlite://")).fit(KNOWN)
-
-
-def load(folder, **options):
-    return Guard.load(folder, quarantine=Quarantine("sqlite://"), **options)
 
 
 @pytest.mark.parametrize(
@@ -36,42 +28,42 @@ def test_wrong_types_are_refused_at_once(detectors, options, said):
 
 
 def test_a_detector_that_is_not_registered_is_refused_by_save_unless_it_is_promised(tmp_path):
-    guard = guard_of(Scripted(), LabelCentroidDetector())
+    guard = guard_of(Scripted(), LabelCentroidDetector()).fit(KNOWN)
     with pytest.raises(StateError, match=r"Scripted is not registered.*detectors=\[Scripted\]"):
         guard.save(tmp_path)
     assert not list(tmp_path.iterdir())
     guard.save(tmp_path, detectors=[Scripted])
     with pytest.raises(StateError, match="no detector of kind 'scripted'"):
-        load(tmp_path)
-    assert load(tmp_path, detectors=[Scripted]).detectors[0].learned == len(KNOWN)
+        loaded(tmp_path)
+    assert loaded(tmp_path, detectors=[Scripted]).detectors[0].learned == len(KNOWN)
     mine = Scripted()
-    assert load(tmp_path, detectors=[mine]).detectors[0] is mine
+    assert loaded(tmp_path, detectors=[mine]).detectors[0] is mine
     assert mine.learned == len(KNOWN)
 
 
 def test_a_detector_that_belongs_to_no_saved_one_is_refused(tmp_path):
-    guard_of(LabelCentroidDetector(min_entries=3)).save(tmp_path)
+    guard_of(LabelCentroidDetector(min_entries=3)).fit(KNOWN).save(tmp_path)
     for other in (Scripted(), LabelCentroidDetector(min_entries=4)):
         with pytest.raises(StateError, match=f"one of kind '{other.name}'"):
-            load(tmp_path, detectors=[other])
+            loaded(tmp_path, detectors=[other])
     with pytest.raises(TypeError, match=r"detectors\[0\] is a str"):
-        load(tmp_path, detectors=["label_centroid"])
+        loaded(tmp_path, detectors=["label_centroid"])
 
 
 def test_a_subclass_is_not_loaded_as_what_it_was_made_from(tmp_path):
     class Mine(LabelCentroidDetector):
         pass
 
-    guard = guard_of(Mine())
+    guard = guard_of(Mine()).fit(KNOWN)
     with pytest.raises(StateError, match="Mine is not registered"):
         guard.save(tmp_path)
     guard.save(tmp_path, detectors=[Mine])
-    assert type(load(tmp_path, detectors=[Mine]).detectors[0]) is Mine
+    assert type(loaded(tmp_path, detectors=[Mine]).detectors[0]) is Mine
 
 
 def test_a_classifier_is_not_dropped_by_a_saved_guard(tmp_path):
     detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts), classify="all")
-    guard = guard_of(detector)
+    guard = guard_of(detector).fit(KNOWN)
     with pytest.raises(StateError, match="the classifier of detector 'instruction'"):
         guard.save(tmp_path)
     with pytest.raises(StateError, match="the classifier"):
@@ -79,23 +71,23 @@ def test_a_classifier_is_not_dropped_by_a_saved_guard(tmp_path):
     guard.save(tmp_path, detectors=[detector])
     for options in ({}, {"detectors": [InstructionDetector]}):
         with pytest.raises(StateError, match=r"the classifier of a detector .* was not saved"):
-            load(tmp_path, **options)
-    again = load(tmp_path, detectors=[detector])
+            loaded(tmp_path, **options)
+    again = loaded(tmp_path, detectors=[detector])
     assert again.detectors[0].classifier is detector.classifier
     report = again.screen(knowledge_base(1, prefix="new"))
     assert all(decision.findings for decision in report.decisions)
 
 
 def test_a_guard_that_was_saved_without_a_classifier_opens_with_none(tmp_path):
-    guard_of(InstructionDetector()).save(tmp_path)
+    guard_of(InstructionDetector()).fit(KNOWN).save(tmp_path)
     detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts))
-    assert load(tmp_path).detectors[0].classifier is None
+    assert loaded(tmp_path).detectors[0].classifier is None
     with pytest.raises(StateError, match="saved with none in its detector"):
-        load(tmp_path, detectors=[detector])
+        loaded(tmp_path, detectors=[detector])
 
 
 def test_a_guard_shows_itself_in_one_line_without_texts():
-    guard = guard_of(Scripted(), LabelCentroidDetector(min_entries=3))
+    guard = guard_of(Scripted(), LabelCentroidDetector(min_entries=3)).fit(KNOWN)
     assert repr(guard) == (
         f"<Guard {len(KNOWN)} entries known, not calibrated: scripted, label_centroid; "
         "Quarantine('sqlite://', namespace='default')>"
@@ -105,7 +97,7 @@ def test_a_guard_shows_itself_in_one_line_without_texts():
 
 
 def test_a_held_entry_shows_itself_without_text_and_vector():
-    guard = guard_of(Scripted())
+    guard = guard_of(Scripted()).fit(KNOWN)
     batch = knowledge_base(1, prefix="x\x1b[2J").take([0])
     guard.quarantine.hold(batch, by="anna")
     (held,) = guard.quarantine.list()
@@ -117,12 +109,10 @@ def test_a_held_entry_shows_itself_without_text_and_vector():
 
 
 def test_what_cannot_be_calibrated_or_fitted_leaves_the_guard_as_it_was(tmp_path):
-    guard = Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
-    guard.fit(KNOWN).calibrate(fpr=0.1)
+    guard = guard_of(LabelCentroidDetector(min_entries=3)).fit(KNOWN).calibrate(fpr=0.1)
     before = saved(guard, tmp_path / "before")
     with pytest.raises(CalibrationError, match="pass at least"):
         guard.calibrate(knowledge_base(2, prefix="clean"), fpr=0.01)
-    without = Batch.of(ids=["a"], texts=["hi"], embeddings=None)
     with pytest.raises(InvalidBatchError, match="has no vector"):
-        guard.fit(without)
+        guard.fit(entries(["hi"], embeddings=None))
     assert saved(guard, tmp_path / "after") == before

@@ -1,11 +1,13 @@
 """A tenant may go by the calibration of another: its numbers, and nothing of its entries."""
 
+from shutil import copyfile
+
 import numpy as np
 import pytest
-from support import Scripted, group, passages, scored
-from test_replay import assert_same
+from sqlalchemy import create_engine, make_url, text
+from support import Scripted, group, guard_of, loaded, passages, saved, scored, write
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector, InstructionDetector
 from ragshield_core.model.errors import CalibrationError, StateError
 
@@ -18,15 +20,20 @@ def opened(url, namespace, **options):
     return Guard.open(url, namespace, **options)
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """Return a database with the guard of a large tenant."""
+    file = tmp_path_factory.mktemp("lender") / "shared.db"
+    guard = opened(f"sqlite:///{file}", "large").fit(THEIRS).calibrate()
+    guard.close()
+    return file
+
+
 @pytest.fixture
-def lender(url):
-    return opened(url, "large").fit(THEIRS).calibrate()
-
-
-def write(guard, batch):
-    report = guard.hold(guard.screen(batch))
-    guard.admit(report)
-    return report
+def lender(url, database):
+    """Return that guard, in a database of a test's own."""
+    copyfile(database, make_url(url).database)
+    return opened(url, "large")
 
 
 def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lender):
@@ -80,7 +87,7 @@ def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
     for number in range(10):
         write(small, passages(20, 10 + number, f"n{number}-"))
         late = opened(url, "small")
-        assert_same(small, late, tmp_path)
+        assert saved(small, tmp_path / "small") == saved(late, tmp_path / "late")
         late.close()
     while small.status().n_known < 200:  # some were held
         assert small.status().borrowed
@@ -148,23 +155,9 @@ def test_who_has_no_calibration_lends_none(url):
         opened(url, "small", calibration_of="nowhere")
     with pytest.raises(StateError, match="no guard"):
         opened(url, "small", calibration_of="small")
-    with lender_session(url) as writers:
-        assert writers == {"large"}
-
-
-class lender_session:  # noqa: N801 - reads as what it gives
-    """The namespaces of which the database knows anything."""
-
-    def __init__(self, url):
-        self.quarantine = Quarantine(url)
-
-    def __enter__(self):
-        with self.quarantine.database.read() as session:
-            query = "SELECT DISTINCT namespace FROM ragshield_journal_heads"
-            return set(session.connection().exec_driver_sql(query).scalars())
-
-    def __exit__(self, *_):
-        self.quarantine.close()
+    with create_engine(url).connect() as connection:
+        found = connection.execute(text("SELECT DISTINCT namespace FROM ragshield_journal_heads"))
+        assert set(found.scalars()) == {"large"}
 
 
 @pytest.mark.usefixtures("lender")
@@ -186,8 +179,7 @@ def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
 
 
 def test_guards_that_are_not_opened_lend_as_well(lender):
-    alone = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-    alone.policy.accepting(RATE)
+    alone = guard_of(CliqueDetector())
     alone.borrow_calibration(lender)
     assert alone.calibrated
     with pytest.raises(TypeError, match="expected another Guard"):
@@ -199,7 +191,7 @@ def test_it_is_saved_and_loaded(url, tmp_path):
     small = opened(url, "small", calibration_of="large")
     small.learn(passages(120, 2))
     small.save(tmp_path / "saved")
-    loaded = Guard.load(tmp_path / "saved", quarantine=Quarantine("sqlite://"))
-    assert loaded.status().borrowed
-    assert loaded.thresholds == small.thresholds
-    assert_same(small, loaded, tmp_path)
+    again = loaded(tmp_path / "saved")
+    assert again.status().borrowed
+    assert again.thresholds == small.thresholds
+    assert saved(small, tmp_path / "small") == saved(again, tmp_path / "loaded")

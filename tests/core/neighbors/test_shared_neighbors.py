@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import clones_of, gaussian, join
+from support import clones_of, entries, gaussian, guard_of, join, loaded
 
-from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import (
     CliqueDetector,
     GroupDetector,
-    LabelCentroidDetector,
     LabelModelDetector,
     LabelNeighborDetector,
 )
@@ -19,10 +17,6 @@ from ragshield_core.neighbors.index import NeighborIndex
 KNOWN = replace(gaussian(400, 1, prefix="k"), texts=tuple(f"entry {i}" for i in range(400)))
 NEW = replace(gaussian(60, 2, prefix="n"), texts=tuple(f"new {i}" for i in range(60)))
 LABELS = ("label_neighbors", "label_model")
-
-
-def guard_of(*detectors):
-    return Guard(detectors, quarantine=Quarantine("sqlite://"))
 
 
 def sharing(known=KNOWN):
@@ -62,14 +56,14 @@ def test_held_out_scores_are_the_same_as_well():
 
 @pytest.mark.parametrize("unlabelled", [0, 20])
 def test_a_batch_is_searched_once(monkeypatch, unlabelled):
-    guard, searched = sharing(), []
+    # The owner of the index is the first to look here; borrowers find what it found.
+    detectors = (CliqueDetector(), LabelModelDetector(), LabelNeighborDetector())
+    guard, searched = guard_of(*detectors).fit(KNOWN), []
     search = NeighborIndex.search
     monkeypatch.setattr(
         NeighborIndex, "search", lambda self, rows, k: searched.append(k) or search(self, rows, k)
     )
     labels = (None,) * unlabelled + NEW.labels[unlabelled:]
-    # The owner of the index is the first to look here; borrowers find what it found.
-    guard.detectors = guard.detectors[::-1]
     report = guard.screen(replace(NEW, labels=labels))
     assert np.isfinite(report.scores["label_model"]).sum() == len(NEW) - unlabelled
     assert len(searched) == 1
@@ -88,8 +82,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
     guard = sharing()
     before = guard.screen(NEW.take([0])).scores["label_neighbors"]
     label = "ham" if NEW.labels[0] == "spam" else "spam"
-    held = clones_of(NEW[0], 8, "held")
-    held = replace(held, labels=(label,) * 8)
+    held = replace(clones_of(NEW[0], 8, "held"), labels=(label,) * 8)
     for detector in guard.detectors:
         if isinstance(detector, GroupDetector):
             detector.hold(held)
@@ -103,7 +96,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
 def test_saved_and_loaded_they_still_share(tmp_path):
     guard = sharing()
     guard.save(tmp_path)
-    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    again = loaded(tmp_path)
     for name, scores in guard.screen(NEW).scores.items():
         np.testing.assert_array_equal(again.screen(NEW).scores[name], scores)
     again.learn(NEW)
@@ -113,17 +106,9 @@ def test_saved_and_loaded_they_still_share(tmp_path):
         np.testing.assert_allclose(again.screen(batch).scores[name], scores, atol=1e-9)
 
 
-def test_without_a_lender_each_has_its_own():
-    guard = guard_of(LabelNeighborDetector(), LabelCentroidDetector()).fit(KNOWN)
-    assert np.isfinite(guard.screen(NEW).scores["label_neighbors"]).all()
-
-
 def test_entries_without_a_label_are_known_to_the_index_and_cast_no_vote():
-    strangers = Batch.of(
-        ids=[f"x{i}" for i in range(30)],
-        texts=[f"stranger {i}" for i in range(30)],
-        embeddings=np.repeat(NEW.vectors[:1], 30, axis=0),
-    )
+    texts = [f"stranger {i}" for i in range(30)]
+    strangers = entries(texts, "x", embeddings=np.repeat(NEW.vectors[:1], 30, axis=0))
     known = join(KNOWN, strangers)
     shared, separate = sharing(known), alone(known)
     same_scores(shared, separate, NEW.take(range(1, 30)))

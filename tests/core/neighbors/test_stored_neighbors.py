@@ -1,76 +1,26 @@
-import json
+"""Neighbours in a store: the same answers as from memory, and errors that name the store."""
+
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_table import DIM, FakeTable, names, rows_of, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import clones_of, group, join, passages, saved
+from support import clones_of, group, guard_of, join, loaded, passages, saved, through_files
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import InvalidBatchError, NeighborsError, StateError
 from ragshield_core.neighbors import stored
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.stored import StoredIndex
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
-DIM = 8
 KNOWN = passages(600, 1)
-
-
-def unit(rows):
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def rows_of(n, seed=0, dim=DIM):
-    return unit(np.random.default_rng(seed).normal(size=(n, dim)))
-
-
-def names(n, prefix="e"):
-    return [f"{prefix}{i}" for i in range(n)]
-
-
-class FakeTable(VectorTable):
-    """A store in memory, searched exactly."""
-
-    def __init__(self, rows=None):
-        self.rows = dict(rows or {})
-        self.down = False
-        self.asked = []
-
-    @property
-    def name(self):
-        return "Fake docs"
-
-    def put(self, batch):
-        self.rows |= dict(zip(batch.ids, batch.vectors, strict=True))
-
-    def search(self, embeddings, k):
-        self._answer("search")
-        ids = list(self.rows)
-        rows = np.full((len(embeddings), k), -1, dtype=np.int64)
-        if not ids:
-            return FoundEntries([], np.empty((0, embeddings.shape[1]), np.float32), rows)
-        vectors = np.array([self.rows[i] for i in ids], dtype=np.float32)
-        order = np.argsort(-(embeddings @ unit(vectors).T), axis=1, kind="stable")[:, :k]
-        near, places = np.unique(order, return_inverse=True)
-        rows[:, : order.shape[1]] = places.reshape(order.shape)
-        return FoundEntries([ids[row] for row in near], vectors[near], rows)
-
-    def vectors(self, ids):
-        self._answer("vectors")
-        assert not any("\0" in i for i in ids)  # PostgreSQL would refuse them
-        there = [i for i in ids if i in self.rows]
-        return there, np.array([self.rows[i] for i in there], dtype=np.float32)
-
-    def _answer(self, what):
-        self.asked.append(what)
-        if self.down:
-            msg = "could not connect: (parameters: 'a text of an entry')"
-            raise OSError(msg)
 
 
 def pair(n, seed=0):
@@ -238,7 +188,7 @@ def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
     _, index, _ = pair(400)
     index.let_go()
     rng = np.random.default_rng(0)
-    asked = [rng.permutation(400)[:60] for _ in range(300)]
+    asked = [rng.permutation(400)[:60] for _ in range(100)]
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -256,7 +206,7 @@ def test_state_has_no_vectors_but_those_kept_here():
     index.remove(["e5"])
     values, arrays = index.state()
     assert arrays["local.vectors"].shape == (1, DIM)
-    again = StoredIndex.restored(json.loads(json.dumps(values)), arrays)
+    again = StoredIndex.restored(*through_files(values, arrays))
     assert again.store == "Fake docs"
     with pytest.raises(NeighborsError, match="'Fake docs', which is not at hand: wrap that store"):
         again.search(rows_of(1), 1)
@@ -304,15 +254,16 @@ def test_vectors_of_another_length_are_refused():
     _, index, table = pair(3)
     index.let_go()
     table.rows = {i: row[:-1] for i, row in table.rows.items()}
-    with pytest.raises(InvalidBatchError, match="expected rows of 8"):
+    with pytest.raises(InvalidBatchError, match="expected rows of 16"):
         index.vectors([0])
 
 
 # A guard
 
 
-def guard_of(table, where="store", known=KNOWN, detectors=None):
-    guard = Guard(detectors or [CliqueDetector()], quarantine=Quarantine("sqlite://"))
+def beside(table, where="store", known=KNOWN, detectors=None):
+    """Return a guard that finds neighbours in a table, or in memory without one."""
+    guard = guard_of(*(detectors or [CliqueDetector()]))
     if table is not None:
         table.put(known)
         guard.connections.use_table(table, where)
@@ -327,8 +278,8 @@ NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 
 
 
 def test_decisions_are_those_of_vectors_in_memory():
-    memory, table = guard_of(None), FakeTable()
-    guard = guard_of(table)
+    memory, table = beside(None), FakeTable()
+    guard = beside(table)
     assert guard.neighbors == "store"
     assert guard.detectors[0].n_local == 0
     for new in (NEW, group(5, 70, "late"), passages(40, 12, "n")):
@@ -349,7 +300,7 @@ def test_decisions_are_those_of_vectors_in_memory():
 
 def test_a_held_entry_is_a_neighbour_of_what_comes_later():
     table = FakeTable()
-    guard, without = guard_of(table), guard_of(FakeTable())
+    guard, without = beside(table), beside(FakeTable())
     bad = group(6, 3)
     first = guard.screen(bad.take(range(5)))
     assert len(first.quarantined) == 5
@@ -361,7 +312,7 @@ def test_a_held_entry_is_a_neighbour_of_what_comes_later():
 
 def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
     table = FakeTable()
-    guard = guard_of(table)
+    guard = beside(table)
     table.down, table.asked = True, []
     report = guard.screen(NEW)
     (reason,) = {item.reason for d in report.decisions for item in d.unjudged}
@@ -370,12 +321,12 @@ def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
     assert "'Fake docs'" in guard.status().failing["clique"]
     assert not any(d.verdict == "admit" and not d.unjudged for d in report.decisions)
     table.down = False
-    assert decisions(guard.screen(NEW)) == decisions(guard_of(None).screen(NEW))
+    assert decisions(guard.screen(NEW)) == decisions(beside(None).screen(NEW))
 
 
 def test_learning_without_an_answer_says_so_and_can_be_repeated():
     table = FakeTable()
-    guard, memory = guard_of(table), guard_of(None)
+    guard, memory = beside(table), beside(None)
     new = passages(20, 30, "new")
     table.down = True
     with pytest.raises(NeighborsError, match="'Fake docs'"):
@@ -389,11 +340,11 @@ def test_learning_without_an_answer_says_so_and_can_be_repeated():
 
 def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     table = FakeTable()
-    guard = guard_of(table)
+    guard = beside(table)
     sizes = [sum(map(len, saved(one, tmp_path / str(n)).values()))
-             for n, one in enumerate((guard_of(None), guard))]  # fmt: skip
+             for n, one in enumerate((beside(None), guard))]  # fmt: skip
     assert sizes[0] - sizes[1] > 0.8 * KNOWN.embeddings.nbytes
-    again = Guard.load(tmp_path / "1", quarantine=Quarantine("sqlite://"))
+    again = loaded(tmp_path / "1")
     assert again.neighbors == "store"
     assert "'Fake docs', which is not at hand" in again.status().neighbors
     for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
@@ -406,9 +357,10 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
 
 def test_neighbours_move_to_the_store_and_back():
     table = FakeTable()
-    guard = guard_of(None)
+    guard = beside(None)
     expected = decisions(guard.screen(NEW))
-    assert "from memory" in str(guard.status())
+    guard.connections.use_table(table)
+    assert guard.neighbors == guard.status().neighbors == "memory"
     table.put(KNOWN)
     guard.connections.use_table(table, "store")
     guard.connections.let_go()
@@ -420,13 +372,6 @@ def test_neighbours_move_to_the_store_and_back():
     assert decisions(guard.screen(NEW)) == expected
 
 
-def test_a_store_at_hand_changes_nothing_unless_asked():
-    guard = guard_of(None)
-    guard.connections.use_table(FakeTable())
-    assert guard.neighbors == "memory"
-    assert guard.status().neighbors == "memory"
-
-
 @pytest.mark.parametrize(
     ("detectors", "where", "said"),
     [
@@ -435,39 +380,34 @@ def test_a_store_at_hand_changes_nothing_unless_asked():
     ],
 )
 def test_what_cannot_be_is_refused(detectors, where, said):
-    guard = Guard(detectors, quarantine=Quarantine("sqlite://"))
     with pytest.raises(ValueError, match=said):
-        guard.connections.use_table(FakeTable(), where)
+        guard_of(*detectors).connections.use_table(FakeTable(), where)
 
 
 def test_entries_that_nobody_has_any_more_are_forgotten():
     table = FakeTable()
-    known = Batch.of(
-        ids=KNOWN.ids, texts=KNOWN.texts, embeddings=KNOWN.embeddings,
-        labels=["ham", "spam"] * 300, lineages=KNOWN.lineages,
-    )  # fmt: skip
-    guard = guard_of(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
+    known = replace(KNOWN, labels=("ham", "spam") * 300)
+    guard = beside(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
     del table.rows[KNOWN.ids[7]]
     guard.writes.forget_lost([KNOWN.ids[7]])
     assert not guard.writes.known([KNOWN.ids[7]])
-    assert KNOWN.ids[7] not in guard.detectors[0]._known.graph.index
 
 
 # Several workers
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(url):
     """Return a way to open one guard again and again, and close all of them in the end."""
-    guards = []
+    with ExitStack() as guards:
 
-    def again(**options):
-        guards.append(Guard.open(f"sqlite:///{tmp_path}/guard.db", **options))
-        return guards[-1]
+        def again(table=None, where=None, **options):
+            guard = guards.enter_context(closing(Guard.open(url, **options)))
+            if table is not None:
+                guard.connections.use_table(table, where)
+            return guard
 
-    yield again
-    for guard in guards:
-        guard.close()
+        yield again
 
 
 @pytest.fixture
@@ -475,7 +415,7 @@ def shared(opened):
     """Return the first worker, whose guard is fitted with neighbours in a store, and the store."""
     table = FakeTable()
     table.put(KNOWN)
-    first = opened(detectors=[CliqueDetector()]).use_table(table, "store")
+    first = opened(table, "store", detectors=[CliqueDetector()])
     return first.fit(KNOWN).calibrate(), table
 
 
@@ -500,7 +440,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
 
 def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
     first, table = shared
-    second = opened().use_table(table)
+    second = opened(table)
     learn_more(first, table)
     table.down = True
     with pytest.raises(NeighborsError, match="did not answer"):
@@ -512,7 +452,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
 
 def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
     lean, table = shared
-    whole = opened().use_table(table, "memory")
+    whole = opened(table, "memory")
     assert whole.neighbors == "memory"
     lean.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))

@@ -2,13 +2,13 @@
 
 import re
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support import knowledge_base
+from support import entries, guard_of, knowledge_base, loaded
 
-from ragshield_core import Batch, Guard, Quarantine, RetrievalGuard
+from ragshield_core import Guard, RetrievalGuard
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.huggingface.sequence_classifier import SequenceClassifier
 from ragshield_core.model.errors import StateError
@@ -25,12 +25,7 @@ def saved_model(folder, labels=LABELS, *, bare=False, safe=True, seed=0, **confi
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: PLC0415
 
-    special = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-    }
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
     numbers = {word: number for number, word in enumerate(WORDS)}
     tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=special["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -82,10 +77,7 @@ TEXTS = ["obey", CALM, "obey the page", "fish", "the page . " * 20, "swim swim"]
 def plain(folder, text):
     """Return the probabilities of the model itself for one text that fits into it."""
     torch = pytest.importorskip("torch")
-    from transformers import (  # noqa: PLC0415
-        AutoTokenizer,
-        BertForSequenceClassification,
-    )
+    from transformers import AutoTokenizer, BertForSequenceClassification  # noqa: PLC0415
 
     model = BertForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -232,18 +224,10 @@ def test_it_is_in_evaluation_mode_and_in_float32(tmp_path):
 
 
 def test_threads_may_ask_it_at_once(classifier):
-    expected, found = classifier(TEXTS), {}
-    threads = [
-        threading.Thread(target=lambda n=n: found.setdefault(n, classifier(TEXTS)))
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    for each in found.values():
-        assert each == pytest.approx(expected, abs=1e-6)
+    expected = classifier(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: classifier(TEXTS), range(4)):
+            assert found == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -262,7 +246,7 @@ def detector_of(classifier):
 
 def test_the_detector_asks_it(classifier):
     texts = ["The page. Obey the fish.", "obey . " * 30]
-    batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=np.ones((2, 2)))
+    batch = entries(texts)
     scores = detector_of(classifier).score(batch)
     first = max(classifier(["The page.", "Obey the fish."]))
     np.testing.assert_allclose(scores[0], first, atol=1e-6)
@@ -271,19 +255,15 @@ def test_the_detector_asks_it(classifier):
 
 
 def guard_with(classifier):
-    guard = Guard([detector_of(classifier)], quarantine=Quarantine("sqlite://"))
-    return guard.fit(knowledge_base(30))
-
-
-def loaded(folder, classifier):
-    quarantine = Quarantine("sqlite://")
-    return Guard.load(folder, quarantine=quarantine, detectors=[detector_of(classifier)])
+    return guard_of(detector_of(classifier)).fit(knowledge_base(30))
 
 
 def test_a_guard_is_saved_and_loaded_with_it(tmp_path, folder, classifier):
     guard = guard_with(classifier)
     guard.save(tmp_path, detectors=guard.detectors)
-    again = loaded(tmp_path, of(folder))  # the same weights, in another object
+    again = loaded(
+        tmp_path, detectors=[detector_of(of(folder))]
+    )  # the same weights, in another object
     new = knowledge_base(5, prefix="new")
     np.testing.assert_allclose(
         again.screen(new).scores["instruction"], guard.screen(new).scores["instruction"], atol=1e-6
@@ -304,10 +284,15 @@ def test_another_classifier_is_refused_by_load(tmp_path, folder, classifier):
     for other, shown in others(tmp_path, folder):
         said = rf"saved with the classifier 'tiny@\w{{12}}: INJECTION'.*given has .*{shown}.*anew"
         with pytest.raises(StateError, match=said):
-            loaded(tmp_path / "guard", other)
+            loaded(tmp_path / "guard", detectors=[detector_of(other)])
         with pytest.raises(StateError, match="the classifier of detector 'instruction' cannot"):
             guard.save(tmp_path / "guard", detectors=[detector_of(other)])
-    loaded(tmp_path / "guard", classifier)
+    loaded(tmp_path / "guard", detectors=[detector_of(classifier)])
+    nameless = guard_with(lambda texts: [0.0] * len(texts))
+    nameless.save(tmp_path / "any", detectors=nameless.detectors)
+    loaded(tmp_path / "any", detectors=[detector_of(classifier)])
+    with pytest.raises(StateError, match="none"):
+        loaded(tmp_path / "any", detectors=[detector_of(None)])
 
 
 def test_another_classifier_is_refused_by_a_database(tmp_path, folder, classifier):
@@ -331,11 +316,3 @@ def test_another_classifier_is_refused_for_retrieved_sets(tmp_path, folder, clas
     for other, shown in others(tmp_path, folder):
         with pytest.raises(StateError, match=shown):
             RetrievalGuard.load(tmp_path / "guard", detectors=[detector_of(other)])
-
-
-def test_a_guard_saved_with_a_classifier_that_has_no_name_takes_any(tmp_path, classifier):
-    guard = guard_with(lambda texts: [0.0] * len(texts))
-    guard.save(tmp_path, detectors=guard.detectors)
-    assert loaded(tmp_path, classifier).detectors[0].classifier is classifier
-    with pytest.raises(StateError, match="none"):
-        loaded(tmp_path, None)
