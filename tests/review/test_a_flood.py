@@ -13,7 +13,7 @@ from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk, TakenBack
+from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.feedback.judged import each_found
 
@@ -93,8 +93,7 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     lines = desk.go_on(whole, by="anna", note=None).lines
     assert len(sent) < 40 * 3
     sent.clear()
-    taken = TakenBack(lines=lines, at=lines[0] - 1)
-    assert desk.take_back(taken, by="anna").n_done == 3 * AT_ONCE
+    assert desk.go_on(desk.undo(lines), by="anna").n_done == 3 * AT_ONCE
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * AT_ONCE)])) == 3 * AT_ONCE
     quarantine.log.verify()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import RAGShieldError
-from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
+from ragshield_core.model.findings import Decision, Verdict, by_strength, printable
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review.cases import Case, Cases
 from ragshield_core.tools.review.marking import (
     SHOWN,
-    Change,
-    Piece,
     changes,
     pieces,
     rendered,
@@ -35,16 +29,13 @@ PAGE = 20
 NEAREST = 3
 # Characters of a neighbour's text, and of one of another revision.
 EXCERPT = 600
-# Entries of a group that are drawn.
-DRAWN = 24
 # Sources that are told of, and entries of each that are counted: a flood's are at least so many.
 SOURCES, COUNTED = 5, 10_000
 # Lines of the log that are shown, the latest.
 HISTORY = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbor:
+class Neighbor(NamedTuple):
     """An entry of the knowledge base near to one that is held."""
 
     id: str
@@ -53,78 +44,10 @@ class Neighbor:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """An entry as it is shown.
-
-    Attributes
-    ----------
-    pieces
-        How its text begins; ``rest`` characters come after.
-    rendered
-        What a reader of the page would see, where that is something else.
-    drawable
-        Whether a browser would draw it as a page.
-    findings
-        The most convincing one first.
-    diff
-        Against the older revision, of which ``older`` says what it is; empty for none.
-    proposed
-        What somebody would do with it.
-    """
-
-    held: HeldEntry
-    pieces: Sequence[Piece]
-    rest: int
-    rendered: str | None
-    drawable: bool
-    findings: Sequence[Finding]
-    diff: Sequence[Change] = ()
-    older: str = ""
-    neighbors: Sequence[Neighbor] = ()
-    proposed: LogRecord | None = None
-    metadata: Sequence[tuple[str, str]] = ()
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for a decision."""
-        return self.held.status is Status.HELD
-
-
-class Square(NamedTuple):
-    """Similarity of two entries of a group, in a drawing."""
-
-    row: int
-    column: int
-    similarity: float
-    tone: int  # from 0, strangers, to 9, copies: a tenth of the similarity above one half each
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseView:
-    """A page of a case.
-
-    Attributes
-    ----------
-    last
-        Number of the entry that came last into the case: what comes later was not looked at.
-    """
-
-    case: Case
-    last: int
-    entries: Sequence[Shown]
-    squares: Sequence[Square]
-    n_drawn: int
-    history: Sequence[LogRecord]
-    sources: Sequence[tuple[str, dict[str, int]]]
-    takeovers: Sequence[Takeover] = ()
-    remarks: Sequence[str] = field(default_factory=tuple)
-
-
 def case_view(
     quarantine: Quarantine, store: Guarded | None, case: Case, offset: int = 0
-) -> CaseView:
-    """Return the contents of the page of a case.
+) -> dict[str, Any]:
+    """Return the contents of the page of a case; ``last`` is the number of its latest entry.
 
     Parameters
     ----------
@@ -157,22 +80,19 @@ def case_view(
         _shown(one, older.get(one.id), near, open_proposals.get(one.id))
         for one, near in zip(held, neighbors, strict=True)
     ]
-    vectors = [one.vector for one in held if one.vector.size][:DRAWN]
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
-    return CaseView(
-        case=case,
-        last=Cases(quarantine).newest(case.number),
-        entries=entries,
-        squares=_squares(vectors),
-        n_drawn=len(vectors),
-        history=quarantine.log.lines(ids)[-HISTORY:],
-        sources=[
+    return {
+        "case": case,
+        "last": Cases(quarantine).newest(case.number),
+        "entries": entries,
+        "history": quarantine.log.lines(ids)[-HISTORY:],
+        "sources": [
             (name, Cases(quarantine).by_source(name, limit=COUNTED))
             for name in list(sources)[:SOURCES]
         ],
-        takeovers=taken,
-        remarks=remarks,
-    )
+        "takeovers": taken,
+        "remarks": remarks,
+    }
 
 
 def _shown(
@@ -180,28 +100,33 @@ def _shown(
     older: tuple[str, str] | None,
     neighbors: Sequence[Neighbor],
     proposed: LogRecord | None,
-) -> Shown:
+) -> dict[str, Any]:
+    """Return an entry as it is shown.
+
+    ``rest`` characters come after its ``pieces``; ``rendered`` is what a reader of the page would
+    see, where that is something else; a browser would draw what is ``drawable`` as a page. Findings
+    begin with the most convincing one. ``older`` says which revision the ``diff`` is against.
+    """
     text = held.entry.text
     found = Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings)
-    diff: Sequence[Change] = ()
-    if older is not None and older[1] != text:
-        diff = changes(older[1], text)
-    return Shown(
-        held=held,
-        pieces=pieces(text, held.findings),
-        rest=max(0, len(text) - SHOWN),
-        rendered=rendered(text),
-        drawable=is_page(text),
-        findings=by_strength(found),
-        diff=diff,
-        older="" if older is None else older[0],
-        neighbors=neighbors,
-        proposed=proposed,
-        metadata=[
+    name, before = older or ("", text)
+    return {
+        "held": held,
+        "waits": held.status is Status.HELD,
+        "pieces": pieces(text, held.findings),
+        "rest": max(0, len(text) - SHOWN),
+        "rendered": rendered(text),
+        "drawable": is_page(text),
+        "findings": by_strength(found),
+        "older": name,
+        "diff": changes(before, text) if before != text else (),
+        "neighbors": neighbors,
+        "proposed": proposed,
+        "metadata": [
             (printable(str(key), 80), printable(repr(value), 300))
             for key, value in list(held.entry.metadata.items())[:20]
         ],
-    )
+    }
 
 
 def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple[str, str]]:
@@ -245,18 +170,3 @@ def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neigh
             if name in there
         ]
     return found
-
-
-def _squares(vectors: Sequence[NDArray[np.float32]]) -> list[Square]:
-    """Return how alike each two entries are; nothing where vectors are of several dimensions."""
-    if len(vectors) < 2 or len({vector.size for vector in vectors}) > 1:  # noqa: PLR2004
-        return []
-    rows = np.stack(vectors).astype(np.float64)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    alike = rows @ rows.T
-    tones = np.clip((alike - 0.5) * 20, 0, 9).astype(int)
-    return [
-        Square(row=i, column=j, similarity=float(alike[i, j]), tone=int(tones[i, j]))
-        for i in range(len(rows))
-        for j in range(len(rows))
-    ]

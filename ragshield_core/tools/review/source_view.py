@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from ragshield_core.calibration.questions import Question
 from ragshield_core.database.read_only import read_only
@@ -18,36 +19,12 @@ from ragshield_core.tools.review.sources_command import command_of
 BEGINNING = 160  # characters of a text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Example(NamedTuple):
     """An entry of a source: its id, its number where it is in quarantine, how its text begins."""
 
     id: str
-    number: int | None = None
-    begins: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A question about a source, as the page shows it.
-
-    Attributes
-    ----------
-    question
-        What is asked.
-    key
-        Names the source in a form: its own name is hostile.
-    held, admitted
-        A few entries of both sides.
-    commands
-        Which to run where the page cannot decide.
-    """
-
-    question: Question
-    key: str
-    held: Sequence[Example]
-    admitted: Sequence[Example]
-    commands: Sequence[str]
+    number: int | None
+    begins: str
 
 
 def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Question, ...]:
@@ -70,19 +47,23 @@ def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Quest
         return ()
 
 
-def source_view(quarantine: Quarantine, store: Guarded | None) -> list[Asked]:
-    """Return all that is asked, with examples; changes nothing."""
+def source_view(quarantine: Quarantine, store: Guarded | None) -> list[dict[str, Any]]:
+    """Return all that is asked, with examples of both sides; changes nothing.
+
+    The key names a source in a form: its own name is hostile. Where the page cannot decide, people
+    run one of the commands.
+    """
     return [
-        Asked(
-            question=question,
-            key=key_of(question.source),
-            held=_held(quarantine, question.held_ids),
-            admitted=_admitted(store, question.admitted_ids),
-            commands=[
+        {
+            "question": question,
+            "key": key_of(question.source),
+            "held": _held(quarantine, question.held_ids),
+            "admitted": _admitted(store, question.admitted_ids),
+            "commands": [
                 command_of(choice, question.source, quarantine.namespace)
                 for choice in ("adopt", "keep")
             ],
-        )
+        }
         for question in open_questions(quarantine, store)
     ]
 
@@ -99,22 +80,14 @@ def key_of(source: str | None) -> str:
 
 
 def _held(quarantine: Quarantine, ids: Sequence[str]) -> list[Example]:
-    there = {one.id: one for one in quarantine.list(ids=ids)} if ids else {}
-    return [
-        Example(
-            id=name,
-            number=there[name].number if name in there else None,
-            begins=printable(there[name].entry.text, BEGINNING) if name in there else "",
-        )
-        for name in ids
-    ]
+    there = quarantine.list(ids=ids) if ids else ()
+    found = {one.id: (one.number, printable(one.entry.text, BEGINNING)) for one in there}
+    return [Example(name, *found.get(name, (None, ""))) for name in ids]
 
 
 def _admitted(store: Guarded | None, ids: Sequence[str]) -> list[Example]:
     texts = {}
     if store is not None and ids:
-        try:
+        with suppress(RAGShieldError):  # a store that cannot be asked now; the ids are known
             texts = {entry.id: entry.text for entry in store.standing(ids)}
-        except RAGShieldError:  # which cannot be asked now; the ids are known
-            texts = {}
-    return [Example(id=name, begins=printable(texts.get(name, ""), BEGINNING)) for name in ids]
+    return [Example(name, None, printable(texts.get(name, ""), BEGINNING)) for name in ids]
