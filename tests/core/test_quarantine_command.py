@@ -261,25 +261,6 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
     assert grouped.count() == 5
 
 
-def test_names_are_completed_and_no_database_is_made_for_it(tmp_path, monkeypatch, grouped):
-    other = Quarantine(grouped.database.url, namespace="another tenant")
-    other.hold(ENTRIES, by="anna")
-
-    def completed(line, database=grouped.database.url):
-        monkeypatch.setenv("RAGSHIELD_DATABASE", database)
-        variables = {"_RAGSHIELD_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
-        return CliRunner().invoke(app, prog_name="ragshield", env=variables).output
-
-    assert "another tenant" in completed("ragshield quarantine list --namespace an")
-    assert "clique" in completed("ragshield quarantine cases --detector cl")
-    missing = tmp_path / "missing.db"
-    assert "clique" not in completed(
-        "ragshield quarantine cases --detector cl", f"sqlite:///{missing}"
-    )
-    assert "clique" not in completed("ragshield quarantine cases --detector cl", "mistyped")
-    assert not missing.exists()
-
-
 @pytest.mark.parametrize(
     ("shell", "said"),
     [

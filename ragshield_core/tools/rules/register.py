@@ -115,10 +115,9 @@ class Rules:
             del session
             return _to_rule(changes.add_rule(row))
 
-        def note(rule: Rule) -> str:
-            return f"{rule.told()}: {rule.reason}"
-
-        made = self.quarantine.log.change(work, by=by, note=note)
+        made = self.quarantine.log.change(
+            work, by=by, note=lambda rule: f"{rule.told()}: {rule.reason}"
+        )
         logger.warning("%s is made: %s", made.told(), CAUTIONS[kind])
         return made
 
@@ -175,10 +174,7 @@ class Rules:
             changes.revoke_rule(row, by)
             return _to_rule(row)
 
-        def note(rule: Rule) -> str:
-            return f"{rule.told()}: {reason}"
-
-        return self.quarantine.log.change(work, by=by, note=note)
+        return self.quarantine.log.change(work, by=by, note=lambda rule: f"{rule.told()}: {reason}")
 
     def in_force(self, now: dt.datetime | None = None) -> tuple[Rule, ...]:
         """Return the rules that count for what is on its way through this quarantine, oldest first.
