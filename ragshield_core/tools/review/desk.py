@@ -228,7 +228,7 @@ class Desk:
         first, last = undone.lines
         lines = self.quarantine.log.lines(since=undone.at, until=last, limit=AT_ONCE)
         ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-        latest = proposals.last_decided(self.quarantine, list(dict.fromkeys(ids)), UNDOING)
+        latest = proposals.last_lines(self.quarantine, list(dict.fromkeys(ids)))
         mine = {
             i: line.action
             for i, line in latest.items()
@@ -350,5 +350,3 @@ class Desk:
 
 # Lines of the log that tell of what can be taken back.
 DECIDING = frozenset({"release", "confirm"})
-# Lines of the log after which a decision is not that of before any more.
-UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}

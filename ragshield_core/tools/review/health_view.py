@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ragshield_core.database.read_only import read_only
@@ -11,9 +12,9 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
 from ragshield_core.sharing.standing import status_of
 from ragshield_core.store.guarded import Guarded
+from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.evaluate.rates import exact_interval
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.takeovers import suites
 
 
 def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
         "good": exact_interval(counts[Status.RELEASED], judged) if judged else None,
         "whole": Cases(quarantine).whole() if there else True,
         "head": quarantine.log.head() if there else "0:",
-        "suites": suites(quarantine) if there else [],
+        "suites": _suites(quarantine) if there else [],
         "verified": verified,
         "n_since": n_since,
     }
@@ -53,3 +54,17 @@ def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[Standing |
             return status_of(session, quarantine.database.url, quarantine.namespace), ""
     except RAGShieldError as error:
         return None, printable(str(error), 300)
+
+
+def _suites(quarantine: Quarantine) -> list[tuple[str, str, str]]:
+    """Return each suite of canaries, when it was checked last, and how many have drifted then."""
+    kept, found = CanaryStore(quarantine), []
+    with suppress(RAGShieldError):
+        for name in kept.suites():
+            for last in kept.checks(name, limit=1):
+                drifted = f"{len(last.flagged)} of {len(last.canaries)}"
+                found.append((name, f"{last.checked_at:%Y-%m-%d %H:%M} UTC", drifted))
+                break
+            else:
+                found.append((name, "never", f"not checked of {len(kept.baseline(name).asked)}"))
+    return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.model.errors import QuarantineError
@@ -13,10 +12,8 @@ from ragshield_core.quarantine import LogRecord, Quarantine, Status
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.log import record_of
-from ragshield_core.quarantine.revisions import check_one_store, revisions, seen_by
-from ragshield_core.quarantine.tables import HeldRow, LogRow
+from ragshield_core.quarantine.revisions import check_one_store, revisions
 
 # Actions in the log: a proposal to release, and that entries stay held.
 WOULD_RELEASE, KEEP = "would release", "keep"
@@ -58,41 +55,17 @@ def note(
 
 
 def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
-    """Return the open proposal for each held entry that has one, by id.
+    """Return the open proposal for each entry that has one, by id: nothing was noted since."""
+    lines = last_lines(quarantine, ids)
+    return {name: line for name, line in lines.items() if line.action == WOULD_RELEASE}
 
-    Only if the log vouches for it, and nothing was decided or noted since.
+
+def last_lines(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+    """Return the last line of the log about the revisions under each id.
+
+    Only if the log vouches for it. By the index of revisions: quick, however long the log is.
     """
     with quarantine.database.read() as session:
-        held = [rows[-1] for rows in revisions(session, quarantine, ids, Status.HELD).values()]
-        told = last_lines_of(session, quarantine.log.digests, held)
-        return {
-            row.entry_id: record_of(told[row.number])
-            for row in held
-            if row.number in told and told[row.number].action == WOULD_RELEASE
-        }
-
-
-def last_decided(
-    quarantine: Quarantine, ids: Sequence[str], actions: Collection[str]
-) -> dict[str, LogRecord]:
-    """Return the last line of the log with one of some actions about each entry.
-
-    Of all its revisions, by the index of revisions: quick, however long the log is.
-    """
-    numbers: list[int] = []
-    latest: dict[str, LogRecord] = {}
-    with quarantine.database.read() as session:
-        query = select(HeldRow.number).where(*seen_by(quarantine))
-        for some in chunks(ids):
-            numbers += session.scalars(query.where(HeldRow.entry_id.in_(some)))
-        for part in chunks(numbers):
-            last = select(func.max(LogRow.seq))
-            last = last.where(LogRow.held_number.in_(part), LogRow.action.in_(actions))
-            lines = select(LogRow).where(
-                LogRow.seq.in_(last.group_by(LogRow.held_number).scalar_subquery())
-            )
-            for line in map(record_of, session.scalars(lines)):
-                before = latest.get(line.entry_id)
-                if before is None or before.seq < line.seq:
-                    latest[line.entry_id] = line
-    return latest
+        rows = [row for some in revisions(session, quarantine, ids).values() for row in some]
+        lines = last_lines_of(session, quarantine.log.digests, rows).values()
+        return {one.entry_id: record_of(one) for one in sorted(lines, key=lambda one: one.seq)}

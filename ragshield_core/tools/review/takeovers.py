@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.storage import CanaryStore
@@ -62,30 +61,3 @@ def _known(store: Guarded, queries: NDArray[np.float32], k: int) -> NDArray[np.f
     names = [f"query {row}" for row in range(len(queries))]
     batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=queries)
     return store.guard.nearest(batch, k).similarities
-
-
-class Suite(NamedTuple):
-    """Latest check of a suite of canaries."""
-
-    name: str
-    checked: str
-    n_drifted: int | None
-    n_canaries: int
-
-
-def suites(quarantine: Quarantine) -> list[Suite]:
-    """Return how the suites stand by their latest checks."""
-    kept, found = CanaryStore(quarantine), []
-    try:
-        for name in kept.suites():
-            checks = kept.checks(name, limit=1)
-            if checks:
-                (last,) = checks
-                when = f"{last.checked_at:%Y-%m-%d %H:%M} UTC"
-                found.append(Suite(name, when, len(last.flagged), len(last.canaries)))
-            else:
-                asked = kept.baseline(name).asked
-                found.append(Suite(name, "never", None, len(asked)))
-    except RAGShieldError:
-        return found
-    return found
