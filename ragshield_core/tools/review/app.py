@@ -33,7 +33,6 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.tools.review import picture
 from ragshield_core.tools.review.access import (
     Access,
     Authenticate,
@@ -154,8 +153,6 @@ def review_app(
             get("/cases/{number:int}", pages.case),
             post("/cases/{number:int}", pages.decide),
             get("/entries/{number:int}/{start:int}", pages.text),
-            get("/entries/{number:int}/drawn", pages.drawn),
-            get("/entries/{number:int}/picture", pages.picture),
             post("/undo", pages.undo),
             get("/progress", pages.progress),
             post("/progress", pages.go_on),
@@ -467,15 +464,6 @@ class _Pages:
             length=length,
             pieces=pieces(held.entry.text, held.findings, start),
         )
-
-    def drawn(self, visit: _Visit) -> Response:
-        """Show the frame in which a text is drawn as a page, once somebody asks for it."""
-        return self.show(visit, "drawn.html", held=self._entry(visit))
-
-    def picture(self, visit: _Visit) -> Response:
-        """Answer with what is in that frame."""
-        page = picture.picture(self._entry(visit).entry.text)
-        return HTMLResponse(page, headers=picture.HEADERS)
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show the rules, and what they are worth."""

@@ -19,7 +19,6 @@ from ragshield_core.tools.review.marking import (
     rendered,
     visible,
 )
-from ragshield_core.tools.review.picture import is_page
 from ragshield_core.tools.review.proposals import proposed
 from ragshield_core.tools.review.takeovers import Takeover, takeovers
 
@@ -104,8 +103,8 @@ def _shown(
     """Return an entry as it is shown.
 
     ``rest`` characters come after its ``pieces``; ``rendered`` is what a reader of the page would
-    see, where that is something else; a browser would draw what is ``drawable`` as a page. Findings
-    begin with the most convincing one. ``older`` says which revision the ``diff`` is against.
+    see, where that is something else. Findings begin with the most convincing one. ``older`` says
+    which revision the ``diff`` is against.
     """
     text = held.entry.text
     found = Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings)
@@ -116,7 +115,6 @@ def _shown(
         "pieces": pieces(text, held.findings),
         "rest": max(0, len(text) - SHOWN),
         "rendered": rendered(text),
-        "drawable": is_page(text),
         "findings": by_strength(found),
         "older": name,
         "diff": changes(before, text) if before != text else (),
