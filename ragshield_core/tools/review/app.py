@@ -308,9 +308,11 @@ class _Pages:
     def narrow(self, visit: _Visit) -> Response:
         """Take over filters; they are kept in the session, since addresses end in logs."""
         waiting = visit.given("waiting")
-        chosen = {"waiting": waiting if waiting in ("no", "all") else ""}
-        chosen |= {
-            name: visit.given(name)[:LONGEST_SEARCH] for name in ("detector", "source", "search")
+        chosen = {
+            "waiting": waiting if waiting in ("no", "all") else "",
+            "detector": visit.given("detector")[:LONGEST_SEARCH],
+            "source": visit.given("source")[:LONGEST_SEARCH],
+            "search": visit.given("search").strip()[:LONGEST_SEARCH],
         }
         visit.session["filter"] = {name: value for name, value in chosen.items() if value}
         return visit.to("queue")
@@ -467,8 +469,8 @@ class _Pages:
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show the rules, and what they are worth."""
-        quarantine, now = self.desk.quarantine, dt.datetime.now(dt.UTC)
-        rules = Rules(quarantine).list(every=True) if quarantine.exists() else ()
+        now = dt.datetime.now(dt.UTC)
+        rules = Rules(self.desk.quarantine).list(every=True)
         return self.show(
             visit,
             "rules.html",

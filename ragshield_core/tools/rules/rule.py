@@ -102,10 +102,6 @@ class Rule:
             return Standing.EXPIRED
         return Standing.IN_FORCE
 
-    def counts(self, now: dt.datetime) -> bool:
-        """Return whether it is in force at a time."""
-        return self.standing(now) is Standing.IN_FORCE
-
     def concerns(self, finding: Finding) -> bool:
         """Return whether it is about findings of that detector."""
         if self.detectors is not None:
