@@ -11,11 +11,11 @@ from sqlalchemy import event
 
 from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
-from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.feedback.judged import each_found
+from ragshield_core.tools.review.views import PAGE
 
 # Too many to be read within the bounds below.
 MEMBERS = 3_000
@@ -162,7 +162,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
 def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 0.0)  # seconds: one step a request
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", STEP)
-    for module in ("app", "case_view"):
+    for module in ("app", "views"):
         monkeypatch.setattr(f"ragshield_core.tools.review.{module}.COUNTED", COUNTED)
     quarantine, n = Quarantine(url), MEMBERS
     flood.hold(quarantine, 0, n)

@@ -40,14 +40,20 @@ from ragshield_core.tools.review.access import (
     Role,
     add_headers,
 )
-from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view
 from ragshield_core.tools.review.cases import LIMIT, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
 from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
-from ragshield_core.tools.review.health_view import health_view
 from ragshield_core.tools.review.marking import SHOWN, pieces
-from ragshield_core.tools.review.source_view import key_of, open_questions, source_view
+from ragshield_core.tools.review.views import (
+    COUNTED,
+    PAGE,
+    case_view,
+    health_view,
+    key_of,
+    open_questions,
+    source_view,
+)
 from ragshield_core.tools.rules import CAUTIONS, NEVER, Kind, Rules
 
 HOURS = 8.0

@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from sqlalchemy.orm import Session
+
 from ragshield_core.model.errors import QuarantineError, RAGShieldError
-from ragshield_core.model.findings import Decision, Verdict
-from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.tools.review import proposals
+from ragshield_core.model.findings import Decision, Verdict, printable
+from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
+from ragshield_core.quarantine.changes import Changes
+from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.evidence import last_lines_of
+from ragshield_core.quarantine.log import record_of
+from ragshield_core.quarantine.revisions import check_one_store, revisions
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 if TYPE_CHECKING:
@@ -89,6 +95,10 @@ class Outcome:
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return self.at >= self.last
+
+
+# Actions in the log: a proposal to release, and that entries stay held.
+WOULD_RELEASE, KEEP = "would release", "keep"
 
 
 class Desk:
@@ -217,7 +227,7 @@ class Desk:
         """Return why a whole case is decided of, as the log has it from the beginning on."""
         first, last = outcome.lines
         lines = self.quarantine.log.lines(since=first - 1, until=last, limit=AT_ONCE)
-        actions = (outcome.action, proposals.WOULD_RELEASE)
+        actions = (outcome.action, WOULD_RELEASE)
         mine = (line.note for line in lines if line.actor == by and line.action in actions)
         return next(mine, None)
 
@@ -228,7 +238,7 @@ class Desk:
         first, last = undone.lines
         lines = self.quarantine.log.lines(since=undone.at, until=last, limit=AT_ONCE)
         ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-        latest = proposals.last_lines(self.quarantine, list(dict.fromkeys(ids)))
+        latest = last_lines(self.quarantine, list(dict.fromkeys(ids)))
         mine = {
             i: line.action
             for i, line in latest.items()
@@ -310,14 +320,14 @@ class Desk:
             return self._outcome(action, before, len(ids))
         proposed: list[str] = []
         if action is Action.RELEASE and self.two_persons:
-            agreed = proposals.proposed(self.quarantine, ids)
+            agreed = proposed(self.quarantine, ids)
             proposed = [i for i in ids if i not in agreed or agreed[i].actor == by]
             ids = [i for i in ids if i not in set(proposed)]
         for quarantine, some in self._by_store(proposed, held):
-            proposals.note(quarantine, some, proposals.WOULD_RELEASE, by=by, why=note)
+            note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(ids, held):
             if action is Action.KEEP:
-                proposals.note(quarantine, some, proposals.KEEP, by=by, why=note)
+                note_in_log(quarantine, some, KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
                 quarantine.confirm(some, by=by, note=note)
             elif self.store is not None:
@@ -350,3 +360,55 @@ class Desk:
 
 # Lines of the log that tell of what can be taken back.
 DECIDING = frozenset({"release", "confirm"})
+
+
+def note_in_log(
+    quarantine: Quarantine, ids: Sequence[str], action: str, *, by: str, why: str | None = None
+) -> None:
+    """Note in the log what a reviewer says of held entries, which stay held.
+
+    Parameters
+    ----------
+    quarantine
+        Of the entries.
+    ids
+        Held entries.
+    action
+        :data:`WOULD_RELEASE` or :data:`KEEP`.
+    by, why
+        The reviewer, and the reason.
+
+    Raises
+    ------
+    QuarantineError
+        If one of the ids is not held; nothing is noted then.
+    """
+
+    def work(session: Session, changes: Changes) -> None:
+        found = revisions(session, quarantine, ids, Status.HELD)
+        for entry_id in dict.fromkeys(ids):
+            if entry_id not in found:
+                shown = printable(entry_id, SHOWN_ID)
+                msg = f"entry {shown!r} is not held in {quarantine!r}, and nothing was noted."
+                raise QuarantineError(msg)
+            check_one_store(quarantine, found[entry_id])
+            changes.remark(found[entry_id][-1], action)
+
+    quarantine.log.change(work, by=by, note=why)
+
+
+def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+    """Return the open proposal for each entry that has one, by id: nothing was noted since."""
+    lines = last_lines(quarantine, ids)
+    return {name: line for name, line in lines.items() if line.action == WOULD_RELEASE}
+
+
+def last_lines(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+    """Return the last line of the log about the revisions under each id.
+
+    Only if the log vouches for it. By the index of revisions: quick, however long the log is.
+    """
+    with quarantine.database.read() as session:
+        rows = [row for some in revisions(session, quarantine, ids).values() for row in some]
+        lines = last_lines_of(session, quarantine.log.digests, rows).values()
+        return {one.entry_id: record_of(one) for one in sorted(lines, key=lambda one: one.seq)}
