@@ -90,10 +90,14 @@ def test_errors_are_said_without_a_traceback_and_make_no_file(ragshield, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_version_is_told(ragshield):
+def test_the_version_is_told_and_shells_how_to_complete(ragshield):
     code, out, _ = ragshield("--version")
     assert code == 0
     assert re.fullmatch(r"ragshield \d+\.\d+\.\d+\S*\n", out)
+    variables = {"_RAGSHIELD_COMPLETE": "source_zsh"}
+    assert (
+        "#compdef ragshield" in CliRunner().invoke(app, prog_name="ragshield", env=variables).output
+    )
 
 
 def test_the_key_is_exchanged_and_neither_is_shown(ragshield, held, monkeypatch):
@@ -259,22 +263,6 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
     code, _, error = ragshield("quarantine", "confirm", "--case", hidden, "--yes")
     assert (code, f"is a part of case {number} by now" in error) == (2, True)
     assert grouped.count() == 5
-
-
-@pytest.mark.parametrize(
-    ("shell", "said"),
-    [
-        ("bash", "complete -o default -F"),
-        ("zsh", "#compdef ragshield"),
-        ("fish", "complete --comm"),
-    ],
-)
-def test_shells_are_told_how_to_complete(shell, said):
-    variables = {"_RAGSHIELD_COMPLETE": f"source_{shell}"}
-    found = CliRunner().invoke(app, prog_name="ragshield", env=variables)
-    assert found.exit_code == 0
-    assert said in found.output
-    assert "ragshield" in found.output
 
 
 def test_a_whole_case_is_reopened(ragshield, grouped):

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support import knowledge_base
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch, Guard
 from ragshield_core.detectors import HiddenTextDetector, LabelCentroidDetector
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.tools.telemetry import Gauges, JsonFormatter, screenings
@@ -216,11 +216,3 @@ def test_without_the_package_everything_else_works():
     )
     assert done.stdout.splitlines()[0].startswith("1 entries: 1 admitted")
     assert "pip install 'ragshield[otel]'" in done.stdout
-
-
-def test_a_quarantine_without_a_database_is_told_of_as_well(told):
-    _, reader = told
-    guard, batch = entering(Quarantine("sqlite://"))
-    Gauges(guard)
-    assert guard.screen(batch).quarantined
-    assert measured(reader)["ragshield.quarantine.waiting"]
