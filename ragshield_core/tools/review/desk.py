@@ -318,12 +318,12 @@ class Desk:
             decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
             self._reopen({one.id: decided[one.status] for one in held}, by, note)
             return self._outcome(action, before, len(ids))
-        proposed: list[str] = []
+        alone: list[str] = []
         if action is Action.RELEASE and self.two_persons:
             agreed = proposed(self.quarantine, ids)
-            proposed = [i for i in ids if i not in agreed or agreed[i].actor == by]
-            ids = [i for i in ids if i not in set(proposed)]
-        for quarantine, some in self._by_store(proposed, held):
+            alone = [i for i in ids if i not in agreed or agreed[i].actor == by]
+            ids = [i for i in ids if i not in set(alone)]
+        for quarantine, some in self._by_store(alone, held):
             note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(ids, held):
             if action is Action.KEEP:
@@ -334,7 +334,7 @@ class Desk:
                 self.store.release(some, by=by, note=note)
             else:
                 quarantine.release(some, by=by, note=note)
-        return self._outcome(action, before, len(ids), len(proposed))
+        return self._outcome(action, before, len(ids), len(alone))
 
     def _outcome(self, action: Action, before: int, n_done: int, n_proposed: int = 0) -> Outcome:
         lines = (before + 1, self.quarantine.log.end())

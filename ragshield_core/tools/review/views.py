@@ -225,7 +225,9 @@ def _comparable(store: Guarded, held: Sequence[HeldEntry]) -> list[int]:
     return [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
 
 
-def _nearest(store: Guarded, vectors: Sequence[NDArray[np.float32]], k: int) -> KnownNeighbors:
+def _nearest(
+    store: Guarded, vectors: Sequence[NDArray[np.float32]] | NDArray[np.float32], k: int
+) -> KnownNeighbors:
     """Return the known entries that are nearest to each vector."""
     names = [f"{uuid4().hex}-{row}" for row in range(len(vectors))]  # nobody's: all are compared
     batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=vectors)
