@@ -63,12 +63,6 @@ def test_a_note_is_kept_in_the_log(ragshield, held):
     assert notes == [("release", "seen on paper"), ("confirm", "a copy"), ("purge", "asked for")]
 
 
-@pytest.mark.usefixtures("held")
-def test_what_is_not_shown_is_counted(ragshield):
-    _, out, _ = ragshield("quarantine", "list", "--limit", "1")
-    assert "and 1 more: --limit" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
