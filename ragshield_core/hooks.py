@@ -72,7 +72,7 @@ class Hooks:
     @hookspec
     def screening(
         self, stage: Stage, n_entries: int, data_source: str | None
-    ) -> AbstractContextManager[Told]:
+    ) -> AbstractContextManager[Told] | None:
         """Return a context in which entries are screened, and which is told the report."""
         raise NotImplementedError
 

@@ -74,26 +74,25 @@ def picture(name: str, scheme: str, width: int) -> Path:
 
 
 def shoot(browser: Browser, address: str) -> None:
-    """Take queue, case and health, light and dark, on a screen and on a telephone."""
-    for scheme in ("light", "dark"):
-        for width, height in ((1280, 900), (390, 844)):
-            context = browser.new_context(
-                color_scheme=scheme, viewport={"width": width, "height": height}
-            )
-            page = context.new_page()
-            page.goto(f"{address}/login")
-            page.get_by_label("Your name").fill("anna")
-            page.get_by_label("Token").fill(TOKEN)
-            page.get_by_role("button", name="Log in").click()
-            page.screenshot(path=picture("queue", scheme, width))
-            page.get_by_label("Search").fill(POISON[0][1])
-            page.get_by_role("button", name="Show").click()
-            page.get_by_role("link", name="Case").first.click()
-            page.get_by_role("heading", level=1, name="Case").wait_for()
-            page.screenshot(path=picture("case", scheme, width))
-            page.goto(f"{address}/health")
-            page.screenshot(path=picture("health", scheme, width))
-            context.close()
+    """Take queue, case and health, light on a screen and dark on a telephone."""
+    for scheme, width, height in (("light", 1280, 900), ("dark", 390, 844)):
+        context = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": height}
+        )
+        page = context.new_page()
+        page.goto(f"{address}/login")
+        page.get_by_label("Your name").fill("anna")
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        page.screenshot(path=picture("queue", scheme, width))
+        page.get_by_label("Search").fill(POISON[0][1])
+        page.get_by_role("button", name="Show").click()
+        page.get_by_role("link", name="Case").first.click()
+        page.get_by_role("heading", level=1, name="Case").wait_for()
+        page.screenshot(path=picture("case", scheme, width))
+        page.goto(f"{address}/health")
+        page.screenshot(path=picture("health", scheme, width))
+        context.close()
 
 
 def main() -> None:

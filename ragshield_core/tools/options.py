@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -11,11 +10,9 @@ from itertools import chain
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from sqlalchemy import select
 
-from ragshield_core.model.errors import ConfigurationError, QuarantineError, RAGShieldError
+from ragshield_core.model.errors import ConfigurationError, QuarantineError
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
-from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.settings.objects import named_object
 
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
@@ -30,29 +27,6 @@ Into = Annotated[
 ]
 
 
-def completed(names: Callable[[Quarantine], Sequence[str]]) -> Any:
-    """Return a completion of names for the shell; without a database, it offers none."""
-
-    def complete(context: typer.Context, incomplete: str) -> list[str]:
-        said = context.params
-        url = said.get("database") or os.environ.get("RAGSHIELD_DATABASE") or DEFAULT_URL
-        try:
-            quarantine = Quarantine(url, namespace=said.get("namespace") or "default")
-            found = names(quarantine) if quarantine.exists() else ()
-        except RAGShieldError:
-            return []
-        return [name for name in found if name.startswith(incomplete) and name.isprintable()]
-
-    return complete
-
-
-def _namespaces(quarantine: Quarantine) -> Sequence[str]:
-    """Return the namespaces of the database in which anything is or was held."""
-    query = select(HeldRow.namespace).distinct().order_by(HeldRow.namespace)
-    with quarantine.database.read() as session:
-        return session.scalars(query).all()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tenant:
     """The options that say whose quarantine is meant."""
@@ -60,9 +34,7 @@ class Tenant:
     database: Annotated[str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")] = (
         DEFAULT_URL
     )
-    namespace: Annotated[
-        str, typer.Option(help="Of the tenant.", autocompletion=completed(_namespaces))
-    ] = "default"
+    namespace: Annotated[str, typer.Option(help="Of the tenant.")] = "default"
 
     def quarantine(self) -> Quarantine:
         """Return the quarantine, which may not exist yet."""

@@ -103,7 +103,7 @@ def test_a_preview_names_what_would_come_in_and_what_would_be_missed(guard):
     seen = preview(guard, guard.quarantine)
     assert set(seen.let_in) == set(lowest[10:])
     assert set(seen.missed) == set(lowest[:10])
-    assert seen.missed_share.mean == 1.0
+    assert seen.n_confirmed == 10
 
 
 def test_a_stale_preview_is_refused(guard):

@@ -78,25 +78,33 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.notifications.webhook.LONGEST_PAUSE", 0.01)
 
 
+class Heard(list):
+    """What a notifier tells, once it has told all of it."""
+
+    def __init__(self, **options):
+        self.notifier = Notifier([self.append], **options)
+
+    def all(self):
+        assert self.notifier.flush()
+        return self
+
+
 def notice(number=0):
     return Notice(id=f"msg_{number}", kind=Kind.LOG_BROKEN, namespace="default", data={"n": 1})
 
 
 def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
-    heard = []
-    notifier = Notifier([heard.append], group=5)
+    heard = Heard(group=5)
     ids = [f"g{n}" for n in range(6)]
     decisions = [found(i, [j for j in ids if j != i]) for i in ids]
     hold(quarantine, *decisions[:4])
-    notifier.screened(report_of(*decisions[:4]), quarantine)
-    assert notifier.flush()
-    assert heard == []
+    heard.notifier.screened(report_of(*decisions[:4]), quarantine)
+    assert heard.all() == []
     hold(quarantine, decisions[4])
-    notifier.screened(report_of(decisions[4]), quarantine)
+    heard.notifier.screened(report_of(decisions[4]), quarantine)
     hold(quarantine, decisions[5])
-    notifier.screened(report_of(decisions[5]), quarantine)
-    assert notifier.flush()
-    (one,) = heard
+    heard.notifier.screened(report_of(decisions[5]), quarantine)
+    (one,) = heard.all()
     assert (one.kind, one.data["n_waiting"], one.data["detectors"]) == ("group_held", 5, ["clique"])
     assert one.data["entry_ids"] == ids[:5]
     assert MARKER not in json.dumps(one.to_dict())
@@ -108,23 +116,20 @@ def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
 
 
 def test_a_long_queue_is_told_of_once_until_it_was_short_again(quarantine):
-    heard = []
-    notifier = Notifier([heard.append], group=None, longest_queue=2)
+    heard = Heard(group=None, longest_queue=2)
     for number in range(5):
         hold(quarantine, found(f"e{number}"))
-        notifier.screened(report_of(found(f"e{number}")), quarantine)
+        heard.notifier.screened(report_of(found(f"e{number}")), quarantine)
     quarantine.confirm([f"e{number}" for number in range(4)])
-    notifier.screened(report_of(Decision(entry_id="x", verdict=Verdict.ADMIT)), quarantine)
+    heard.notifier.screened(report_of(Decision(entry_id="x", verdict=Verdict.ADMIT)), quarantine)
     for number in range(5, 8):
         hold(quarantine, found(f"e{number}"))
-        notifier.screened(report_of(found(f"e{number}")), quarantine)
-    assert notifier.flush()
-    assert [(one.kind, one.data["n_waiting"]) for one in heard] == [("queue_long", 3)] * 2
+        heard.notifier.screened(report_of(found(f"e{number}")), quarantine)
+    assert [(one.kind, one.data["n_waiting"]) for one in heard.all()] == [("queue_long", 3)] * 2
 
 
 def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
-    heard = []
-    notifier = Notifier([heard.append])
+    heard = Heard()
 
     def screened(*, failed):
         unjudged = (Unjudged(detector="clique", entry_id="a", reason="x", failed=True),)
@@ -133,100 +138,82 @@ def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
         )
         one = report_of(decision)
         scores = {} if failed else {"clique": np.zeros(1)}
-        notifier.screened(
+        heard.notifier.screened(
             Report(batch=one.batch, remarkable=one.remarkable, scores=scores), quarantine
         )
 
     for failed in (True, True, False, True):
         screened(failed=failed)
-    assert notifier.flush()
-    assert [(one.kind, one.data["detector"]) for one in heard] == [
+    assert [(one.kind, one.data["detector"]) for one in heard.all()] == [
         ("detector_failing", "clique")
     ] * 2
 
 
 def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well(on_file):
-    quarantine, heard = Quarantine(on_file), []
-    notifier = Notifier([heard.append])
+    quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, found("g0"))
-    assert notifier.verify(quarantine)
+    assert heard.notifier.verify(quarantine)
     assert quarantine.log.verification() is Unverified.NEVER  # nobody in particular
-    assert notifier.verify(quarantine, by="nightly")
+    assert heard.notifier.verify(quarantine, by="nightly")
     last = quarantine.log.verification()
     assert (last.by, last.whole, last.up_to, last.said) == ("nightly", True, 1, "")
     with quarantine.database.engine() as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve' WHERE seq = 1")
     for _ in range(2):
-        assert not notifier.verify(quarantine, by="nightly")
+        assert not heard.notifier.verify(quarantine, by="nightly")
     last = quarantine.log.verification()
     assert (last.whole, last.up_to) == (False, 3)
     assert "broken at line 1" in last.said
-    assert notifier.flush()
-    assert [one.kind for one in heard] == [Kind.LOG_BROKEN]  # once, though the log has grown
-
-
-def cut_off(quarantine, after):
-    """Cut the log off, with the rows that it told of."""
-    with quarantine.database.engine() as engine, engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM ragshield_audit_log WHERE seq > ?", (after,))
-        connection.exec_driver_sql("DELETE FROM ragshield_quarantine WHERE number > ?", (after,))
+    assert [one.kind for one in heard.all()] == [Kind.LOG_BROKEN]  # once, though the log has grown
 
 
 def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(on_file):
-    quarantine, heard = Quarantine(on_file), []
-    notifier = Notifier([heard.append])
+    quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, *(found(f"g{n}") for n in range(5)))
     anchor = quarantine.log.head()
-    assert anchor.startswith("5:")
-    cut_off(quarantine, 2)
+    with quarantine.database.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM ragshield_audit_log WHERE seq > 2")
+        connection.exec_driver_sql("DELETE FROM ragshield_quarantine WHERE number > 2")
     for _ in range(4):
-        assert not notifier.verify(quarantine, anchor, by="nightly")
+        assert not heard.notifier.verify(quarantine, anchor, by="nightly")
     assert quarantine.log.end() == 2
     assert quarantine.log.verification() is Unverified.NEVER
     for n in range(5, 9):  # others write on, up to the anchor and past it
         hold(quarantine, found(f"g{n}"))
-        assert not notifier.verify(quarantine, anchor, by="nightly")
+        assert not heard.notifier.verify(quarantine, anchor, by="nightly")
     assert not quarantine.log.verification().whole
-    assert notifier.flush()
-    (one,) = heard
-    assert one.kind is Kind.LOG_BROKEN
-    assert (
-        "broken at line 5: the anchor has seen it, and the log ends at line 2" in (one.data["said"])
-    )
+    (one,) = heard.all()
+    said = "broken at line 5: the anchor has seen it, and the log ends at line 2"
+    assert (one.kind, said in one.data["said"]) == (Kind.LOG_BROKEN, True)
 
 
 def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
-    quarantine, heard = Quarantine(on_file), []
-    notifier = Notifier([heard.append])
+    quarantine, heard = Quarantine(on_file), Heard()
     hold(quarantine, found("g0"), found("g1"))
     for number in (2, 1):
         with quarantine.database.engine() as engine, engine.begin() as connection:
             change = "UPDATE ragshield_quarantine SET label = 'x' WHERE number = ?"
             connection.exec_driver_sql(change, (number,))
         for _ in range(2):
-            assert not notifier.verify(quarantine)
-    assert notifier.flush()
+            assert not heard.notifier.verify(quarantine)
     assert MARKER not in json.dumps([one.to_dict() for one in heard])
-    assert [one.data["said"].partition(" (")[0] for one in heard] == [
+    assert [one.data["said"].partition(" (")[0] for one in heard.all()] == [
         f"row {number} of ragshield_quarantine" for number in (2, 1)
     ]
 
 
 def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
-    heard = []
-    notifier = Notifier([heard.append])
+    heard = Heard()
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
     world = watched(quarantine=quarantine)
-    world.monitor.watch(guard, notifier.drifted)
+    world.monitor.watch(guard, heard.notifier.drifted)
     guard.admit(guard.screen(topical("billing", 2, prefix="new")))
-    notifier.drifted(world.monitor.check())  # nothing has
-    assert notifier.flush()
-    assert heard == []
+    heard.notifier.drifted(world.monitor.check())  # nothing has
+    assert heard.all() == []
     question = questions()[0]
     world.add(poison(question, 4))
     guard.admit(guard.screen(topical("billing", 2, prefix="newer")))
-    assert notifier.flush()
-    (one,) = heard
+    (one,) = heard.all()
     assert one.kind is Kind.CANARY_DRIFTED
     assert one.data["n"] == len(one.data["canaries"]) >= 1
     assert question in one.data["canaries"]

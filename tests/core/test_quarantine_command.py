@@ -63,12 +63,6 @@ def test_a_note_is_kept_in_the_log(ragshield, held):
     assert notes == [("release", "seen on paper"), ("confirm", "a copy"), ("purge", "asked for")]
 
 
-@pytest.mark.usefixtures("held")
-def test_what_is_not_shown_is_counted(ragshield):
-    _, out, _ = ragshield("quarantine", "list", "--limit", "1")
-    assert "and 1 more: --limit" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -90,10 +84,14 @@ def test_errors_are_said_without_a_traceback_and_make_no_file(ragshield, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_version_is_told(ragshield):
+def test_the_version_is_told_and_shells_how_to_complete(ragshield):
     code, out, _ = ragshield("--version")
     assert code == 0
     assert re.fullmatch(r"ragshield \d+\.\d+\.\d+\S*\n", out)
+    variables = {"_RAGSHIELD_COMPLETE": "source_zsh"}
+    assert (
+        "#compdef ragshield" in CliRunner().invoke(app, prog_name="ragshield", env=variables).output
+    )
 
 
 def test_the_key_is_exchanged_and_neither_is_shown(ragshield, held, monkeypatch):
@@ -259,41 +257,6 @@ def test_ids_or_a_case_are_decided_and_only_one_that_was_seen(ragshield, grouped
     code, _, error = ragshield("quarantine", "confirm", "--case", hidden, "--yes")
     assert (code, f"is a part of case {number} by now" in error) == (2, True)
     assert grouped.count() == 5
-
-
-def test_names_are_completed_and_no_database_is_made_for_it(tmp_path, monkeypatch, grouped):
-    other = Quarantine(grouped.database.url, namespace="another tenant")
-    other.hold(ENTRIES, by="anna")
-
-    def completed(line, database=grouped.database.url):
-        monkeypatch.setenv("RAGSHIELD_DATABASE", database)
-        variables = {"_RAGSHIELD_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
-        return CliRunner().invoke(app, prog_name="ragshield", env=variables).output
-
-    assert "another tenant" in completed("ragshield quarantine list --namespace an")
-    assert "clique" in completed("ragshield quarantine cases --detector cl")
-    missing = tmp_path / "missing.db"
-    assert "clique" not in completed(
-        "ragshield quarantine cases --detector cl", f"sqlite:///{missing}"
-    )
-    assert "clique" not in completed("ragshield quarantine cases --detector cl", "mistyped")
-    assert not missing.exists()
-
-
-@pytest.mark.parametrize(
-    ("shell", "said"),
-    [
-        ("bash", "complete -o default -F"),
-        ("zsh", "#compdef ragshield"),
-        ("fish", "complete --comm"),
-    ],
-)
-def test_shells_are_told_how_to_complete(shell, said):
-    variables = {"_RAGSHIELD_COMPLETE": f"source_{shell}"}
-    found = CliRunner().invoke(app, prog_name="ragshield", env=variables)
-    assert found.exit_code == 0
-    assert said in found.output
-    assert "ragshield" in found.output
 
 
 def test_a_whole_case_is_reopened(ragshield, grouped):

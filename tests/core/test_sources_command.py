@@ -47,21 +47,21 @@ def bring(guard, source, n=30, seed=2):
 
 def test_nothing_is_asked_of_a_guard_that_holds_nothing(guard, url, ragshield):
     guard.close()
-    code, out, _ = ragshield("sources", "--database", url)
+    code, out, _ = ragshield("sources", "list", "--database", url)
     assert (code, out) == (0, "no source is asked about\n")
-    code, out, _ = ragshield("sources", "--database", url, "--json")
+    code, out, _ = ragshield("sources", "list", "--database", url, "--json")
     assert (code, json.loads(out)) == (0, {"questions": []})
 
 
 def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, ragshield):
     ids = bring(guard, SITE)
     guard.admit(guard.hold(guard.screen(passages(5, 7, "more"))))
-    code, out, _ = ragshield("sources", "--database", url)
+    code, out, _ = ragshield("sources", "list", "--database", url)
     assert code == 1
     assert f"a new source or a mass attack: 30 documents of '{SITE}'" in " ".join(out.split())
     assert f"held, for example: {', '.join(ids[-5:])}" in out
     assert f"ragshield sources adopt --by YOU {SITE}\n" in out
-    code, out, _ = ragshield("sources", "--database", url, "--json")
+    code, out, _ = ragshield("sources", "list", "--database", url, "--json")
     (question,) = json.loads(out)["questions"]
     assert code == 1
     assert (question["namespace"], question["source"], question["n_held"]) == ("default", SITE, 30)
@@ -84,7 +84,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
     notes = {line.note for line in quarantine.log.lines() if line.action == "release"}
     assert notes == {"ours"}
     assert quarantine.held_ids(ids) == set(ids) - released
-    assert ragshield("sources", "--database", url)[0] == 0
+    assert ragshield("sources", "list", "--database", url)[0] == 0
     assert ragshield("status", url)[0] == 0
     again = [one.entry for one in quarantine.list("released")]
     batch = Batch.of(
@@ -99,10 +99,10 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
 
 def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     ids = bring(guard, None)
-    code, out, _ = ragshield("sources", "--database", url, "keep", "--unnamed", "--by", "bert")
+    code, out, _ = ragshield("sources", "keep", "--unnamed", "--by", "bert", "--database", url)
     assert (code, out) == (0, "what names no source: what is held stays held\n")
     assert Quarantine(url).held_ids(ids) == set(ids)
-    assert ragshield("sources", "--database", url)[0] == 0
+    assert ragshield("sources", "list", "--database", url)[0] == 0
     assert ragshield("status", url)[0] == 0
     code, _, err = ragshield("sources", "keep", "--unnamed", "--database", url)
     assert code == 2
@@ -139,7 +139,7 @@ def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshiel
     news = guard_of(url, "news")
     bring(news, SITE)
     guard.close()
-    code, out, _ = ragshield("sources", "--database", url)
+    code, out, _ = ragshield("sources", "list", "--database", url)
     assert code == 1
     assert "news: a new source" in out
     assert f"ragshield sources adopt --by YOU --namespace news {SITE}\n" in out
@@ -151,12 +151,12 @@ def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshiel
 
 def test_a_hostile_name_does_nothing_and_is_decided_on_as_it_is_shown(guard, url, ragshield):
     bring(guard, HOSTILE)
-    code, out, _ = ragshield("sources", "--database", url)
+    code, out, _ = ragshield("sources", "list", "--database", url)
     assert code == 1
     assert not re.search("[\x1b\u202e]", out)
     (line,) = re.findall(r"^ +(ragshield sources keep.*)$", out, re.MULTILINE)
     assert ragshield(*shlex.split(line)[1:], "--database", url)[0] == 0
-    assert ragshield("sources", "--database", url)[0] == 0
+    assert ragshield("sources", "list", "--database", url)[0] == 0
     assert command_of("keep", "-x", "-y") == "ragshield sources keep --by YOU --namespace -y -- -x"
 
 
@@ -182,8 +182,8 @@ def test_what_cannot_be_decided_is_said(guard, url, ragshield, tmp_path, words, 
 
 
 def test_no_database_is_made(tmp_path, ragshield):
-    for words in ((), ("adopt", SITE), ("keep", SITE)):
-        code, _, err = ragshield("sources", "--database", f"sqlite:///{tmp_path}/gone.db", *words)
+    for words in (("list",), ("adopt", SITE), ("keep", SITE)):
+        code, _, err = ragshield("sources", *words, "--database", f"sqlite:///{tmp_path}/gone.db")
         assert code == 2
         assert "there is no" in err
     assert list(tmp_path.iterdir()) == []

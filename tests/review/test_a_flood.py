@@ -11,11 +11,11 @@ from sqlalchemy import event
 
 from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
-from ragshield_core.tools.review.case_view import PAGE
 from ragshield_core.tools.review.cases import Cases
-from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk, TakenBack
+from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.feedback.judged import each_found
+from ragshield_core.tools.review.views import PAGE
 
 # Too many to be read within the bounds below.
 MEMBERS = 3_000
@@ -93,8 +93,7 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     lines = desk.go_on(whole, by="anna", note=None).lines
     assert len(sent) < 40 * 3
     sent.clear()
-    taken = TakenBack(lines=lines, at=lines[0] - 1)
-    assert desk.take_back(taken, by="anna").n_done == 3 * AT_ONCE
+    assert desk.go_on(desk.undo(lines), by="anna").n_done == 3 * AT_ONCE
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * AT_ONCE)])) == 3 * AT_ONCE
     quarantine.log.verify()
@@ -163,7 +162,7 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
 def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 0.0)  # seconds: one step a request
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", STEP)
-    for module in ("app", "case_view"):
+    for module in ("app", "views"):
         monkeypatch.setattr(f"ragshield_core.tools.review.{module}.COUNTED", COUNTED)
     quarantine, n = Quarantine(url), MEMBERS
     flood.hold(quarantine, 0, n)

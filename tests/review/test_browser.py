@@ -207,21 +207,6 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     assert quarantine.count() == 3
 
 
-def test_keys_count_as_soon_as_a_dialog_is_closed(person):
-    page = person().go("/")
-    page.wait_for_load_state("load")
-    # Its button keeps the focus until the page is drawn again.
-    reopened = """() => {
-        const keys = document.getElementById("keys");
-        keys.showModal();
-        keys.close();
-        const key = new KeyboardEvent("keydown", { key: "?", bubbles: true });
-        keys.querySelector("button").dispatchEvent(key);
-        return keys.open;
-    }"""
-    assert page.evaluate(reopened)
-
-
 @pytest.mark.parametrize("width", [1280, 390])
 def test_what_has_the_focus_is_seen(quarantine, person, width):
     held(quarantine, GROUP)
@@ -295,109 +280,6 @@ def test_hostile_texts_are_shown_and_nothing_happens(quarantine, person):
     expect(page.get_by_label("Search")).to_have_value(ODD)
     page.wait_for_load_state("networkidle")
     assert page.locator("script").count() == 2
-
-
-# Pages that would load something, send something or go elsewhere, between empty lines.
-ACTING = """\
-<p>Send it back.</p><p style='display:none'>HIDDEN</p>
-<style>.x {display: none}</style><b class=x>GONE</b>
-
-<base href=http://evil.example/><link rel=preconnect href=http://evil.example>
-<link rel=stylesheet href=//evil.example/a.css>
-
-<style>@import url(http://evil.example/b.css); body {background: url(//evil.example/c.png)}
-p {content: \\75 rl(//evil.example/d.png)}</style>
-<table background=//evil.example/e.png>
-<td style='background: url(//evil.example/f.png)'>cell</table>
-
-<img src=//evil.example/g.png srcset='//evil.example/h.png 2x'>
-<video poster=//evil.example/i.png></video>
-
-<meta http-equiv=refresh content='0;url=http://evil.example/'><p>stays</p>
-
-<script>alert(1)</script><svg onload=alert(2)><image href=//evil.example/j.png /></svg>
-<p onclick=alert(3)>x
-
-<a href=http://evil.example/ ping=//evil.example/k>a link</a>
-<form action=//evil.example/><button>go</button></form>
-
-<iframe src=//evil.example/></iframe><object data=//evil.example/></object>
-<embed src=//evil.example/>
-
-<svg><style><!--</style><img src=//evil.example/l.png onerror=alert(4)>--></svg></template>
-<noscript><p title='</noscript><img src=//evil.example/m.png>'>
-
-</body></html><script>top.location = 'http://evil.example/'</script><plaintext>rest
-"""
-PAGES = ACTING.split("\n\n")
-
-
-def test_a_page_is_drawn_and_nothing_of_it_acts(quarantine, person):
-    held(quarantine, PAGES, related=False)
-    anna = person()
-    for number in range(1, len(PAGES) + 1):
-        page = anna.go(f"/cases/{number}")
-        assert page.locator("iframe").count() == 0  # before somebody asks for it
-        page.get_by_role("link", name="Show it as a browser draws it").click()
-        frame = page.frame_locator("iframe.picture")
-        expect(frame.locator("body")).to_be_attached()
-        page.wait_for_load_state("networkidle")
-        inside = page.frames[1]
-        assert inside.url == f"{anna.address}/entries/{number}/picture"
-        assert inside.locator(FOREIGN.replace("style, ", "").replace("[style], ", "")).count() == 0
-        assert inside.locator("[href], [src], [background], [ping]").count() == 0
-        if number == 1:  # styles are kept: they hide from a reviewer what they hide from a reader
-            expect(frame.get_by_text("Send it back.")).to_be_visible()
-            for hidden in ("HIDDEN", "GONE"):
-                expect(frame.get_by_text(hidden)).to_be_hidden()
-        if "a link" in PAGES[number - 1]:
-            frame.get_by_text("a link").click()
-        if "onclick" in PAGES[number - 1]:
-            frame.get_by_text("x", exact=True).click()
-        page.wait_for_timeout(50)
-        assert page.url == f"{anna.address}/cases/{number}"
-
-
-@contextlib.contextmanager
-def visited():
-    """Yield a host, and who came to it so far."""
-    came = []
-    with socket.create_server(("127.0.0.1", 0)) as host:
-        host.settimeout(0.05)
-        ending = threading.Event()
-
-        def wait():
-            while not ending.is_set():
-                with contextlib.suppress(TimeoutError):
-                    came.append(host.accept())
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{host.getsockname()[1]}", came
-        finally:
-            ending.set()
-            thread.join()
-            for connection, _ in came:
-                connection.close()
-
-
-def test_what_is_drawn_loads_nothing_even_if_it_could_act(quarantine, chromium, monkeypatch):
-    """The second wall, without the first one."""
-    monkeypatch.setattr("ragshield_core.tools.review.picture.picture", lambda text: text)
-    with visited() as (host, came):
-        held(quarantine, [page.replace("evil.example", host) for page in PAGES], related=False)
-        with served(review_app(quarantine, token=TOKEN)) as address:
-            anna = Person(chromium, address)
-            for number in range(1, len(PAGES) + 1):
-                if any(ahead in PAGES[number - 1] for ahead in ("preconnect", "<iframe")):
-                    continue  # browsers connect ahead of any policy: the first wall keeps it out
-                page = anna.go(f"/entries/{number}/drawn")
-                page.wait_for_load_state("networkidle")
-            page.goto(f"{address}/health")
-            anna.context.close()
-        assert came == []
-    assert not [one for one in anna.wrong if one.startswith("dialog")]
 
 
 def test_enter_in_the_reason_decides_nothing(quarantine, person):

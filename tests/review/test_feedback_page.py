@@ -61,21 +61,6 @@ def test_a_rate_of_which_nothing_is_decided_is_an_interval(guard):
     assert re.match(r".*\ball 300 300 0 0 ", words(page))
 
 
-def test_health_draws_how_what_comes_scores_among_the_clean_sample(guard):
-    page = Browser(review_app(Store(guard), token=TOKEN)).get("/health").text
-    (counts,) = guard.status().spread.values()
-    assert (len(counts), sum(counts)) == (10, 500)  # the latest
-    assert counts[0] >= 300  # those that score above the clean sample
-    drawn = page.partition("Drift of clean scores")[2].partition("</figure>")[0]
-    assert drawn.count("<rect") == 10
-    assert "scripted, per cent of entries by tenths of p-values: 6" in words_of_labels(drawn)
-    assert "This process has read the journal up to" in page
-
-
-def words_of_labels(page):
-    return " ".join(re.findall(r'aria-label="([^"]+)"', page))
-
-
 def test_thresholds_that_were_shown_otherwise_do_not_move(guard):
     anna = Browser(review_app(Store(guard), token=TOKEN))
     ids = [one.id for one in guard.quarantine.list()]

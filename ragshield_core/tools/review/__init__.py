@@ -13,13 +13,9 @@ __all__ = ["Reviewer", "Role", "review_app"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "review_app":
-        from ragshield_core.tools.review.app import review_app  # noqa: PLC0415
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from ragshield_core.tools.review import app  # noqa: PLC0415
 
-        return review_app
-    if name in ("Reviewer", "Role"):
-        from ragshield_core.tools.review import access  # noqa: PLC0415
-
-        return getattr(access, name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    return getattr(app, name)

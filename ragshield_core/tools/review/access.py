@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,15 +14,16 @@ from urllib.parse import urlsplit
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
-from starlette.datastructures import FormData, MutableHeaders
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
 
-# Nothing from elsewhere, nothing inline, no frame around it; within it, pictures of texts only.
+# Nothing from elsewhere, nothing inline, no frame around it and none within.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "content-security-policy": POLICY,
@@ -31,9 +32,8 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",  # texts of a knowledge base stay in no cache
 }
-# Texts of a knowledge base stay in no cache.
-UNCACHED = "no-store"
 
 LOOKS, DECISIONS, LOGINS = "600/minute", "120/minute", "10/minute"
 # Characters of a reviewer's name.
@@ -104,7 +104,7 @@ class Access:
 
     def log_in(self, request: Request, form: FormData) -> str | None:
         """Begin a session; return why not, if not."""
-        self._limit(self._logins, "login", _address(request))
+        self._limit(self._logins, "login", "" if request.client is None else request.client.host)
         name = str(form.get("name", "")).strip()
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
             return f"Give a name of 1 to {LONGEST_NAME} characters; it is kept with each decision."
@@ -155,27 +155,9 @@ class Access:
             raise HTTPException(403, msg)
 
 
-def _address(request: Request) -> str:
-    return "" if request.client is None else request.client.host
-
-
-class SafeHeaders:
-    """Adds to each answer what keeps hostile text from doing anything."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                if "cache-control" not in headers:
-                    headers["cache-control"] = UNCACHED
-            await send(message)
-
-        serve: Awaitable[None] = self._app(scope, receive, sending)
-        await serve
+async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Add to an answer what keeps hostile text from doing anything."""
+    answer = await call_next(request)
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    return answer

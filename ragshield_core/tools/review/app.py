@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -17,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -34,22 +33,27 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.tools.review import picture
-from ragshield_core.tools.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
-from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view
-from ragshield_core.tools.review.cases import LIMIT, Cases, Order
-from ragshield_core.tools.review.desk import (
-    Action,
-    ConflictError,
-    Desk,
-    Outcome,
-    TakenBack,
-    WholeCase,
+from ragshield_core.tools.review.access import (
+    Access,
+    Authenticate,
+    Reviewer,
+    Role,
+    add_headers,
 )
+from ragshield_core.tools.review.cases import LIMIT, Case, Cases, Order
+from ragshield_core.tools.review.cases import Page as Found
+from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
-from ragshield_core.tools.review.health_view import health_view
-from ragshield_core.tools.review.marking import SHOWN, pieces, visible
-from ragshield_core.tools.review.source_view import key_of, open_questions, source_view
+from ragshield_core.tools.review.marking import SHOWN, pieces
+from ragshield_core.tools.review.views import (
+    COUNTED,
+    PAGE,
+    case_view,
+    health_view,
+    key_of,
+    open_questions,
+    source_view,
+)
 from ragshield_core.tools.rules import CAUTIONS, NEVER, Kind, Rules
 
 HOURS = 8.0
@@ -127,12 +131,16 @@ def review_app(
     access = Access(authenticate, token, hours * 3600.0)
     pages = _Pages(desk, access)
 
-    def route(path: str, page: Page, name: str, method: str = "GET") -> Route:
-        return Route(path, partial(_serve, pages, page), name=name, methods=[method])
+    def get(path: str, page: Page) -> Route:
+        return Route(path, partial(_serve, pages, page, Role.VIEW), name=page.__name__)
+
+    def post(path: str, page: Page, role: Role = Role.DECIDE) -> Route:
+        serve = partial(_serve, pages, page, role)
+        return Route(path, serve, name=page.__name__, methods=["POST"])
 
     static = files("ragshield_core.tools.review").joinpath("static")
     middleware = [
-        Middleware(SafeHeaders),
+        Middleware(BaseHTTPMiddleware, dispatch=add_headers),
         Middleware(
             SessionMiddleware,
             secret_key=secret or secrets.token_hex(SECRET_BYTES),
@@ -146,25 +154,23 @@ def review_app(
         middleware.insert(1, Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     app = Starlette(
         routes=[
-            route("/", pages.queue, "queue"),
-            route("/filter", pages.narrow, "narrow", "POST"),
-            route("/cases/{number:int}", pages.case, "case"),
-            route("/cases/{number:int}", pages.decide, "decide", "POST"),
-            route("/entries/{number:int}/{start:int}", pages.text, "text"),
-            route("/entries/{number:int}/drawn", pages.drawn, "drawn"),
-            route("/entries/{number:int}/picture", pages.picture, "picture"),
-            route("/undo", pages.undo, "undo", "POST"),
-            route("/progress", pages.progress, "progress"),
-            route("/progress", pages.go_on, "go_on", "POST"),
-            route("/progress/stop", pages.stop, "stop", "POST"),
-            route("/rules", pages.rules, "rules"),
-            route("/rules", pages.make_rule, "make_rule", "POST"),
-            route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
-            route("/feedback", pages.feedback, "feedback"),
-            route("/feedback", pages.recalibrate, "recalibrate", "POST"),
-            route("/sources", pages.decide_source, "decide_source", "POST"),
-            route("/health", pages.health, "health"),
-            route("/health/verify", pages.verify, "verify", "POST"),
+            get("/", pages.queue),
+            post("/filter", pages.narrow, Role.VIEW),
+            get("/cases/{number:int}", pages.case),
+            post("/cases/{number:int}", pages.decide),
+            get("/entries/{number:int}/{start:int}", pages.text),
+            post("/undo", pages.undo),
+            get("/progress", pages.progress),
+            post("/progress", pages.go_on),
+            post("/progress/stop", pages.stop),
+            get("/rules", pages.rules),
+            post("/rules", pages.make_rule),
+            post("/rules/{number:int}/revoke", pages.revoke_rule),
+            get("/feedback", pages.feedback),
+            post("/feedback", pages.recalibrate),
+            post("/sources", pages.decide_source),
+            get("/health", pages.health),
+            post("/health/verify", pages.verify, Role.VIEW),
             Route("/login", partial(_login, pages), name="login", methods=["GET", "POST"]),
             Route("/logout", partial(_logout, pages), name="logout", methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(static)), name="static"),
@@ -183,10 +189,20 @@ class _Visit:
         self.request, self.reviewer, self.form = request, reviewer, form
         self.session: dict[str, Any] = request.session
 
-    def number(self, name: str, default: int = 0) -> int:
-        """Return a whole number of the address, not negative."""
-        given = self.request.query_params.get(name, "")
-        return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else default  # noqa: PLR2004
+    @property
+    def page(self) -> int:
+        """The number of the page that the address asks for, from 1 on."""
+        given = self.request.query_params.get("page", "")
+        return max(1, int(given)) if given.isascii() and given.isdigit() and len(given) < 10 else 1  # noqa: PLR2004
+
+    def given(self, name: str) -> str:
+        """Return what a field of the form says, empty if nothing."""
+        return str(self.form.get(name, ""))
+
+    @property
+    def note(self) -> str | None:
+        """The reason that the form gives, if any."""
+        return self.given("note").strip()[:LONGEST_NOTE] or None
 
     def to(self, name: str, *, told: str | None = None, **path: Any) -> RedirectResponse:
         """Return an answer that leads to another page, and what is told there."""
@@ -195,7 +211,7 @@ class _Visit:
         return RedirectResponse(self.request.url_for(name, **path).path, status_code=303)
 
 
-async def _serve(pages: _Pages, page: Page, request: Request) -> Response:
+async def _serve(pages: _Pages, page: Page, role: Role, request: Request) -> Response:
     reviewer = await run_in_threadpool(pages.access.reviewer, request)
     if reviewer is None:
         if pages.access.authenticate is not None:
@@ -209,6 +225,8 @@ async def _serve(pages: _Pages, page: Page, request: Request) -> Response:
     if request.method == "POST":
         form = await request.form(max_files=0, max_fields=PAGE + 20)
         pages.access.check_form(request, form)
+    if role is Role.DECIDE and reviewer.role is not Role.DECIDE:
+        raise HTTPException(403, "You may look, and not decide; nothing was done.")
     return await run_in_threadpool(page, _Visit(request, reviewer, form))
 
 
@@ -241,11 +259,11 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {
-            "printable": printable,
-            "visible": visible,
-            "one_in": _one_in,
-        }
+        self._templates.filters |= {"printable": printable, "one_in": _one_in}
+
+    def show(self, visit: _Visit, name: str, status: int = 200, **values: Any) -> Response:
+        """Return a page for somebody who may look."""
+        return self.render(visit.request, name, status, reviewer=visit.reviewer, **values)
 
     def render(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:
         """Return a page."""
@@ -269,45 +287,38 @@ class _Pages:
 
     def queue(self, visit: _Visit) -> Response:
         """Show what waits."""
-        cases = Cases(self.desk.quarantine)
+        quarantine = self.desk.quarantine
+        cases, there = Cases(quarantine), quarantine.exists()
         narrowed = _narrowed(visit.session)
         given = visit.request.query_params.get("order", "")
         order = Order(given) if given in list(Order) else Order.SEVERITY
-        page, count = visit.number("page", 1) or 1, 0
-        found: Any = ()
-        detectors: tuple[str, ...] = ()
-        n_waiting = 0
-        if self.desk.quarantine.exists():
-            offset = (page - 1) * LIMIT
-            found, count, offset = cases.page(**narrowed, order=order, offset=offset)
-            page = offset // LIMIT + 1
-            detectors = cases.detectors()
-            n_waiting = cases.n_waiting()
-        begins = cases.beginnings([case.number for case in found]) if found else {}
-        return self.render(
-            visit.request,
+        found = Found((), 0, 0)
+        if there:
+            found = cases.page(**narrowed, order=order, offset=(visit.page - 1) * LIMIT)
+        begins = cases.beginnings([case.number for case in found.cases]) if there else {}
+        return self.show(
+            visit,
             "queue.html",
-            reviewer=visit.reviewer,
-            asked=source_view(self.desk.quarantine, self.desk.store),
-            cases=[(case, printable(begins.get(case.number, ""), 160)) for case in found],
-            count=count,
-            n_waiting=n_waiting,
-            page=page,
-            n_pages=max(1, -(-count // LIMIT)),
+            asked=source_view(quarantine, self.desk.store),
+            cases=[(case, printable(begins.get(case.number, ""), 160)) for case in found.cases],
+            count=found.n_cases,
+            n_waiting=cases.n_waiting() if there else 0,
+            page=found.offset // LIMIT + 1,
+            n_pages=max(1, -(-found.n_cases // LIMIT)),
             order=order,
             orders=list(Order),
-            detectors=detectors,
+            detectors=cases.detectors() if there else (),
             narrowed=narrowed,
         )
 
     def narrow(self, visit: _Visit) -> Response:
         """Take over filters; they are kept in the session, since addresses end in logs."""
-        form = visit.form
+        waiting = visit.given("waiting")
         chosen = {
-            "waiting": form.get("waiting") if form.get("waiting") in ("no", "all") else None,
-            "detector": str(form.get("detector", ""))[:LONGEST_SEARCH] or None,
-            "source": str(form.get("source", ""))[:LONGEST_SEARCH] or None,
-            "search": str(form.get("search", "")).strip()[:LONGEST_SEARCH] or None,
+            "waiting": waiting if waiting in ("no", "all") else "",
+            "detector": visit.given("detector")[:LONGEST_SEARCH],
+            "source": visit.given("source")[:LONGEST_SEARCH],
+            "search": visit.given("search").strip()[:LONGEST_SEARCH],
         }
         visit.session["filter"] = {name: value for name, value in chosen.items() if value}
         return visit.to("queue")
@@ -322,43 +333,39 @@ class _Pages:
 
     def decide(self, visit: _Visit) -> Response:
         """Carry out a decision."""
-        self._may_decide(visit)
         form = visit.form
         case = self._case(visit.request.path_params["number"])
         given = [value for value in form.getlist("entry") if str(value).isdecimal()]
         whole, named = form.get("all") == "yes", form.get("action")
-        if reopened := str(form.get("reopen", "")):
+        if reopened := visit.given("reopen"):
             whole, named = reopened == "all", Action.REOPEN
             given = [reopened] if reopened.isdecimal() else []
-        if named not in list(Action):
+        if named not in DONE:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
             return self.progress(visit, 409, FIRST)
-        action = Action(named)
-        note = str(form.get("note", "")).strip()[:LONGEST_NOTE] or None
-        by = visit.reviewer.name
+        action, note = Action(named), visit.note
         try:
             if whole:
-                seen = str(form.get("last", ""))
+                seen = visit.given("last")
                 last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
             if not given:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
-            outcome = self.desk.decide(action, [int(v) for v in given], by=by, note=note)
+            numbers = [int(value) for value in given]
+            outcome = self.desk.decide(action, numbers, by=visit.reviewer.name, note=note)
         except ConflictError as conflict:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
         self._tell(visit, outcome)
-        self._can_undo(visit, outcome)
-        if action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed:
+        stays = action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed
+        if stays or self._case(case.number).n_waiting:
             return visit.to("case", number=case.number)
-        waits = self._case(case.number).n_waiting
-        return visit.to("case", number=case.number) if waits else visit.to("queue")
+        return visit.to("queue")
 
     def decide_source(self, visit: _Visit) -> Response:
         """Adopt a source, or keep holding its entries."""
-        self._may_decide(visit)
         store, choice = self.desk.store, visit.form.get("choice")
         if store is None:
             raise HTTPException(409, "Nothing was done: no store is at hand; run the command.")
@@ -366,7 +373,7 @@ class _Pages:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if choice == "adopt" and self.desk.two_persons:
             raise HTTPException(403, "Nothing was done: a release needs a second person here.")
-        key, by = str(visit.form.get("source", "")), visit.reviewer.name
+        key, by = visit.given("source"), visit.reviewer.name
         asked = {key_of(one.source): one for one in open_questions(self.desk.quarantine, store)}
         if key not in asked:
             return visit.to(
@@ -386,7 +393,6 @@ class _Pages:
 
     def undo(self, visit: _Visit) -> Response:
         """Take the latest decision back."""
-        self._may_decide(visit)
         if _running(visit.session) is not None:
             return self.progress(visit, 409, FIRST)
         undoable = list(visit.session.get("undo", []))
@@ -395,28 +401,26 @@ class _Pages:
         first, last = map(int, undoable.pop())
         visit.session["undo"] = undoable
         try:
-            return self._step(visit, TakenBack(lines=(first, last), at=first - 1), None)
+            return self._step(visit, self.desk.undo((first, last)))
         except QuarantineError as error:
             return visit.to("queue", told=printable(str(error), 300))
 
     # What takes longer than a request should
 
     def progress(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
-        """Show how far the decision of a whole case is."""
-        running = _running(visit.session)
-        if running is None:
+        """Show how far a decision is carried out."""
+        if _running(visit.session) is None:
             return visit.to("queue")
-        return self.render(visit.request, "progress.html", status, reviewer=visit.reviewer, why=why)
+        return self.show(visit, "progress.html", status, why=why)
 
     def go_on(self, visit: _Visit) -> Response:
         """Carry it on for a second."""
-        self._may_decide(visit)
         running = _running(visit.session)
         if running is None:
             return self._onwards(visit, visit.to("queue"))
         try:
             note = None
-            if isinstance(running, WholeCase):
+            if running.case is not None:
                 note = self.desk.reason(running, by=visit.reviewer.name)
             return self._onwards(visit, self._step(visit, running, note))
         except RAGShieldError as error:
@@ -424,39 +428,26 @@ class _Pages:
 
     def stop(self, visit: _Visit) -> Response:
         """Leave the rest as it is."""
-        self._may_decide(visit)
         running = _running(visit.session)
-        visit.session.pop("running", None)
-        if isinstance(running, WholeCase):
-            self._tell(visit, running, "Stopped: ")
-            return visit.to("case", number=running.case)
-        if isinstance(running, TakenBack):
-            undo = [*visit.session.get("undo", []), list(running.lines)]
-            visit.session["undo"] = undo[-REMEMBERED:]
-            return visit.to("queue", told=f"Stopped: {_waiting_again(running.n_done)}")
-        return visit.to("queue")
+        if running is None:
+            return visit.to("queue")
+        return self._ended(visit, running, "Stopped: ")
 
-    def _step(self, visit: _Visit, running: WholeCase | TakenBack, note: str | None) -> Response:
+    def _step(self, visit: _Visit, running: Outcome, note: str | None = None) -> Response:
         """Carry a decision on for a second; what is left is noted in the session."""
-        by, session = visit.reviewer.name, visit.session
-        if isinstance(running, TakenBack):
-            taken = self.desk.take_back(running, by=by, seconds=STEP)
-            if not taken.finished:
-                session["running"] = asdict(taken)
-                return visit.to("progress")
-            session.pop("running", None)
-            if not taken.n_done:
-                msg = "there is nothing to take back: it was taken back, or decided anew, since."
-                raise QuarantineError(msg)
-            return visit.to("queue", told=_waiting_again(taken.n_done))
-        whole = self.desk.go_on(running, by=by, note=note, seconds=STEP)
-        self._can_undo(visit, whole)
-        if not whole.finished:
-            session["running"] = asdict(whole)
-            return visit.to("progress")
-        session.pop("running", None)
-        self._tell(visit, whole)
-        return visit.to("case", number=whole.case)
+        by = visit.reviewer.name
+        outcome = self.desk.go_on(running, by=by, note=note, seconds=STEP)
+        if outcome.finished:
+            return self._ended(visit, outcome)
+        visit.session["running"] = asdict(outcome)
+        return visit.to("progress")
+
+    def _ended(self, visit: _Visit, outcome: Outcome, before: str = "") -> Response:
+        visit.session.pop("running", None)
+        self._tell(visit, outcome, before)
+        if outcome.case is None:
+            return visit.to("queue")
+        return visit.to("case", number=outcome.case)
 
     @staticmethod
     def _onwards(visit: _Visit, answer: Response) -> Response:
@@ -471,63 +462,46 @@ class _Pages:
         """Show a later part of a long text."""
         start = visit.request.path_params["start"]
         held = self._entry(visit)
-        text = held.entry.text
-        return self.render(
-            visit.request,
+        length = len(held.entry.text)
+        return self.show(
+            visit,
             "text.html",
-            reviewer=visit.reviewer,
             held=held,
-            start=min(start, len(text)),
-            stop=min(start + SHOWN, len(text)),
-            length=len(text),
-            step=SHOWN,
-            pieces=pieces(text, held.findings, start),
+            start=min(start, length),
+            stop=min(start + SHOWN, length),
+            length=length,
+            pieces=pieces(held.entry.text, held.findings, start),
         )
-
-    def drawn(self, visit: _Visit) -> Response:
-        """Show the frame in which a text is drawn as a page, once somebody asks for it."""
-        return self.render(
-            visit.request, "drawn.html", reviewer=visit.reviewer, held=self._entry(visit)
-        )
-
-    def picture(self, visit: _Visit) -> Response:
-        """Answer with what is in that frame."""
-        page = picture.picture(self._entry(visit).entry.text)
-        return HTMLResponse(page, headers=picture.HEADERS)
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show the rules, and what they are worth."""
-        quarantine, now = self.desk.quarantine, dt.datetime.now(dt.UTC)
-        rules = Rules(quarantine).list(every=True) if quarantine.exists() else ()
-        given = visit.form if status != HTTPStatus.OK else {}
-        return self.render(
-            visit.request,
+        now = dt.datetime.now(dt.UTC)
+        rules = Rules(self.desk.quarantine).list(every=True)
+        return self.show(
+            visit,
             "rules.html",
             status,
-            reviewer=visit.reviewer,
             rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
             kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
             days=DAYS,
-            given={name: str(given.get(name, "")) for name in GIVEN},
+            given={name: visit.given(name) for name in GIVEN},
             why=why,
         )
 
     def make_rule(self, visit: _Visit) -> Response:
         """Make a rule, or ask for the reason and the time that it needs."""
-        self._may_decide(visit)
-        form = visit.form
-        days = str(form.get("days", ""))
+        days = visit.given("days")
         if days not in DAYS:
             return self.rules(visit, 400, "Say why, and for how long it shall count.")
         ends: dt.datetime | Literal["never"] = NEVER
         if days != NEVER:
             ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=int(days))
-        named = [one.strip() for one in str(form.get("detectors", "")).split(",")]
+        named = [one.strip() for one in visit.given("detectors").split(",")]
         try:
             rule = Rules(self.desk.quarantine).add(
-                str(form.get("kind", "")),
-                str(form.get("value", "")),
-                reason=str(form.get("reason", "")).strip(),
+                visit.given("kind"),
+                visit.given("value"),
+                reason=visit.given("reason").strip(),
                 by=visit.reviewer.name,
                 expires_at=ends,
                 detectors=list(filter(None, named)) or None,
@@ -540,9 +514,8 @@ class _Pages:
 
     def revoke_rule(self, visit: _Visit) -> Response:
         """Take a rule back."""
-        self._may_decide(visit)
         number = visit.request.path_params["number"]
-        reason = str(visit.form.get("reason", "")).strip() or "revoked on the review page"
+        reason = visit.given("reason").strip() or "revoked on the review page"
         try:
             Rules(self.desk.quarantine).revoke(number, by=visit.reviewer.name, reason=reason)
         except RuleError as error:
@@ -556,11 +529,10 @@ class _Pages:
         seen = None
         if guard is not None and guard.calibrated:
             seen = preview(guard, quarantine)
-        return self.render(
-            visit.request,
+        return self.show(
+            visit,
             "feedback.html",
             status,
-            reviewer=visit.reviewer,
             feedback=reviewed(quarantine, guard),
             preview=seen,
             why=why,
@@ -568,17 +540,15 @@ class _Pages:
 
     def recalibrate(self, visit: _Visit) -> Response:
         """Let released entries count, if thresholds and queue are as they were shown."""
-        self._may_decide(visit)
         store = self.desk.store
         if store is None:
             return self.feedback(visit, 409, "No guard is at hand: nothing was changed.")
         try:
             seen = preview(store.guard, self.desk.quarantine)
-            if not hmac.compare_digest(seen.token, str(visit.form.get("token", ""))):
+            if seen.token != visit.given("token"):
                 why = "Thresholds or the queue have changed since: this is how it stands now."
                 return self.feedback(visit, 409, why)
-            note = str(visit.form.get("note", "")).strip()[:LONGEST_NOTE] or None
-            apply(seen, by=visit.reviewer.name, note=note)
+            apply(seen, by=visit.reviewer.name, note=visit.note)
         except (CalibrationError, StalePreviewError) as error:
             return self.feedback(visit, 409, printable(str(error), 500))
         return visit.to(
@@ -587,13 +557,12 @@ class _Pages:
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
         """Show how guard and quarantine stand."""
-        return self.render(
-            visit.request,
+        return self.show(
+            visit,
             "health.html",
-            reviewer=visit.reviewer,
             asked=source_view(self.desk.quarantine, self.desk.store),
-            health=health_view(self.desk.quarantine, self.desk.store),
-            verified=verified,
+            told_of_log=verified,
+            **health_view(self.desk.quarantine, self.desk.store),
         )
 
     def verify(self, visit: _Visit) -> Response:
@@ -622,7 +591,7 @@ class _Pages:
 
     # Inside
 
-    def _case(self, number: int) -> Any:
+    def _case(self, number: int) -> Case:
         try:
             return Cases(self.desk.quarantine).show(number)
         except QuarantineError:
@@ -636,40 +605,31 @@ class _Pages:
             raise HTTPException(404, "There is no such entry.")
         return held
 
-    def _case_page(self, visit: _Visit, case: Any, status: int = 200, **values: Any) -> Response:
-        page = visit.number("page", 1) or 1
+    def _case_page(self, visit: _Visit, case: Case, status: int = 200, **values: Any) -> Response:
         n_pages = max(1, -(-case.n_members // PAGE))
-        page = min(page, n_pages)
+        page = min(visit.page, n_pages)
         view = case_view(self.desk.quarantine, self.desk.store, case, (page - 1) * PAGE)
-        return self.render(
-            visit.request,
-            "case.html",
-            status,
-            **(
-                {"conflict": None, "counted": COUNTED}
-                | values
-                | {"reviewer": visit.reviewer, "view": view, "page": page, "n_pages": n_pages}
-            ),
-        )
-
-    def _may_decide(self, visit: _Visit) -> None:
-        if visit.reviewer.role is not Role.DECIDE:
-            raise HTTPException(403, "You may look, and not decide; nothing was done.")
+        shown = {"conflict": None, "counted": COUNTED, "page": page, "n_pages": n_pages}
+        return self.show(visit, "case.html", status, **shown | values | view)
 
     def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
-        told = f"{before}{_entries(outcome.n_done)} {DONE[outcome.action]}."
-        if outcome.action is Action.RELEASE and outcome.n_done and self.desk.store is None:
+        """Note in the session what was done, to be told on the next page and to be taken back."""
+        n, session = outcome.n_done, visit.session
+        if outcome.action is Action.UNDO:
+            again = not outcome.finished
+            told = f"{before}Taken back: {_entries(n)} {'waits' if n == 1 else 'wait'} again."
+            if outcome.finished and not n:
+                told = "There is nothing to take back: it was taken back, or decided anew, since."
+        else:
+            again = n > 0 and outcome.action in (Action.RELEASE, Action.CONFIRM)
+            told = f"{before}{_entries(n)} {DONE[outcome.action]}."
+        if outcome.action is Action.RELEASE and n and self.desk.store is None:
             told += " No store is at hand: they are admitted when they are ingested again."
         if outcome.n_proposed:
             told += f" {outcome.n_proposed} wait for a second person to agree."
-        visit.session["told"] = told
-
-    @staticmethod
-    def _can_undo(visit: _Visit, outcome: Outcome) -> None:
-        """Note what can be taken back: of one decision, all that it has done so far."""
-        if outcome.n_done and outcome.action in (Action.RELEASE, Action.CONFIRM):
-            undo = [one for one in visit.session.get("undo", []) if one[0] != outcome.lines[0]]
-            visit.session["undo"] = [*undo, list(outcome.lines)][-REMEMBERED:]
+        session["told"] = told
+        if again:
+            session["undo"] = [*session.get("undo", []), list(outcome.lines)][-REMEMBERED:]
 
 
 DONE = {
@@ -681,19 +641,13 @@ DONE = {
 FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
 
 
-def _running(session: dict[str, Any]) -> WholeCase | TakenBack | None:
+def _running(session: dict[str, Any]) -> Outcome | None:
     """Return the decision that the session has begun and not finished."""
     kept = session.get("running")
     if kept is None:
         return None
-    values = dict(kept) | {"lines": tuple(kept["lines"])}
-    if "action" not in values:
-        return TakenBack(**values)
-    return WholeCase(**values | {"action": Action(values["action"])})
-
-
-def _waiting_again(count: int) -> str:
-    return f"Taken back: {_entries(count)} {'waits' if count == 1 else 'wait'} again."
+    values = {"action": Action(kept["action"]), "lines": tuple(kept["lines"])}
+    return Outcome(**kept | values)
 
 
 def _narrowed(session: dict[str, Any]) -> dict[str, Any]:

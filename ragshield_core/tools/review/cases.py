@@ -341,20 +341,6 @@ class Cases:
         with self._quarantine.database.read() as session:
             return {status: int(count) for status, count in session.execute(query)}
 
-    def by_day(self, n_days: int = 30) -> dict[str, int]:
-        """Return how many entries were held on each of the latest days that any was, UTC."""
-        day = func.substr(HeldRow.held_at, 1, 10)
-        query = (
-            select(day, func.count())
-            .where(HeldRow.namespace == self._quarantine.namespace)
-            .where(HeldRow.status.in_(grouping.COUNTED))
-            .group_by(day)
-            .order_by(day.desc())
-            .limit(n_days)
-        )
-        with self._quarantine.database.read() as session:
-            return {name: int(count) for name, count in session.execute(query)}
-
     def n_waiting(self) -> int:
         """Return how many entries wait, as cases count them: quick, however many there are."""
         with self._quarantine.database.read() as session:

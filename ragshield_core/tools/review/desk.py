@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from sqlalchemy.orm import Session
+
 from ragshield_core.model.errors import QuarantineError, RAGShieldError
-from ragshield_core.model.findings import Decision, Verdict
-from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.tools.review import proposals
+from ragshield_core.model.findings import Decision, Verdict, printable
+from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
+from ragshield_core.quarantine.changes import Changes
+from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.evidence import last_lines_of
+from ragshield_core.quarantine.log import record_of
+from ragshield_core.quarantine.revisions import check_one_store, revisions
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ AT_ONCE = 200
 
 
 class Action(StrEnum):
-    """A decision about a held entry, or about a decided one, to reopen it.
+    """A decision about held entries, or about decided ones, to let them wait again.
 
     As the log calls it.
     """
@@ -32,6 +38,7 @@ class Action(StrEnum):
     CONFIRM = "confirm"
     KEEP = "keep"
     REOPEN = "reopen"
+    UNDO = "undo"  # reopen what one decision of the same person has decided
 
     @property
     def of(self) -> tuple[Status, ...]:
@@ -51,7 +58,7 @@ class ConflictError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Outcome of a decision.
+    """Outcome of a decision, so far: what is left is carried out by :meth:`Desk.go_on`.
 
     Attributes
     ----------
@@ -62,34 +69,26 @@ class Outcome:
     n_proposed
         Entries of which a second person has to agree first.
     lines
-        The first and the last line of the log that tell of it, for :meth:`Desk.take_back`.
+        The first and the last line of the log that tell of it, to take it back; or, of
+        :attr:`Action.UNDO`, those of the decision that is taken back.
+    case
+        Number of the case that is decided of as a whole; ``None`` for none.
+    n_members, total, last
+        Of the case when it was decided: entries, those among them that it is of, and the number of
+        the one that came last. What comes later is not of it: nobody has seen that. Of
+        :attr:`Action.UNDO`, ``total`` and ``last`` are of lines of the log.
+    at
+        Number of the last entry, or line, that was dealt with.
     """
 
     action: Action
     n_done: int = 0
     n_proposed: int = 0
     lines: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeCase(Outcome):
-    """A decision about all entries of a case, and its outcome so far.
-
-    Attributes
-    ----------
-    case
-        Its number.
-    n_members, total, last
-        Of the case when it was decided: entries, those among them that it is of, and the number of
-        the one that came last. What comes later is not of it: nobody has seen that.
-    at
-        Number of the last entry that was dealt with.
-    """
-
-    case: int
-    n_members: int
-    total: int
-    last: int
+    case: int | None = None
+    n_members: int = 0
+    total: int = 0
+    last: int = 0
     at: int = 0
 
     @property
@@ -98,28 +97,8 @@ class WholeCase(Outcome):
         return self.at >= self.last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenBack:
-    """A decision that is taken back, as far as that is carried out.
-
-    Attributes
-    ----------
-    lines
-        Of the log, that tell of the decision.
-    at
-        The last of them that was dealt with.
-    n_done
-        Entries that wait again.
-    """
-
-    lines: tuple[int, int]
-    at: int
-    n_done: int = 0
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.at >= self.lines[1]
+# Actions in the log: a proposal to release, and that entries stay held.
+WOULD_RELEASE, KEEP = "would release", "keep"
 
 
 class Desk:
@@ -160,7 +139,7 @@ class Desk:
             raise ConflictError(late, missing)
         return self._decide(action, list(found.values()), by, note)
 
-    def begin(self, action: Action, case: Case, *, last: int | None = None) -> WholeCase:
+    def begin(self, action: Action, case: Case, *, last: int | None = None) -> Outcome:
         """Return a decision of a whole case, of which nothing is carried out; see :meth:`go_on`.
 
         Parameters
@@ -179,7 +158,7 @@ class Desk:
             Status.RELEASED: case.n_released,
             Status.CONFIRMED: case.n_confirmed,
         }
-        return WholeCase(
+        return Outcome(
             action=action,
             case=case.number,
             n_members=case.n_members - sum(later.values()),
@@ -187,17 +166,33 @@ class Desk:
             last=last,
         )
 
-    def go_on(
-        self, whole: WholeCase, *, by: str, note: str | None, seconds: float | None = None
-    ) -> WholeCase:
-        """Carry a decision of a whole case on, some hundred entries at a time.
+    @staticmethod
+    def undo(lines: tuple[int, int]) -> Outcome:
+        """Return how a decision is taken back, of which nothing is carried out; see :meth:`go_on`.
 
-        Whoever is cut off loses nothing: each some hundred are decided of, and logged, together,
-        and what is left waits. Returned is how far it has come.
+        Later decisions of others stand.
 
         Parameters
         ----------
-        whole
+        lines
+            Of the log, that tell of the decision: the first and the last one.
+        """
+        first, last = lines
+        return Outcome(
+            action=Action.UNDO, lines=lines, total=last - first + 1, last=last, at=first - 1
+        )
+
+    def go_on(
+        self, outcome: Outcome, *, by: str, note: str | None = None, seconds: float | None = None
+    ) -> Outcome:
+        """Carry a decision on, some hundred entries at a time; return how far it has come.
+
+        Whoever is cut off loses nothing: each some hundred are decided of, and logged, together,
+        and what is left is as it was.
+
+        Parameters
+        ----------
+        outcome
             As it has come so far.
         by, note
             Who decides, and why.
@@ -212,65 +207,56 @@ class Desk:
         RAGShieldError
             If the store refuses.
         """
-        begun, before = time.monotonic(), whole
-        while not whole.finished:
+        begun, before = time.monotonic(), outcome
+        while not outcome.finished:
             try:
-                whole = self._go_on(whole, by, note)
+                if outcome.action is Action.UNDO:
+                    outcome = self._take_back(outcome, by)
+                else:
+                    outcome = self._go_on(outcome, by, note)
             except RAGShieldError:
-                if whole is before:
+                if outcome is before:
                     raise
                 break  # what was done is told first, and the error when somebody goes on
-            some = whole.n_done + whole.n_proposed > 0
+            some = outcome.n_done + outcome.n_proposed > 0
             if seconds is not None and some and time.monotonic() - begun >= seconds:
                 break
-        return whole
+        return outcome
 
-    def reason(self, whole: WholeCase, *, by: str) -> str | None:
+    def reason(self, outcome: Outcome, *, by: str) -> str | None:
         """Return why a whole case is decided of, as the log has it from the beginning on."""
-        first, last = whole.lines
+        first, last = outcome.lines
         lines = self.quarantine.log.lines(since=first - 1, until=last, limit=AT_ONCE)
-        actions = (whole.action, proposals.WOULD_RELEASE)
+        actions = (outcome.action, WOULD_RELEASE)
         mine = (line.note for line in lines if line.actor == by and line.action in actions)
         return next(mine, None)
 
-    def take_back(self, taken: TakenBack, *, by: str, seconds: float | None = None) -> TakenBack:
-        """Let entries wait again that somebody decided about, a few hundred lines at a time.
-
-        Later decisions of others stand.
-
-        Parameters
-        ----------
-        taken
-            The decision, and how much of it is taken back already.
-        by
-            Who decided, and takes it back.
-        seconds
-            After which it is enough for now; ``None`` for the end.
-        """
-        begun = time.monotonic()
-        first, last = taken.lines
-        while not taken.finished:
-            lines = self.quarantine.log.lines(since=taken.at, until=last, limit=AT_ONCE)
-            ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-            latest = proposals.last_decided(self.quarantine, list(dict.fromkeys(ids)), UNDOING)
-            mine = {
-                i: line.action
-                for i, line in latest.items()
-                if line.actor == by and line.action in DECIDING and first <= line.seq <= last
-            }
-            self._reopen(mine, by, "taken back")
-            at = lines[-1].seq if len(lines) == AT_ONCE else last
-            taken = replace(taken, at=at, n_done=taken.n_done + len(mine))
-            if seconds is not None and time.monotonic() - begun >= seconds:
-                break
-        return taken
-
     # Inside
 
-    def _go_on(self, whole: WholeCase, by: str, note: str | None) -> WholeCase:
-        """Carry a decision on by one step."""
-        self._check_same(whole)
-        places = self._next(whole)
+    def _take_back(self, undone: Outcome, by: str) -> Outcome:
+        """Let entries of some hundred lines wait again, as far as that decision is the last one."""
+        first, last = undone.lines
+        lines = self.quarantine.log.lines(since=undone.at, until=last, limit=AT_ONCE)
+        ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
+        latest = last_lines(self.quarantine, list(dict.fromkeys(ids)))
+        mine = {
+            i: line.action
+            for i, line in latest.items()
+            if line.actor == by and line.action in DECIDING and first <= line.seq <= last
+        }
+        self._reopen(mine, by, "taken back")
+        at = lines[-1].seq if len(lines) == AT_ONCE else last
+        return replace(undone, at=at, n_done=undone.n_done + len(mine))
+
+    def _go_on(self, whole: Outcome, by: str, note: str | None) -> Outcome:
+        """Carry the decision of a case on by one step."""
+        cases = Cases(self.quarantine)
+        number = self._same_case(cases, whole)
+
+        def following() -> tuple[Place, ...]:
+            return cases.places(number, after=whole.at, until=whole.last, limit=AT_ONCE)
+
+        places = following()
         waiting = [one for one in places if one.status in whole.action.of]
         if whole.action is Action.REOPEN:  # not where another revision waits under the id
             held = self.quarantine.held_ids([one.id for one in waiting])
@@ -282,29 +268,25 @@ class Desk:
         try:
             outcome = self._decide(whole.action, waiting, by, note)
         except QuarantineError:
-            if self._next(whole) == places:
+            if following() == places:
                 raise
             return whole  # somebody else has decided of one just now; what is left is looked up
-        lines = (whole.lines[0] or outcome.lines[0], outcome.lines[1])
         return replace(
             whole,
             at=at,
             n_done=whole.n_done + outcome.n_done,
             n_proposed=whole.n_proposed + outcome.n_proposed,
-            lines=lines,
+            lines=(whole.lines[0] or outcome.lines[0], outcome.lines[1]),
         )
 
-    def _next(self, whole: WholeCase) -> tuple[Place, ...]:
-        return Cases(self.quarantine).places(
-            whole.case, after=whole.at, until=whole.last, limit=AT_ONCE
-        )
-
-    def _check_same(self, whole: WholeCase) -> None:
-        """Refuse to decide of entries that nobody has looked at."""
-        case = Cases(self.quarantine).show(whole.case)
-        later = sum(Cases(self.quarantine).later(whole.case, whole.last).values())
+    @staticmethod
+    def _same_case(cases: Cases, whole: Outcome) -> int:
+        """Return the number of a case, unless it has entries that nobody has looked at."""
+        assert whole.case is not None  # noqa: S101 - one is decided of
+        case = cases.show(whole.case)
+        later = sum(cases.later(whole.case, whole.last).values())
         if case.number == whole.case and case.n_members - later <= whole.n_members:
-            return
+            return case.number
         what = f"case {whole.case} is a part of case {case.number} by now"
         if case.number == whole.case:
             what = f"entries of other cases have become a part of case {whole.case}"
@@ -335,26 +317,28 @@ class Desk:
         if action is Action.REOPEN:
             decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
             self._reopen({one.id: decided[one.status] for one in held}, by, note)
-            lines = (before + 1, self.quarantine.log.end())
-            return Outcome(action=action, n_done=len(ids), lines=lines)
-        proposed: list[str] = []
+            return self._outcome(action, before, len(ids))
+        alone: list[str] = []
         if action is Action.RELEASE and self.two_persons:
-            agreed = proposals.proposed(self.quarantine, ids)
-            proposed = [i for i in ids if i not in agreed or agreed[i].actor == by]
-            ids = [i for i in ids if i not in set(proposed)]
-        for quarantine, some in self._by_store(proposed, held):
-            proposals.note(quarantine, some, proposals.WOULD_RELEASE, by=by, why=note)
+            agreed = proposed(self.quarantine, ids)
+            alone = [i for i in ids if i not in agreed or agreed[i].actor == by]
+            ids = [i for i in ids if i not in set(alone)]
+        for quarantine, some in self._by_store(alone, held):
+            note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(ids, held):
             if action is Action.KEEP:
-                proposals.note(quarantine, some, proposals.KEEP, by=by, why=note)
+                note_in_log(quarantine, some, KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
                 quarantine.confirm(some, by=by, note=note)
             elif self.store is not None:
                 self.store.release(some, by=by, note=note)
             else:
                 quarantine.release(some, by=by, note=note)
+        return self._outcome(action, before, len(ids), len(alone))
+
+    def _outcome(self, action: Action, before: int, n_done: int, n_proposed: int = 0) -> Outcome:
         lines = (before + 1, self.quarantine.log.end())
-        return Outcome(action=action, n_done=len(ids), n_proposed=len(proposed), lines=lines)
+        return Outcome(action=action, n_done=n_done, n_proposed=n_proposed, lines=lines)
 
     def _by_store(
         self, ids: Sequence[str], held: Sequence[HeldEntry | Place] = ()
@@ -376,5 +360,55 @@ class Desk:
 
 # Lines of the log that tell of what can be taken back.
 DECIDING = frozenset({"release", "confirm"})
-# Lines of the log after which a decision is not that of before any more.
-UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}
+
+
+def note_in_log(
+    quarantine: Quarantine, ids: Sequence[str], action: str, *, by: str, why: str | None = None
+) -> None:
+    """Note in the log what a reviewer says of held entries, which stay held.
+
+    Parameters
+    ----------
+    quarantine
+        Of the entries.
+    ids
+        Held entries.
+    action
+        :data:`WOULD_RELEASE` or :data:`KEEP`.
+    by, why
+        The reviewer, and the reason.
+
+    Raises
+    ------
+    QuarantineError
+        If one of the ids is not held; nothing is noted then.
+    """
+
+    def work(session: Session, changes: Changes) -> None:
+        found = revisions(session, quarantine, ids, Status.HELD)
+        for entry_id in dict.fromkeys(ids):
+            if entry_id not in found:
+                shown = printable(entry_id, SHOWN_ID)
+                msg = f"entry {shown!r} is not held in {quarantine!r}, and nothing was noted."
+                raise QuarantineError(msg)
+            check_one_store(quarantine, found[entry_id])
+            changes.remark(found[entry_id][-1], action)
+
+    quarantine.log.change(work, by=by, note=why)
+
+
+def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+    """Return the open proposal for each entry that has one, by id: nothing was noted since."""
+    lines = last_lines(quarantine, ids)
+    return {name: line for name, line in lines.items() if line.action == WOULD_RELEASE}
+
+
+def last_lines(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+    """Return the last line of the log about the revisions under each id.
+
+    Only if the log vouches for it. By the index of revisions: quick, however long the log is.
+    """
+    with quarantine.database.read() as session:
+        rows = [row for some in revisions(session, quarantine, ids).values() for row in some]
+        lines = last_lines_of(session, quarantine.log.digests, rows).values()
+        return {one.entry_id: record_of(one) for one in sorted(lines, key=lambda one: one.seq)}

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,12 +28,11 @@ from ragshield_core.tools.options import (
     Note,
     Place,
     Tenant,
-    completed,
     live_store,
     takes,
 )
 from ragshield_core.tools.review.cases import Case, Cases, Order
-from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
+from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk, Outcome
 
 LIMIT = 50
 # Characters of an id that stay on one line, to be copied: those of a UUID.
@@ -47,13 +46,6 @@ DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 console = Console()
-
-
-class Looked(NamedTuple):
-    """A case as somebody has looked at it."""
-
-    case: Case
-    last: int  # number of the entry that was its last one then
 
 
 class Which(StrEnum):
@@ -83,27 +75,14 @@ class Rows:
         console.print(table)
 
 
-def _detectors(quarantine: Quarantine) -> Sequence[str]:
-    return Cases(quarantine).detectors()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Narrowed:
     """The options by which lists are narrowed."""
 
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            help="Only what it has found.",
-            autocompletion=completed(_detectors),
-        ),
-    ] = None
-    source: Annotated[str | None, typer.Option(help="Only what claims to be of that lineage.")] = (
-        None
-    )
+    detector: Annotated[str | None, typer.Option(help="Only what it has found.")] = None
+    source: Annotated[str | None, typer.Option(help="Only what claims this lineage.")] = None
     search: Annotated[
-        str | None,
-        typer.Option(help="Only what this is in: the id, or the beginning of the text."),
+        str | None, typer.Option(help="Only what this is in: id, or beginning of the text.")
     ] = None
 
 
@@ -294,13 +273,22 @@ def reopen(place: Place, chosen: Chosen) -> None:
 def purge(place: Place, chosen: Chosen) -> None:
     """Delete entries from quarantine for good; of a case, the decided ones as well."""
     quarantine = place.opened()
-    looked = _whole(quarantine, chosen, "delete for good")
-    parts = {None: chosen.ids or []} if looked is None else _by_store(quarantine, looked)
+    whole = _whole(quarantine, chosen, None)
     deleted = 0
-    for name, ids in parts.items():
-        one = quarantine if name is None else quarantine.for_store(name)
-        for start in range(0, len(ids), AT_ONCE):
-            deleted += one.purge(ids[start : start + AT_ONCE], by=chosen.by, note=chosen.note)
+    if whole is None:
+        deleted = quarantine.purge(chosen.ids or [], by=chosen.by, note=chosen.note)
+    else:
+        ids: dict[str | None, list[str]] = {}
+        case, at = whole.case or 0, 0
+        while places := Cases(quarantine).places(case, after=at, until=whole.last, limit=AT_ONCE):
+            for one in places:
+                ids.setdefault(one.store, []).append(one.id)
+            at = places[-1].number
+        for name, some in ids.items():
+            kept = quarantine if name is None else quarantine.for_store(name)
+            for start in range(0, len(some), AT_ONCE):
+                at_once = some[start : start + AT_ONCE]
+                deleted += kept.purge(at_once, by=chosen.by, note=chosen.note)
     console.print(f"deleted {deleted} revisions")
 
 
@@ -396,15 +384,31 @@ def rekey(tenant: Tenant, *, by: By = "cli") -> None:
 
 def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = None) -> int:
     """Carry a decision out, in a live store if there is one; return of how many entries."""
-    looked = _whole(quarantine, chosen, str(action))
-    if looked is not None:
-        return _carried_out(Desk(quarantine, live), action, looked, chosen.by, chosen.note)
-    decide = getattr(quarantine if live is None else live, action)
-    return len(decide(chosen.ids, by=chosen.by, note=chosen.note))
+    whole = _whole(quarantine, chosen, action)
+    if whole is None:
+        decide = getattr(quarantine if live is None else live, action)
+        return len(decide(chosen.ids, by=chosen.by, note=chosen.note))
+    desk = Desk(quarantine, live)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(str(action), total=whole.total)
+        try:
+            while not whole.finished:
+                whole = desk.go_on(whole, by=chosen.by, note=chosen.note, seconds=BETWEEN)
+                bar.update(task, completed=whole.n_done)
+        except (RAGShieldError, KeyboardInterrupt) as error:
+            if whole.n_done:
+                rest = "what is left is as it was, and the same command goes on with it"
+                bar.console.print(f"{action}: {whole.n_done} of {whole.total} entries; {rest}")
+            if isinstance(error, KeyboardInterrupt):
+                raise typer.Exit(INTERRUPTED) from None
+            raise
+    return whole.n_done
 
 
-def _whole(quarantine: Quarantine, chosen: Chosen, what: str) -> Looked | None:
-    """Return the case that is to be decided as a whole, once somebody agrees; none if ids are.
+def _whole(quarantine: Quarantine, chosen: Chosen, action: Action | None) -> Outcome | None:
+    """Return the decision of a case, as somebody has agreed to it; ``None`` if ids are named.
+
+    An action of ``None`` is to delete all of it.
 
     Raises
     ------
@@ -417,46 +421,21 @@ def _whole(quarantine: Quarantine, chosen: Chosen, what: str) -> Looked | None:
         raise QuarantineError(msg)
     if number is None:
         return None
-    case, last = Cases(quarantine).show(number), Cases(quarantine).newest(number)
+    case = Cases(quarantine).show(number)
     if case.number != number:
         msg = (
             f"nothing was done: case {number} is a part of case {case.number} by now, which has "
             f"{case.n_members} entries; look at it (show-case), and name that."
         )
         raise QuarantineError(msg)
-    counts = {
-        "delete for good": case.n_members,
-        "reopen": case.n_released + case.n_confirmed,
-    }
-    count = counts.get(what, case.n_waiting)
+    whole = Desk(quarantine).begin(action or Action.CONFIRM, case)
+    what, count = (action, whole.total) if action else ("delete for good", whole.n_members)
     found_by = printable(", ".join(case.detectors) or "a person", BEGINNING)
-    if not chosen.yes and not _agreed(
-        f"{what} {count} entries of case {number}, found by {found_by}?"
-    ):
+    question = f"{what} {count} entries of case {number}, found by {found_by}?"
+    if not chosen.yes and not _agreed(question):
         msg = "nothing was done: nobody has agreed; --yes does."
         raise QuarantineError(msg)
-    return Looked(case, last)
-
-
-def _carried_out(desk: Desk, action: Action, looked: Looked, by: str, note: str | None) -> int:
-    """Decide of a whole case, and show how far that is; return of how many entries."""
-    whole = desk.begin(action, looked.case, last=looked.last)
-    done = 0
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(str(action), total=whole.total)
-        try:
-            while not whole.finished:
-                whole = desk.go_on(whole, by=by, note=note, seconds=BETWEEN)
-                done = whole.n_done
-                bar.update(task, completed=done)
-        except (RAGShieldError, KeyboardInterrupt) as error:
-            if done:
-                rest = "what is left is as it was, and the same command goes on with it"
-                bar.console.print(f"{action}: {done} of {whole.total} entries; {rest}")
-            if isinstance(error, KeyboardInterrupt):
-                raise typer.Exit(INTERRUPTED) from None
-            raise
-    return done
+    return whole
 
 
 def _agreed(question: str) -> bool:
@@ -464,19 +443,6 @@ def _agreed(question: str) -> bool:
         return typer.confirm(question)
     except typer.Abort:  # nobody there to ask
         return False
-
-
-def _by_store(quarantine: Quarantine, looked: Looked) -> dict[str | None, list[str]]:
-    """Return the ids of a case's entries, by the store that they are of."""
-    ids: dict[str | None, list[str]] = {}
-    at = 0
-    while places := Cases(quarantine).places(
-        looked.case.number, after=at, until=looked.last, limit=AT_ONCE
-    ):
-        for one in places:
-            ids.setdefault(one.store, []).append(one.id)
-        at = places[-1].number
-    return ids
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

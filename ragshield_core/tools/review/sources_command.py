@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from ragshield_core.tools.audit.command import (
     NOTHING_FOUND,
     no_crash_looks_like_a_finding,
 )
-from ragshield_core.tools.options import AsJson, By, Into, Note, live_store
+from ragshield_core.tools.options import AsJson, By, Into, Note, live_store, takes
 
 # Characters of a name in a command: more than a source has.
 LONGEST_NAME = 300
@@ -32,103 +33,123 @@ LONGEST_NAME = 300
 AT_ONCE = 200
 
 sources_app = typer.Typer(
-    invoke_without_command=True, help="Decide on sources: new ones, or mass attacks?"
+    no_args_is_help=True, help="Decide on sources: new ones, or mass attacks?"
 )
 console = Console()
 
-Name = Annotated[str | None, typer.Argument(help="Of the source, as the list has it.")]
-Unnamed = Annotated[bool, typer.Option("--unnamed", help="What names no source.")]
-# An option after "adopt" or "keep" overrides the same one before it. Parameters of these types have
-# names of their own, so that settings fill in the options before it only.
-Url = Annotated[str | None, typer.Option("--database", help="SQLAlchemy URL.")]
-Tenant = Annotated[str | None, typer.Option("--namespace", help="Of the tenant.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """The options that say whose guards are meant."""
+
+    database: Annotated[str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")] = (
+        DEFAULT_URL
+    )
+    namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None
+
+    def opened(self) -> Guard:
+        """Return the guard that a decision is about; none is made where there is none."""
+        with read_only(self.database) as session:
+            found = namespaces(session)
+            if self.namespace is None and len(found) > 1:
+                msg = f"there are {len(found)} guards; choose one with --namespace."
+                raise ConfigurationError(msg)
+            chosen = self.namespace or next(iter(found), "default")
+            questions_of(session, self.database, chosen)  # raises where there is none
+        return Guard.open(self.database, chosen)
 
 
-@sources_app.callback()
-def sources_command(
-    context: typer.Context,
-    *,
-    database: Annotated[
-        str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
-    ] = DEFAULT_URL,
-    namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """The options that say which source a decision is about, and who decides."""
+
+    source: Annotated[
+        str | None, typer.Argument(help="Name of the source, as the list has it.")
+    ] = None
+    unnamed: Annotated[bool, typer.Option("--unnamed", help="What names no source.")] = False
+    by: By = "cli"
+
+    def among(self, questions: Sequence[Question]) -> str | None:
+        """Return the name that was meant: what cannot be typed is given as it is shown."""
+        names = [question.source for question in questions if question.source is not None]
+        if self.source is None or self.source in names:
+            return self.source
+        meant = (name for name in names if printable(name, LONGEST_NAME) == self.source)
+        return next(meant, self.source)
+
+    def check(self) -> None:
+        """Refuse what names no source, or two."""
+        if (self.source is None) != self.unnamed:
+            msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
+            raise ConfigurationError(msg)
+
+
+@sources_app.command("list")
+@takes(Guards)
+def list_sources(guards: Guards, *, as_json: AsJson = False) -> None:
     """List sources of which far more is held than of clean entries.
 
     They are new sources, or mass attacks; a person decides by `adopt` or `keep`.
     Exit code 1: there are some. Exit code 2: there is no guard, or it cannot be read.
     """
-    if context.invoked_subcommand is not None:
-        context.obj = database, namespace
-        return
-    with no_crash_looks_like_a_finding():
-        found = _asked(database, namespace)
+    url = guards.database
+    with no_crash_looks_like_a_finding(), read_only(url) as session:
+        names = [guards.namespace] if guards.namespace else namespaces(session) or ["default"]
+        found = [(name, one) for name in names for one in questions_of(session, url, name)]
     if as_json:
         values = [{"namespace": name} | question.to_dict() for name, question in found]
         typer.echo(json.dumps({"questions": values}, indent=2))  # in ASCII, hostile names escaped
+    elif not found:
+        console.print("no source is asked about")
     else:
-        _show(found)
+        for name, question in found:
+            _show(name, question)
     raise typer.Exit(FOUND if found else NOTHING_FOUND)
 
 
 @sources_app.command()
-def adopt(
-    context: typer.Context,
-    source: Name = None,
-    *,
-    unnamed: Unnamed = False,
-    by: By = "cli",
-    note: Note = None,
-    own_url: Url = None,
-    own_namespace: Tenant = None,
-    into: Into = None,
-) -> None:
+@takes(Guards, Named)
+def adopt(guards: Guards, named: Named, *, note: Note = None, into: Into = None) -> None:
     """Take thresholds for a source that is good, and release what comes free.
 
     The most suspicious share, as large as the accepted rate, stays held. Without --into, the guard
     admits what is released when it is ingested again.
     """
-    _check_named(source, unnamed=unnamed)
+    named.check()
     with no_crash_looks_like_a_finding(), modules_here():
         if into is not None:
             store = live_store(into, "adopt_source", "guard", "release")
-            named = _named(source, store.guard.questions())
-            n_released = len(store.adopt_source(named, by=by, note=note))
+            source = named.among(store.guard.questions())
+            n_released = len(store.adopt_source(source, by=named.by, note=note))
             told = " into the store"
         else:
-            guard, named = _opened(context, source, own_url, own_namespace)
-            free = guard.adopt_source(named, by=by)
+            guard = guards.opened()
+            source = named.among(guard.questions())
+            free = guard.adopt_source(source, by=named.by)
             for start in range(0, len(free), AT_ONCE):
-                guard.quarantine.release(free[start : start + AT_ONCE], by=by, note=note)
+                guard.quarantine.release(free[start : start + AT_ONCE], by=named.by, note=note)
             n_released, told = len(free), "; the guard admits them at the next ingest"
-    console.print(Text(f"adopted {_shown(named)}: released {n_released} entries{told}"))
+    console.print(Text(f"adopted {_shown(source)}: released {n_released} entries{told}"))
 
 
 @sources_app.command()
-def keep(
-    context: typer.Context,
-    source: Name = None,
-    *,
-    unnamed: Unnamed = False,
-    by: By = "cli",
-    own_url: Url = None,
-    own_namespace: Tenant = None,
-) -> None:
+@takes(Guards, Named)
+def keep(guards: Guards, named: Named) -> None:
     """Close the question: what is held stays held, and later entries are judged as before.
 
     It is asked again once twice as many are held.
     """
-    _check_named(source, unnamed=unnamed)
-    guard, named = _opened(context, source, own_url, own_namespace)
-    if named not in {question.source for question in guard.questions()}:
+    named.check()
+    guard = guards.opened()
+    source = named.among(guard.questions())
+    if source not in {question.source for question in guard.questions()}:
         msg = (
-            f"nothing was done: {_shown(named)} is not asked about; `ragshield sources` lists "
-            "those that are."
+            f"nothing was done: {_shown(source)} is not asked about; `ragshield sources list` "
+            "has those that are."
         )
         raise StateError(msg)
-    guard.keep_holding(named, by=by)
-    console.print(Text(f"{_shown(named)}: what is held stays held"))
+    guard.keep_holding(source, by=named.by)
+    console.print(Text(f"{_shown(source)}: what is held stays held"))
 
 
 def command_of(choice: str, source: str | None, namespace: str = "default") -> str:
@@ -156,58 +177,16 @@ def command_of(choice: str, source: str | None, namespace: str = "default") -> s
     return shlex.join([*words, *(["--"] if name.startswith("-") else []), name])
 
 
-def _asked(url: str, namespace: str | None) -> list[tuple[str, Question]]:
-    """Return open questions, each with the namespace of its guard."""
-    with read_only(url) as session:
-        names = (namespaces(session) or ["default"]) if namespace is None else [namespace]
-        return [(name, question) for name in names for question in questions_of(session, url, name)]
-
-
-def _show(found: Sequence[tuple[str, Question]]) -> None:
-    if not found:
-        console.print("no source is asked about")
-    for namespace, question in found:
-        of = "" if namespace == "default" else f"{printable(namespace, 80)}: "
-        console.print(Text(f"{of}{question}"))
-        for side, ids in (("held", question.held_ids), ("admitted", question.admitted_ids)):
-            if ids:
-                shown = ", ".join(printable(one, 80) for one in ids)
-                console.print(Text(f"  {side}, for example: {shown}"))
-        for choice in ("adopt", "keep"):  # whole, to be copied
-            command = command_of(choice, question.source, namespace)
-            console.print(Text(f"  {command}"), soft_wrap=True)
-
-
-def _opened(
-    context: typer.Context, source: str | None, own_url: str | None, own_namespace: str | None
-) -> tuple[Guard, str | None]:
-    """Return the guard that a decision is about, and the name of the source."""
-    database, namespace = context.obj
-    database = own_url if own_url is not None else database
-    namespace = own_namespace if own_namespace is not None else namespace
-    with read_only(database) as session:
-        found = namespaces(session)
-        if namespace is None and len(found) > 1:
-            msg = f"there are {len(found)} guards; choose one with --namespace."
-            raise ConfigurationError(msg)
-        namespace = namespace if namespace is not None else next(iter(found), "default")
-        questions_of(session, database, namespace)  # raises where there is none: none is made
-    guard = Guard.open(database, namespace)
-    return guard, _named(source, guard.questions())
-
-
-def _named(given: str | None, questions: Sequence[Question]) -> str | None:
-    """Return the name that was meant: what cannot be typed is given as it is shown."""
-    names = [question.source for question in questions if question.source is not None]
-    if given is None or given in names:
-        return given
-    return next((name for name in names if printable(name, LONGEST_NAME) == given), given)
-
-
-def _check_named(source: str | None, *, unnamed: bool) -> None:
-    if (source is None) != unnamed:
-        msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
-        raise ConfigurationError(msg)
+def _show(namespace: str, question: Question) -> None:
+    of = "" if namespace == "default" else f"{printable(namespace, 80)}: "
+    console.print(Text(f"{of}{question}"))
+    for side, ids in (("held", question.held_ids), ("admitted", question.admitted_ids)):
+        if ids:
+            shown = ", ".join(printable(one, 80) for one in ids)
+            console.print(Text(f"  {side}, for example: {shown}"))
+    for choice in ("adopt", "keep"):  # whole, to be copied
+        command = command_of(choice, question.source, namespace)
+        console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def _shown(source: str | None) -> str:

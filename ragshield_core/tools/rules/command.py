@@ -67,15 +67,11 @@ def add(
     detector: Annotated[
         list[str] | None, typer.Option(help="Whose findings; again for more. Default: the usual.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make a rule; it is in force in every process at its next read or write."""
     rule = Rules(place.quarantine()).add(
         kind, value, reason=reason, by=by, expires_at=_end(expires), detectors=detector
     )
-    if as_json:
-        typer.echo(json.dumps(rule.to_dict(dt.datetime.now(dt.UTC)), indent=2))
-        return
     console.print(Text(f"{rule.told()} is in force. Mind: {CAUTIONS[kind]}."))
 
 

@@ -27,37 +27,18 @@ def by_rules(
     policy: Policy,
     quiet: Quiet,
 ) -> Mapping[int, Decision]:
-    """Return decisions by the rules that are in force now, see :func:`excused`.
+    """Return decisions as they are once the rules that are in force now have excused findings.
 
     Where rules cannot be read, none excuses anything.
-    """
-    if not any(decision.findings for decision in decisions.values()):
-        return decisions
-    try:
-        found = rules.in_force()
-    except QuarantineError as error:
-        logger.warning("rules cannot be read, and none excuses anything: %s", error)
-        return decisions
-    return excused(batch, decisions, found, policy, quiet) if found else decisions
-
-
-def excused(
-    batch: Batch,
-    decisions: Mapping[int, Decision],
-    rules: Sequence[Rule],
-    policy: Policy,
-    quiet: Quiet,
-) -> dict[int, Decision]:
-    """Return decisions as they are once rules have excused findings.
 
     Parameters
     ----------
+    rules
+        Of several that excuse a finding, the oldest is named.
     batch
         Entries.
     decisions
         By row; others are plain admissions.
-    rules
-        In force for these entries. Of several that excuse a finding, the oldest is named.
     policy
         Decides by the findings that are left.
     quiet
@@ -66,24 +47,31 @@ def excused(
 
     Returns
     -------
-    dict[int, Decision]
+    Mapping[int, Decision]
         The same, but for those of which findings are excused: their notes say which, and by which
         rule.
     """
+    if not any(decision.findings for decision in decisions.values()):
+        return decisions
+    try:
+        found = rules.in_force()
+    except QuarantineError as error:
+        logger.warning("rules cannot be read, and none excuses anything: %s", error)
+        return decisions
     by_row: dict[int, dict[int, Rule]] = {}  # row -> number of the finding -> rule
-    sources = [rule for rule in rules if rule.kind is Kind.TRUSTED_SOURCE]
+    sources = [rule for rule in found if rule.kind is Kind.TRUSTED_SOURCE]
     for row, decision in decisions.items() if sources else ():
         mine = [rule for rule in sources if rule.value == batch.lineages[row]]
         for number, finding in enumerate(decision.findings if mine else ()):
             if (rule := next((r for r in mine if r.concerns(finding)), None)) is not None:
                 by_row.setdefault(row, {})[number] = rule
-    phrases = [rule for rule in rules if rule.kind is Kind.OWN_PHRASE]
+    phrases = [rule for rule in found if rule.kind is Kind.OWN_PHRASE]
     for (row, number), rule in _within_phrases(batch, decisions, phrases, quiet).items():
         by_row.setdefault(row, {}).setdefault(number, rule)
     if not by_row:
-        return dict(decisions)
+        return decisions
     n_findings = sum(map(len, by_row.values()))
-    numbers = sorted({rule.number for found in by_row.values() for rule in found.values()})
+    numbers = sorted({rule.number for excused in by_row.values() for rule in excused.values()})
     logger.info(
         "%d findings on %d entries are excused by rules %s", n_findings, len(by_row), numbers
     )

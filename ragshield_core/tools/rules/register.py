@@ -18,7 +18,7 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import is_vouched, log_is_complete
 from ragshield_core.quarantine.tables import ANY_STORE, LogRow, RuleRow
 from ragshield_core.tools.rules.phrases import Phrase
-from ragshield_core.tools.rules.rule import CAUTIONS, LOCAL, SHOWN, Kind, Rule
+from ragshield_core.tools.rules.rule import CAUTIONS, LOCAL, SHOWN, Kind, Rule, Standing
 
 logger = logging.getLogger("ragshield")  # numbers, never values
 
@@ -115,10 +115,9 @@ class Rules:
             del session
             return _to_rule(changes.add_rule(row))
 
-        def note(rule: Rule) -> str:
-            return f"{rule.told()}: {rule.reason}"
-
-        made = self.quarantine.log.change(work, by=by, note=note)
+        made = self.quarantine.log.change(
+            work, by=by, note=lambda rule: f"{rule.told()}: {rule.reason}"
+        )
         logger.warning("%s is made: %s", made.told(), CAUTIONS[kind])
         return made
 
@@ -136,7 +135,7 @@ class Rules:
             return ()
         with self.quarantine.database.read() as session:
             found = self._read(session)
-        return found if every else _counting(found, _now())
+        return found if every else _counting(found)
 
     def revoke(self, number: int, *, by: str, reason: str) -> Rule:
         """Take a rule back, with a line in the audit log.
@@ -175,21 +174,13 @@ class Rules:
             changes.revoke_rule(row, by)
             return _to_rule(row)
 
-        def note(rule: Rule) -> str:
-            return f"{rule.told()}: {reason}"
+        return self.quarantine.log.change(work, by=by, note=lambda rule: f"{rule.told()}: {reason}")
 
-        return self.quarantine.log.change(work, by=by, note=note)
-
-    def in_force(self, now: dt.datetime | None = None) -> tuple[Rule, ...]:
+    def in_force(self) -> tuple[Rule, ...]:
         """Return the rules that count for what is on its way through this quarantine, oldest first.
 
         Asked with every batch: a look at whether the database has changed, as reads take one, and
         if so one query by an index; rules are read again once one was made or revoked.
-
-        Parameters
-        ----------
-        now
-            With a time zone; the default is the present time.
 
         Raises
         ------
@@ -208,7 +199,7 @@ class Rules:
                 else:
                     rules = known[2]
             self._known = known = version, position, rules
-        return _counting(known[2], _now() if now is None else now)
+        return _counting(known[2])
 
     def _read(self, session: Session) -> tuple[Rule, ...]:
         """Return all rules that are seen from here, and which of them the log vouches for."""
@@ -245,8 +236,9 @@ class Rules:
         return rule.store in (None, self.quarantine.store)
 
 
-def _counting(rules: Sequence[Rule], now: dt.datetime) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules if rule.counts(now))
+def _counting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    now = _now()
+    return tuple(rule for rule in rules if rule.standing(now) is Standing.IN_FORCE)
 
 
 def _now() -> dt.datetime:

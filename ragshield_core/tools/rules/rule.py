@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -102,10 +102,6 @@ class Rule:
             return Standing.EXPIRED
         return Standing.IN_FORCE
 
-    def counts(self, now: dt.datetime) -> bool:
-        """Return whether it is in force at a time."""
-        return self.standing(now) is Standing.IN_FORCE
-
     def concerns(self, finding: Finding) -> bool:
         """Return whether it is about findings of that detector."""
         if self.detectors is not None:
@@ -121,18 +117,8 @@ class Rule:
 
     def to_dict(self, now: dt.datetime) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
-        return {
-            "number": self.number,
-            "standing": str(self.standing(now)),
-            "kind": str(self.kind),
-            "value": self.value,
-            "namespace": self.namespace,
-            "store": self.store,
-            "detectors": None if self.detectors is None else list(self.detectors),
-            "reason": self.reason,
-            "made_by": self.made_by,
-            "made_at": self.made_at.isoformat(),
-            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
-            "revoked_at": None if self.revoked_at is None else self.revoked_at.isoformat(),
-            "revoked_by": self.revoked_by,
-        }
+        values = asdict(self)
+        del values["vouched"]
+        for name in ("made_at", "expires_at", "revoked_at"):
+            values[name] = values[name] and values[name].isoformat()
+        return {"number": self.number, "standing": str(self.standing(now)), **values}

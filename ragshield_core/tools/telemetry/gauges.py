@@ -13,7 +13,7 @@ from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, Observation
 
     from ragshield_core.guard import Guard
 
@@ -68,10 +68,6 @@ class Gauges:
         Which.
     store
         Name of its store, told with each figure; ``None`` for none.
-    fresh
-        Seconds for which what was asked is told again.
-    meter_provider
-        Of OpenTelemetry; ``None``, the default, for the one of the process.
 
     Raises
     ------
@@ -79,20 +75,13 @@ class Gauges:
         If opentelemetry-api is not installed: ``pip install 'ragshield[otel]'``.
     """
 
-    def __init__(
-        self,
-        guard: Guard,
-        *,
-        store: str | None = None,
-        fresh: float = FRESH,
-        meter_provider: MeterProvider | None = None,
-    ) -> None:
+    def __init__(self, guard: Guard, *, store: str | None = None) -> None:
         try:
             from opentelemetry import metrics  # noqa: PLC0415 - of an extra
         except ImportError as error:
             msg = "gauges need opentelemetry-api; pip install 'ragshield[otel]'."
             raise ImportError(msg) from error
-        self._guard, self._fresh = guard, fresh
+        self._guard = guard
         self._attributes: dict[str, Any] = {
             "ragshield.namespace": printable(guard.quarantine.namespace, 200)
         }
@@ -100,8 +89,8 @@ class Gauges:
             self._attributes["ragshield.store"] = printable(store, 200)
         self._lock = threading.Lock()
         self._known: Status | None = None
-        self._asked = -fresh
-        meter = metrics.get_meter("ragshield", meter_provider=meter_provider)
+        self._asked = -FRESH
+        meter = metrics.get_meter("ragshield")
         for name, (unit, told, of) in GAUGES.items():
             meter.create_observable_gauge(name, [self._observing(of)], unit, told)
         self.refresh()
@@ -121,7 +110,7 @@ class Gauges:
 
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             with self._lock:
-                if time.monotonic() - self._asked > self._fresh:
+                if time.monotonic() - self._asked > FRESH:
                     self._asked = time.monotonic()
                     threading.Thread(target=self.refresh, daemon=True).start()
             value = None if self._known is None else of(self._known)

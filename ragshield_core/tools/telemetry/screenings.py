@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.metadata import version
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ragshield_core.hooks import Stage, hookimpl
@@ -19,7 +20,7 @@ from ragshield_core.model.findings import Decision, Report, printable
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter as OfCounts
-    from opentelemetry.metrics import Histogram, Meter
+    from opentelemetry.metrics import Histogram
     from opentelemetry.trace import Span, Tracer
 
 NAME = "ragshield"
@@ -47,12 +48,9 @@ def _instruments() -> _Instruments | None:
     except ImportError:
         return None
     own = version("ragshield")
-    return _made(trace.get_tracer(NAME, own), metrics.get_meter(NAME, own))
-
-
-def _made(tracer: Tracer, meter: Meter) -> _Instruments:
+    meter = metrics.get_meter(NAME, own)
     return _Instruments(
-        tracer=tracer,
+        tracer=trace.get_tracer(NAME, own),
         entries=meter.create_counter(
             "ragshield.entries", unit="{entry}", description="Entries by stage and verdict."
         ),
@@ -68,61 +66,11 @@ def _made(tracer: Tracer, meter: Meter) -> _Instruments:
     )
 
 
-class Screening:
-    """One screening, as it is told of."""
-
-    def __init__(self, stage: Stage, instruments: _Instruments | None, span: Span | None) -> None:
-        self._stage, self._instruments, self._span = stage, instruments, span
-
-    def found(self, report: Report) -> None:
-        """Tell what came out."""
-        span = self._span
-        if self._instruments is None or span is None:
-            return
-        decisions = [*report.remarkable.values(), *report.retroactive]
-        counts = Counter(finding.detector for d in decisions for finding in d.findings)
-        for detector, count in counts.items():
-            self._instruments.findings.add(
-                count, {"ragshield.stage": self._stage, "ragshield.detector": detector}
-            )
-        if not span.is_recording():
-            return
-        span.set_attribute("ragshield.quarantined", len(report.quarantined))
-        span.set_attribute("ragshield.flagged", len(report.flagged))
-        span.set_attribute("ragshield.recalled", len(report.retroactive))
-        events = [(d, event) for d in decisions for event in _events(d, report)]
-        for _, attributes in events[:EVENTS]:
-            span.add_event("ragshield.finding", attributes)
-
-
-def _events(decision: Decision, report: Report) -> Iterator[dict[str, Any]]:
-    """Yield what is said of each finding: no evidence, which may quote the text."""
-    rows = _rows(report)
-    row = rows.get(decision.entry_id)
-    for finding in decision.findings:
-        attributes: dict[str, Any] = {
-            "ragshield.entry.id": printable(decision.entry_id, SHOWN_ID),
-            "ragshield.verdict": str(decision.verdict),
-            "ragshield.detector": finding.detector,
-            "ragshield.score": float(finding.score),
-            "ragshield.threshold": float(finding.threshold),
-            "ragshield.taxonomy": list(finding.taxonomy),  # MITRE ATLAS and OWASP ids
-        }
-        if row is not None:
-            attributes["ragshield.entry.fingerprint"] = report.batch[row].fingerprint
-        if finding.p_value is not None:
-            attributes["ragshield.p_value"] = float(finding.p_value)
-        yield attributes
-
-
-def _rows(report: Report) -> dict[str, int]:
-    return {report.batch.ids[row]: row for row in report.remarkable}
-
-
 @hookimpl
-@contextmanager
-def screening(stage: Stage, n_entries: int, data_source: str | None) -> Iterator[Screening]:
-    """Yield what is told of a screening; its span lasts as long as this.
+def screening(
+    stage: Stage, n_entries: int, data_source: str | None
+) -> AbstractContextManager[Screening] | None:
+    """Return the context of a screening, whose span lasts as long; ``None`` without OpenTelemetry.
 
     Parameters
     ----------
@@ -136,13 +84,21 @@ def screening(stage: Stage, n_entries: int, data_source: str | None) -> Iterator
     """
     instruments = _instruments()
     if instruments is None:
-        yield Screening(stage, None, None)
-        return
+        return None
     attributes: dict[str, Any] = {"ragshield.stage": stage, "ragshield.entries": n_entries}
     if stage == "retrieval":
         attributes["gen_ai.operation.name"] = "retrieval"
     if data_source:
         attributes["gen_ai.data_source.id"] = printable(data_source, SHOWN_ID)
+    return _spanned(instruments, stage, attributes)
+
+
+@contextmanager
+def _spanned(
+    instruments: _Instruments, stage: Stage, attributes: dict[str, Any]
+) -> Iterator[Screening]:
+    from opentelemetry.trace import StatusCode  # noqa: PLC0415 - of an extra
+
     start = time.perf_counter()
     try:
         with instruments.tracer.start_as_current_span(
@@ -155,12 +111,55 @@ def screening(stage: Stage, n_entries: int, data_source: str | None) -> Iterator
             try:
                 yield Screening(stage, instruments, span)
             except Exception:
-                from opentelemetry.trace import StatusCode  # noqa: PLC0415 - of an extra
-
                 span.set_status(StatusCode.ERROR)
                 raise
     finally:
         instruments.seconds.record(time.perf_counter() - start, {"ragshield.stage": stage})
+
+
+class Screening(NamedTuple):
+    """One screening, as it is told of."""
+
+    stage: Stage
+    instruments: _Instruments
+    span: Span
+
+    def found(self, report: Report) -> None:
+        """Tell what came out."""
+        decisions = [*report.remarkable.values(), *report.retroactive]
+        counts = Counter(finding.detector for d in decisions for finding in d.findings)
+        for detector, count in counts.items():
+            self.instruments.findings.add(
+                count, {"ragshield.stage": self.stage, "ragshield.detector": detector}
+            )
+        if not self.span.is_recording():
+            return
+        self.span.set_attribute("ragshield.quarantined", len(report.quarantined))
+        self.span.set_attribute("ragshield.flagged", len(report.flagged))
+        self.span.set_attribute("ragshield.recalled", len(report.retroactive))
+        for attributes in islice(_events(decisions, report), EVENTS):
+            self.span.add_event("ragshield.finding", attributes)
+
+
+def _events(decisions: Iterable[Decision], report: Report) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each finding: no evidence, which may quote the text."""
+    rows = {report.batch.ids[row]: row for row in report.remarkable}
+    for decision in decisions:
+        row = rows.get(decision.entry_id)
+        for finding in decision.findings:
+            attributes: dict[str, Any] = {
+                "ragshield.entry.id": printable(decision.entry_id, SHOWN_ID),
+                "ragshield.verdict": str(decision.verdict),
+                "ragshield.detector": finding.detector,
+                "ragshield.score": float(finding.score),
+                "ragshield.threshold": float(finding.threshold),
+                "ragshield.taxonomy": list(finding.taxonomy),  # MITRE ATLAS and OWASP ids
+            }
+            if row is not None:
+                attributes["ragshield.entry.fingerprint"] = report.batch[row].fingerprint
+            if finding.p_value is not None:
+                attributes["ragshield.p_value"] = float(finding.p_value)
+            yield attributes
 
 
 @hookimpl

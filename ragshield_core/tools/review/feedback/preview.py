@@ -15,7 +15,6 @@ from ragshield_core.model.errors import QuarantineError, StalePreviewError
 from ragshield_core.model.findings import Finding
 from ragshield_core.model.p_values import Released
 from ragshield_core.quarantine import Quarantine, Status
-from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 from ragshield_core.tools.review.feedback.judged import Found, each_found
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -74,15 +73,6 @@ class Preview:
     def changes(self) -> bool:
         """Whether any threshold would move."""
         return any(one.then > one.now for one in self.detectors)
-
-    @property
-    def missed_share(self) -> Interval:
-        """Share of the poison that is held now and would not be then, with its exact interval.
-
-        Of poison like that which was confirmed. Of what was never held nothing is known, and what
-        thresholds miss already is not in it.
-        """
-        return exact_interval(len(self.missed), self.n_confirmed)
 
 
 def preview(guard: Guard, quarantine: Quarantine) -> Preview:

@@ -177,19 +177,13 @@ class Notifier:
         """
         self._notice_failures(report, quarantine)
         ids = [d.entry_id for d in (*report.quarantined, *report.retroactive)]
-        if not ids:
-            self._long = self._long and self._is_long(quarantine) is not None
-            return
         try:
-            self._notice_groups(ids, quarantine)
-            waiting = self._is_long(quarantine)
+            if ids and self.group is not None:
+                self._notice_groups(ids, self.group, quarantine)
+            if self.longest_queue is not None and (ids or self._long):
+                self._notice_queue(self.longest_queue, quarantine)
         except RAGShieldError as error:
-            logger.warning("groups cannot be told of: %s", type(error).__name__)
-            return
-        if waiting is not None and not self._long:
-            data = {"n_waiting": waiting}
-            self.tell(_notice(Kind.QUEUE_LONG, quarantine, f"{time.time_ns()}", data))
-        self._long = waiting is not None
+            logger.warning("what waits cannot be told of: %s", type(error).__name__)
 
     def asked(self, questions: Iterable[Question], quarantine: Quarantine) -> None:
         """Tell of sources of which far more is held than accepted, each once.
@@ -247,13 +241,11 @@ class Notifier:
 
     # Inside
 
-    def _notice_groups(self, ids: Sequence[str], quarantine: Quarantine) -> None:
-        if self.group is None:
-            return
+    def _notice_groups(self, ids: Sequence[str], group: int, quarantine: Quarantine) -> None:
         from ragshield_core.tools.review.cases import Cases  # noqa: PLC0415 - brings SQLAlchemy
 
         for case in Cases(quarantine).of(ids):
-            if case.n_waiting >= self.group:
+            if case.n_waiting >= group:
                 members = Cases(quarantine).members(case.number, limit=SHOWN_IDS)
                 data = {
                     "case": case.number,
@@ -272,11 +264,12 @@ class Notifier:
             self.tell(_notice(Kind.DETECTOR_FAILING, quarantine, key, data))
         self._failing = (self._failing - judged) | failing
 
-    def _is_long(self, quarantine: Quarantine) -> int | None:
-        if self.longest_queue is None:
-            return None
+    def _notice_queue(self, longest: int, quarantine: Quarantine) -> None:
         waiting = quarantine.count()
-        return waiting if waiting > self.longest_queue else None
+        if waiting > longest and not self._long:
+            data = {"n_waiting": waiting}
+            self.tell(_notice(Kind.QUEUE_LONG, quarantine, f"{time.time_ns()}", data))
+        self._long = waiting > longest
 
     def _deliver(self) -> None:
         while True:

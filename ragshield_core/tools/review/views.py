@@ -1,0 +1,361 @@
+"""Contents of the pages: a case, sources that are asked about, how guard and quarantine stand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration.questions import Question
+from ragshield_core.database.read_only import read_only
+from ragshield_core.learning.status import Status as Standing
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import RAGShieldError
+from ragshield_core.model.findings import Decision, Verdict, by_strength, printable
+from ragshield_core.neighbors.known import KnownNeighbors
+from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status, Unverified, Verified
+from ragshield_core.sharing.standing import questions_of, status_of
+from ragshield_core.store.guarded import Guarded
+from ragshield_core.tools.canary.storage import CanaryStore
+from ragshield_core.tools.evaluate.rates import exact_interval
+from ragshield_core.tools.review.cases import Case, Cases
+from ragshield_core.tools.review.desk import proposed
+from ragshield_core.tools.review.marking import (
+    SHOWN,
+    changes,
+    pieces,
+    rendered,
+    visible,
+)
+from ragshield_core.tools.review.sources_command import command_of
+
+# Entries of a case that are on one page.
+PAGE = 20
+# Neighbours that are shown beside an entry.
+NEAREST = 3
+# Characters of a neighbour's text, and of one of another revision.
+EXCERPT = 600
+# Sources that are told of, and entries of each that are counted: a flood's are at least so many.
+SOURCES, COUNTED = 5, 10_000
+# Lines of the log that are shown, the latest.
+HISTORY = 200
+# Takeovers of queries that are shown.
+TAKEN = 20
+# Characters of a text of a source.
+BEGINNING = 160
+
+
+class Neighbor(NamedTuple):
+    """An entry of the knowledge base near to one that is held."""
+
+    id: str
+    similarity: float
+    source: str | None
+    text: str
+
+
+def case_view(
+    quarantine: Quarantine, store: Guarded | None, case: Case, offset: int = 0
+) -> dict[str, Any]:
+    """Return the contents of the page of a case; ``last`` is the number of its latest entry.
+
+    Parameters
+    ----------
+    quarantine
+        Where it is.
+    store
+        Whose texts its entries are held against; ``None`` where none is at hand.
+    case
+        Which.
+    offset
+        Of the first entry.
+    """
+    held = Cases(quarantine).members(case.number, limit=PAGE, offset=offset)
+    ids = [one.id for one in held]
+    remarks: list[str] = []
+    older = _older(quarantine, held)
+    neighbors: list[Sequence[Neighbor]] = [()] * len(held)
+    taken: list[Takeover] = []
+    if store is None:
+        remarks.append("no store is at hand: what its entries resemble in it is not shown")
+    else:
+        try:
+            older |= {entry.id: ("in the store", entry.text) for entry in store.standing(ids)}
+            neighbors = _neighbors(store, held)
+            taken = takeovers(quarantine, store, held)
+        except RAGShieldError as error:
+            remarks.append(f"the store could not be asked: {error}")
+    open_proposals = proposed(quarantine, ids)
+    entries = [
+        _shown(one, older.get(one.id), near, open_proposals.get(one.id))
+        for one, near in zip(held, neighbors, strict=True)
+    ]
+    sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
+    return {
+        "case": case,
+        "last": Cases(quarantine).newest(case.number),
+        "entries": entries,
+        "history": quarantine.log.lines(ids)[-HISTORY:],
+        "sources": [
+            (name, Cases(quarantine).by_source(name, limit=COUNTED))
+            for name in list(sources)[:SOURCES]
+        ],
+        "takeovers": taken,
+        "remarks": remarks,
+    }
+
+
+def _shown(
+    held: HeldEntry,
+    older: tuple[str, str] | None,
+    neighbors: Sequence[Neighbor],
+    proposed: LogRecord | None,
+) -> dict[str, Any]:
+    """Return an entry as it is shown.
+
+    ``rest`` characters come after its ``pieces``; ``rendered`` is what a reader of the page would
+    see, where that is something else. Findings begin with the most convincing one. ``older`` says
+    which revision the ``diff`` is against.
+    """
+    text = held.entry.text
+    found = Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings)
+    name, before = older or ("", text)
+    return {
+        "held": held,
+        "waits": held.status is Status.HELD,
+        "pieces": pieces(text, held.findings),
+        "rest": max(0, len(text) - SHOWN),
+        "rendered": rendered(text),
+        "findings": by_strength(found),
+        "older": name,
+        "diff": changes(before, text) if before != text else (),
+        "neighbors": neighbors,
+        "proposed": proposed,
+        "metadata": [
+            (printable(str(key), 80), printable(repr(value), 300))
+            for key, value in list(held.entry.metadata.items())[:20]
+        ],
+    }
+
+
+def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple[str, str]]:
+    """Return the latest revision that was let in under each id, as far as the quarantine has it."""
+    found: dict[str, tuple[str, str]] = {}
+    mine = {one.id: one.entry.fingerprint for one in held}
+    if not mine:
+        return found
+    for other in quarantine.list(None, ids=list(mine)):
+        let_in = other.status in (Status.RELEASED, Status.READMITTED, Status.REPLACED)
+        if let_in and other.entry.fingerprint != mine[other.id]:
+            found[other.id] = (f"{other.status} on {other.held_at:%Y-%m-%d}", other.entry.text)
+    return found
+
+
+def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
+    """Return the entries of the store that are nearest to each held one."""
+    found: list[Sequence[Neighbor]] = [()] * len(held)
+    rows = _comparable(store, held)
+    if not rows:
+        return found
+    near = _nearest(store, [held[row].vector for row in rows], NEAREST)
+    wanted = list(dict.fromkeys(name for name in near.ids.ravel().tolist() if name is not None))
+    there = {entry.id: entry for entry in store.standing(wanted)}
+    for place, row in enumerate(rows):
+        found[row] = [
+            Neighbor(
+                id=name,
+                similarity=float(similarity),
+                source=there[name].lineage,
+                text=visible(there[name].text[:EXCERPT]),
+            )
+            for name, similarity in zip(
+                near.ids[place].tolist(), near.similarities[place].tolist(), strict=True
+            )
+            if name in there
+        ]
+    return found
+
+
+class Takeover(NamedTuple):
+    """A place that a held entry would take in what a canary retrieves."""
+
+    entry_id: str
+    suite: str
+    canary: str
+    query: str
+    place: int  # from 1
+    k: int
+
+
+def takeovers(quarantine: Quarantine, store: Guarded, held: Sequence[HeldEntry]) -> list[Takeover]:
+    """Return the places that entries would take, the first ones first.
+
+    By the vectors that the latest baseline of each suite has of its queries, held against the
+    entries that the guard knows; nothing where a baseline was recorded without an embedder.
+    """
+    rows = [held[row] for row in _comparable(store, held)]
+    if not rows:
+        return []
+    vectors = np.stack([one.entry.embedding for one in rows])
+    kept, found = CanaryStore(quarantine), []
+    for suite in kept.suites():
+        baseline = kept.baseline(suite)
+        queries = baseline.queries
+        if queries is None or queries.shape[1] != vectors.shape[1]:
+            continue
+        known = _nearest(store, queries.astype(np.float32), baseline.k).similarities
+        for (name, query), own, others in zip(
+            baseline.asked.items(), queries.astype(np.float32) @ vectors.T, known, strict=True
+        ):
+            places = 1 + (others[None, :] > own[:, None]).sum(axis=1)
+            found += [
+                Takeover(rows[row].id, suite, name, query, int(places[row]), baseline.k)
+                for row in np.flatnonzero(places <= baseline.k).tolist()
+            ]
+    return sorted(found, key=lambda one: (one.place, one.canary, one.entry_id))[:TAKEN]
+
+
+def _comparable(store: Guarded, held: Sequence[HeldEntry]) -> list[int]:
+    """Return the rows of entries whose vectors can be held against those of the store."""
+    return [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
+
+
+def _nearest(
+    store: Guarded, vectors: Sequence[NDArray[np.float32]] | NDArray[np.float32], k: int
+) -> KnownNeighbors:
+    """Return the known entries that are nearest to each vector."""
+    names = [f"{uuid4().hex}-{row}" for row in range(len(vectors))]  # nobody's: all are compared
+    batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=vectors)
+    return store.guard.nearest(batch, k)
+
+
+class Example(NamedTuple):
+    """An entry of a source: its id, its number where it is in quarantine, how its text begins."""
+
+    id: str
+    number: int | None
+    begins: str
+
+
+def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Question, ...]:
+    """Return the open questions of the guard; none if there is no guard.
+
+    Parameters
+    ----------
+    quarantine
+        In whose database the guard is, if there is no store.
+    store
+        Whose guard is asked, if there is one.
+    """
+    try:
+        if store is not None:
+            store.guard.writes.catch_up()
+            return store.guard.questions()
+        with read_only(quarantine.database.url) as session:
+            return questions_of(session, quarantine.database.url, quarantine.namespace)
+    except RAGShieldError:
+        return ()
+
+
+def source_view(quarantine: Quarantine, store: Guarded | None) -> list[dict[str, Any]]:
+    """Return all that is asked, with examples of both sides; changes nothing.
+
+    The key names a source in a form: its own name is hostile. Where the page cannot decide, people
+    run one of the commands.
+    """
+    return [
+        {
+            "question": question,
+            "key": key_of(question.source),
+            "held": _held(quarantine, question.held_ids),
+            "admitted": _admitted(store, question.admitted_ids),
+            "commands": [
+                command_of(choice, question.source, quarantine.namespace)
+                for choice in ("adopt", "keep")
+            ],
+        }
+        for question in open_questions(quarantine, store)
+    ]
+
+
+def key_of(source: str | None) -> str:
+    """Return the key of a source in a form.
+
+    Examples
+    --------
+    >>> key_of(None) == key_of("None")
+    False
+    """
+    return hashlib.sha256(repr(source).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _held(quarantine: Quarantine, ids: Sequence[str]) -> list[Example]:
+    there = quarantine.list(ids=ids) if ids else ()
+    found = {one.id: (one.number, printable(one.entry.text, BEGINNING)) for one in there}
+    return [Example(name, *found.get(name, (None, ""))) for name in ids]
+
+
+def _admitted(store: Guarded | None, ids: Sequence[str]) -> list[Example]:
+    texts = {}
+    if store is not None and ids:
+        with suppress(RAGShieldError):  # a store that cannot be asked now; the ids are known
+            texts = {entry.id: entry.text for entry in store.standing(ids)}
+    return [Example(name, None, printable(texts.get(name, ""), BEGINNING)) for name in ids]
+
+
+def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]:
+    """Return how guard and quarantine stand, for the health page; changes nothing.
+
+    ``good`` is the share of what people have decided that was good: of all that is held, about as
+    much is. ``whole`` says whether cases count what waits. ``verified`` says when log and entries
+    were last verified by somebody, or why that is not known; ``n_since`` lines came after, but for
+    the one that says so.
+    """
+    standing, why_not = _standing(quarantine, store)
+    there = quarantine.exists()
+    counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
+    judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
+    verified = quarantine.log.verification() if there else Unverified.NEVER
+    n_since = 0
+    if isinstance(verified, Verified):
+        n_since = quarantine.log.end() - verified.up_to - 1
+    return {
+        "standing": standing,
+        "why_not": why_not,
+        "counts": counts,
+        "good": exact_interval(counts[Status.RELEASED], judged) if judged else None,
+        "whole": Cases(quarantine).whole() if there else True,
+        "head": quarantine.log.head() if there else "0:",
+        "suites": _suites(quarantine) if there else [],
+        "verified": verified,
+        "n_since": n_since,
+    }
+
+
+def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[Standing | None, str]:
+    try:
+        if store is not None:
+            return store.guard.status(), ""
+        with read_only(quarantine.database.url) as session:
+            return status_of(session, quarantine.database.url, quarantine.namespace), ""
+    except RAGShieldError as error:
+        return None, printable(str(error), 300)
+
+
+def _suites(quarantine: Quarantine) -> list[tuple[str, str, str]]:
+    """Return each suite of canaries, when it was checked last, and how many have drifted then."""
+    kept, found = CanaryStore(quarantine), []
+    with suppress(RAGShieldError):
+        for name in kept.suites():
+            for last in kept.checks(name, limit=1):
+                drifted = f"{len(last.flagged)} of {len(last.canaries)}"
+                found.append((name, f"{last.checked_at:%Y-%m-%d %H:%M} UTC", drifted))
+                break
+            else:
+                found.append((name, "never", f"not checked of {len(kept.baseline(name).asked)}"))
+    return found
