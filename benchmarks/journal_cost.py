@@ -26,7 +26,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.sharing import Event, Journal, Snapshots, prepare_tables
+from ragshield_core.sharing import Event, Journal, Snapshots
 
 T = TypeVar("T")
 
@@ -95,7 +95,6 @@ def spread(values: list[float]) -> str:
 def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[str]:
     """Yield lines of the table."""
     rng = np.random.default_rng(1)
-    shared.write(prepare_tables)
     for words in (0, 100):
         journal = Journal(f"{words} words")
         before = shared.size()
@@ -103,10 +102,10 @@ def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[
         for number in track(range(n_events), description=f"{name}, {words} words"):
             event = learned(number, rng, words)
             write = lambda s: journal.append(  # noqa: E731
-                s, [event], writer="w", expected=number, pending=True
+                s, [event], writer="w", expected=number, pending=[True]
             )
             appends.append(milliseconds(lambda: shared.write(write)))
-            finish = lambda s: journal.finish(s, [number + 1], writer="w")  # noqa: E731
+            finish = lambda s: journal.settle(s, [number + 1], writer="w")  # noqa: E731
             finishes.append(milliseconds(lambda: shared.write(finish)))
         size = (shared.size() - before) / n_events / BATCH
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ragshield_core.database import Database
 from ragshield_core.model.errors import OvertakenError
-from ragshield_core.sharing import Event, Journal, prepare_tables
+from ragshield_core.sharing import Event, Journal
 
 TRIES = 3  # before it queues for a turn
 LEASE = 600.0  # nobody is dead here for being slow
@@ -71,7 +71,7 @@ class Worker:
                         [event],  # noqa: B023
                         writer=self.name,
                         expected=seen,  # noqa: B023
-                        pending=True,
+                        pending=[True],
                     )
                 )
             except OvertakenError as error:
@@ -83,7 +83,7 @@ class Worker:
             return positions
 
     def finish(self, positions):
-        self.shared.write(lambda s: self.journal.finish(s, positions, writer=self.name))
+        self.shared.write(lambda s: self.journal.settle(s, positions, writer=self.name))
 
 
 def say(word):
@@ -106,7 +106,7 @@ def main():
     wait("ready")
     if task == "prepare":
         for _ in range(int(rest[0])):
-            shared.write(prepare_tables)
+            shared.read(journal.head)
     elif task == "append":
         for number in range(int(rest[0])):
             worker.finish(worker.append(number))

@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase, table_of
+from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import Status
@@ -22,7 +23,6 @@ from ragshield_core.quarantine.evidence import (
     verify_rows,
 )
 from ragshield_core.quarantine.grouping import Gone, Moved, follow
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"

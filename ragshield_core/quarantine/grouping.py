@@ -24,17 +24,15 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from ragshield_core.database import table_of
+from ragshield_core.database import chunks, table_of
+from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.rows import decoded, encoded
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import CaseRow, HeldRow, MemberRow
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Bound parameters of one statement.
-CHUNK = 500
 # Rows that are read at a time.
 PAGE = 1_000
 # Entries of a mark, on average of some hundred, from which on its cases are looked up instead.
@@ -608,8 +606,3 @@ def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
     for key, value in mapping.items():
         parts[value].append(key)
     return parts
-
-
-def chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield as many at a time as one statement takes."""
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import IndexedRow
 from ragshield_core.quarantine.changes import next_number
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.log import AuditLog
-from ragshield_core.quarantine.tables import IndexedRow
 
 
 class Indexes:

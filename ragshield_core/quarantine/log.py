@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
+from ragshield_core.database.tables import LogRow
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
@@ -25,7 +26,6 @@ from ragshield_core.quarantine.evidence import (
     verify_rows,
 )
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import LogRow
 
 T = TypeVar("T")
 

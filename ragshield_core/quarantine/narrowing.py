@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, or_, select
 
+from ragshield_core.database.tables import HeldRow, MemberRow
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.searching import contains
-from ragshield_core.quarantine.tables import HeldRow, MemberRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import URL, ColumnElement, func, make_url, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from ragshield_core.database import DEFAULT_URL, Database
+from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
+from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, printable
@@ -22,7 +23,6 @@ from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, Print, Status
 from ragshield_core.quarantine.evidence import last_lines_of, tampered, verify_some
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.indexes import Indexes
 from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.narrowing import Narrowing
@@ -35,7 +35,6 @@ from ragshield_core.quarantine.revisions import (
 )
 from ragshield_core.quarantine.rows import encoded, to_held
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import ANY_STORE, JUDGED, HeldRow
 
 logger = logging.getLogger("ragshield")
 

@@ -33,7 +33,6 @@ from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.sharing.standing import standing
-from ragshield_core.sharing.tables import prepare_tables
 from ragshield_core.state import give_back
 
 T = TypeVar("T")
@@ -94,7 +93,6 @@ class Sharing(Recorder):
         self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
         self._times_replaced = 0
         self._begin()
-        database.write(prepare_tables)
 
     def __repr__(self) -> str:
         return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
@@ -237,13 +235,9 @@ class Sharing(Recorder):
             self._collected = None
         if not collected:
             return answer, (), range(self.position + 1, self.position + 1)
-        intended = any(intent is not None for _, intent in collected)
         rows = [_written(event) for event, _ in collected]
-        positions = self._journal.append(session, rows, writer=self.writer, pending=intended)
-        pairs = zip(collected, positions, strict=True)
-        done = [position for (_, intent), position in pairs if intent is None]
-        if intended and done:
-            self._journal.finish(session, done, writer=self.writer)
+        pending = [intent is not None for _, intent in collected]
+        positions = self._journal.append(session, rows, writer=self.writer, pending=pending)
         self._journal.beat(session, self.writer, self.position)
         return answer, collected, positions
 
@@ -289,12 +283,12 @@ class Sharing(Recorder):
         with self._hands.lock:
             mine = {position for intent in self._open for position in intent.positions}
             with self._database.read() as session:
-                pending = self._journal.pending(session)
-                if all(position in mine for position, _ in pending):
-                    return None
-                lost = bool(self._journal.abandoned(session))
+                others = [p for p in self._journal.pending(session) if p.position not in mine]
+            if not others:
+                return None
+            lost = any(not each.alive for each in others)
             records = self._database.write(self._taken_over) if lost else ()
-            dropped = [p for p, writer in pending if writer == self.writer and p not in mine]
+            dropped = [each.position for each in others if each.writer == self.writer]
             with self._database.read() as session:
                 for position in dropped:
                     records += self._journal.since(session, position - 1, 1)
@@ -313,9 +307,9 @@ class Sharing(Recorder):
         """Return the ids of entries that somebody is about to write or delete just now."""
         records: list[kept.JournalRecord] = []
         with self._database.read() as session:
-            for position, _ in self._journal.pending(session):
+            for each in self._journal.pending(session):
                 with suppress(PrunedError):  # it was settled meanwhile
-                    records += self._journal.since(session, position - 1, 1)
+                    records += self._journal.since(session, each.position - 1, 1)
         batches = [_read(record.event).entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
@@ -335,23 +329,14 @@ class Sharing(Recorder):
         if not intent.positions:
             return
 
-        def work(session: Session) -> list[int]:
-            if not fixes:
-                self._journal.finish(session, intent.positions, writer=self.writer)
-            done: tuple[int, ...] = intent.positions
-            appended = []
-            for event in fixes:
-                contrary = _written(event)
-                position = self._journal.undo(session, done, contrary, writer=self.writer)
-                appended.append(position)
-                done = ()
-            return appended
+        def work(session: Session) -> range:
+            contrary = [_written(event) for event in fixes]
+            return self._journal.settle(session, intent.positions, contrary, writer=self.writer)
 
         positions = self._database.write(work)
         if positions:
-            self._read_to(positions[0] - 1)
-            mine = [(event, None) for event in fixes]
-            self._apply_mine(mine, range(positions[0], positions[-1] + 1))
+            self._read_to(positions.start - 1)
+            self._apply_mine([(event, None) for event in fixes], positions)
 
     # As a whole
 
@@ -468,7 +453,7 @@ class Sharing(Recorder):
         while last is None or self.position < last:
             try:
                 with self._database.read() as session:
-                    if last is None and self._journal.head(session).position == self.position:
+                    if last is None and self._journal.head(session) == self.position:
                         return
                     records = self._journal.since(session, self.position)
             except PrunedError:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from sqlalchemy import select
 
+from ragshield_core.database.tables import HeldRow
 from ragshield_core.model.errors import ConfigurationError, QuarantineError, RAGShieldError
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
-from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.settings.objects import named_object
 
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
 from ragshield_core import Quarantine
+from ragshield_core.database.tables import CaseRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
-from ragshield_core.quarantine.tables import CaseRow, MemberRow
 from ragshield_core.tools.review import proposals
 from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.proposals import KEEP, WOULD_RELEASE

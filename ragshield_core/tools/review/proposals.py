@@ -7,16 +7,16 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import HeldRow, LogRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import LogRecord, Quarantine, Status
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.log import record_of
 from ragshield_core.quarantine.revisions import check_one_store, revisions, seen_by
-from ragshield_core.quarantine.tables import HeldRow, LogRow
 
 # Actions in the log: a proposal to release, and that entries stay held.
 WOULD_RELEASE, KEEP = "would release", "keep"
