@@ -565,8 +565,8 @@ class Quarantine:
         parts = [query]
         if wanted is not None:
             parts = [query.where(column.in_(some)) for some in chunks(wanted)]
-        with self.database.connection() as connection:
-            rows: list[Any] = [row for part in parts for row in connection.execute(part)]
+        with self.database.read() as session:
+            rows: list[Any] = [row for part in parts for row in session.execute(part)]
         rows.sort(key=lambda row: row[0])
         return tuple(
             Print(number, i, revision, STATUSES[status], *text)
@@ -616,10 +616,9 @@ class Quarantine:
         """Return which of the ids are held."""
         held: set[str] = set()
         query = select(HeldRow.entry_id, HeldRow.status).where(*seen_by(self))
-        # Asked at every write and every screening: without a session, which costs more.
-        with self.database.connection() as connection:
+        with self.database.read() as session:
             for some in chunks(ids):
-                rows = connection.execute(query.where(HeldRow.entry_id.in_(some)))
+                rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
                 # The status is compared here, as in revisions().
                 held |= {name for name, status in rows if status == Status.HELD}
         return held
@@ -663,8 +662,8 @@ class Quarantine:
         if not self.exists():
             return []
         query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        with self.database.connection() as connection:
-            return [*dict.fromkeys(connection.scalars(query))]
+        with self.database.read() as session:
+            return [*dict.fromkeys(session.scalars(query))]
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return the entries that a reviewer confirmed as poisoned, each with a remark by whom.
@@ -675,10 +674,6 @@ class Quarantine:
         if not self.exists():
             return {}
         confirmed = (HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        # Asked at every write, and nearly always in vain: without a session, which costs more.
-        with self.database.connection() as connection:
-            if connection.scalar(select(HeldRow.number).where(*confirmed).limit(1)) is None:
-                return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
         wanted = [*{revision for both in prints.values() for revision in both}]
         remarks: dict[str, str] = {}

@@ -43,7 +43,7 @@ def ragshield(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     for module in (
-        "knowledge.command",
+        "sharing.command",
         "tools.review.sources_command",
         "tools.review.quarantine_command",
     ):

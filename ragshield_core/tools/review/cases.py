@@ -313,8 +313,8 @@ class Cases:
         begins = func.substr(HeldRow.text, 1, n_bytes)
         query = select(HeldRow.number, begins).where(HeldRow.number.in_(numbers))
         query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
-        with self._quarantine.database.connection() as connection:
-            found = {number: bytes(data) for number, data in connection.execute(query)}
+        with self._quarantine.database.read() as session:
+            found = {number: bytes(data) for number, data in session.execute(query)}
         return {number: data.decode("utf-8", "replace") for number, data in found.items()}
 
     def by_source(self, source: str, *, limit: int | None = None) -> dict[str, int]:

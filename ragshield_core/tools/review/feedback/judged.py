@@ -53,8 +53,8 @@ def each_found(quarantine: Quarantine) -> Iterator[Found]:
         later = numbers.where(HeldRow.number > last)
         each = union_all(*(later.where(HeldRow.status == status) for status in Status))
         some = each.order_by("number").limit(PAGE)
-        with quarantine.database.connection() as connection:
-            page = connection.execute(query.where(HeldRow.number.in_(some))).all()
+        with quarantine.database.read() as session:
+            page = session.execute(query.where(HeldRow.number.in_(some))).all()
         for last, i, status, lineage, findings in page:
             yield Found(last, i, Status(status), lineage, findings_of(findings))
         if len(page) < PAGE:
