@@ -185,15 +185,17 @@ class MemberRow(TableBase):
     __tablename__ = "ragshield_case_member"
     __table_args__ = (
         Index("ragshield_case_member_case", "case_number", "number"),
-        # Answers which cases have a mark, and which entry of a case came last with it.
-        Index("ragshield_case_member_wording", "namespace", "wording", "case_number", "number"),
-        Index("ragshield_case_member_anchor", "namespace", "anchor", "case_number", "number"),
+        # Answers which case has a mark, however many entries of it were released.
+        Index("ragshield_case_member_wording", "namespace", "wording", "store", "tells"),
+        Index("ragshield_case_member_anchor", "namespace", "anchor", "store", "tells"),
         Index("ragshield_case_member_source", "namespace", "source"),
     )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of the held row
     case_number: Mapped[int]
     namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    tells: Mapped[int]  # 1 while it lets others join its case
     source: Mapped[str | None] = mapped_column(Text)
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
     anchor: Mapped[str | None] = mapped_column(String(32))  # the same for those around one entry

@@ -161,7 +161,7 @@ class AuditLog:
         """
 
         def once(session: Session) -> T:
-            changes = Changes(session, self.digests)
+            changes = Changes(session, self.digests, self.namespace)
             answer = work(session, changes)
             changes.write(by, note(answer) if callable(note) else note)
             return answer
@@ -178,7 +178,7 @@ class AuditLog:
         by, note
             Who decided, and what.
         """
-        self.change(lambda _, changes: changes.tell(action, self.namespace), by=by, note=note)
+        self.change(lambda _, changes: changes.tell(action), by=by, note=note)
 
     # Verifying
 
