@@ -19,7 +19,7 @@ from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.revisions import seen_by
 from ragshield_core.quarantine.rows import to_held
-from ragshield_core.quarantine.searching import checked, contains
+from ragshield_core.quarantine.searching import checked
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -455,7 +455,7 @@ class Cases:
         """
         found = select(MemberRow.case_number).where(
             MemberRow.namespace == self._quarantine.namespace,
-            contains(MemberRow.searched, grouping.searched(search)),
+            MemberRow.searched.contains(grouping.searched(search), autoescape=True),
         )
         once = found.distinct().cte("found").prefix_with("MATERIALIZED", dialect="postgresql")
         return select(once.c.case_number)
