@@ -26,7 +26,9 @@ from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.sharing import Event, Journal, Snapshots
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.model.entries import Batch
+from ragshield_core.sharing import Journal, Snapshots
 
 T = TypeVar("T")
 
@@ -69,15 +71,18 @@ def learned(number: int, rng: np.random.Generator, words: int) -> Event:
     vectors = rng.normal(size=(BATCH, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     names = [f"document-{number}-{row}" for row in range(BATCH)]
-    values = {
-        "ids": names,
-        "labels": [f"label {row % 3}" for row in range(BATCH)],
-        "lineages": [f"folder/file-{number}.pdf" for _ in names],
-    }
+    texts = [""] * BATCH
     if words:
         drawn = rng.integers(0, 5000, size=(BATCH, words))
-        values["texts"] = [" ".join(f"w{code}" for code in row) for row in drawn]
-    return Event("learned", values, {"vectors": vectors})
+        texts = [" ".join(f"w{code}" for code in row) for row in drawn]
+    entries = Batch.of(
+        ids=names,
+        texts=texts,
+        embeddings=vectors,
+        labels=[f"label {row % 3}" for row in range(BATCH)],
+        lineages=[f"folder/file-{number}.pdf" for _ in names],
+    )
+    return Event(change=Change.LEARNED, entries=entries)
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -147,7 +152,8 @@ def measure_snapshot(name: str, shared: Shared, n_entries: int) -> str:
 def kept_bytes() -> str:
     """Say what other ways to keep vectors would save."""
     event = learned(0, np.random.default_rng(3), 0)
-    vectors = event.arrays["vectors"]
+    assert event.entries is not None  # noqa: S101
+    vectors = event.entries.vectors
     data = vectors.tobytes()
     took = milliseconds(lambda: zlib.compress(data, 1))
     packed = len(zlib.compress(data, 1)) / len(data)

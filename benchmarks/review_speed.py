@@ -94,9 +94,13 @@ def asked(quarantine: Quarantine, n_held: int, n: int) -> dict[str, list[float]]
     with quarantine.database.read() as session:
         keyed = [
             milliseconds(
-                lambda i=i: session.connection().exec_driver_sql(
-                    f"SELECT * FROM ragshield_quarantine WHERE number = {i + 1}"  # noqa: S608
-                ).all()
+                lambda i=i: (
+                    session.connection()
+                    .exec_driver_sql(
+                        f"SELECT * FROM ragshield_quarantine WHERE number = {i + 1}"  # noqa: S608
+                    )
+                    .all()
+                )
             )
             for i in entries
         ]

@@ -182,20 +182,6 @@ class AuditLog:
 
     # Verifying
 
-    def verify_lines(self) -> None:
-        """Check that no line was changed, removed from the middle or slipped in.
-
-        :meth:`verify` also checks the entries, and with an anchor that no line was cut off at the
-        end. The chain spans all namespaces of the database.
-
-        Raises
-        ------
-        QuarantineError
-            If the chain of digests is broken; names the line.
-        """
-        with self.database.read() as session:
-            verify_lines(session, self.digests)
-
     def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
         """Check that log, entries and rules, of all namespaces, are as they were written.
 

@@ -9,8 +9,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, func, make_url, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import URL, ColumnElement, Select, func, make_url, select
+from sqlalchemy.orm import Session
 
 from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
@@ -34,7 +34,6 @@ from ragshield_core.quarantine.revisions import (
     storable,
 )
 from ragshield_core.quarantine.rows import encoded, to_held
-from ragshield_core.quarantine.searching import checked
 
 logger = logging.getLogger("ragshield")
 
@@ -506,24 +505,24 @@ class Quarantine:
         ValueError
             If entries are both narrowed and named.
         """
-        query = select(HeldRow).order_by(HeldRow.number)
-        if status is not None:
-            status = Status(status)
+        wanted = None if status is None else Status(status)
+        query = select(HeldRow).where(*seen_by(self))
         if ids is None and documents is None:
-            query = query.where(*seen_by(self), *self._narrowed(status, narrowing))
-            pages = [query.limit(limit).offset(offset)]
-        elif narrowing is None:
-            some = self.prints(ids=ids, documents=documents)
-            numbers = [one.number for one in some if status in (None, one.status)][offset:]
-            query = query.where(checked(HeldRow.namespace) == self.namespace)
-            if status is not None:  # by now, as it was a moment ago
-                query = query.where(checked(HeldRow.status) == status)
-            pages = [query.where(HeldRow.number.in_(part)) for part in chunks(numbers[:limit])]
-        else:
+            query = query.where(*self._narrowed(wanted, narrowing)).order_by(HeldRow.number)
+            with self.database.read() as session:
+                return tuple(map(to_held, session.scalars(query.limit(limit).offset(offset))))
+        if narrowing is not None:
             msg = "narrowing came with ids or documents, expected one of them: narrow or name."
             raise ValueError(msg)
         with self.database.read() as session:
-            return tuple(to_held(row) for page in pages for row in session.scalars(page))
+            rows = [
+                row
+                for part in _parts(query, ids, documents)
+                for row in session.scalars(part)
+                if wanted in (None, row.status)
+            ]
+            rows.sort(key=lambda row: row.number)
+            return tuple(map(to_held, rows[offset:][:limit]))
 
     def count(
         self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
@@ -558,14 +557,8 @@ class Quarantine:
         if metadata:
             columns.append(HeldRow.entry_metadata)
         query = select(*columns).where(*seen_by(self))
-        column: InstrumentedAttribute[Any] = HeldRow.entry_id
-        wanted = ids
-        if documents is not None:
-            column, wanted = HeldRow.document, [document_key(name) for name in documents]
-        parts = [query]
-        if wanted is not None:
-            parts = [query.where(column.in_(some)) for some in chunks(wanted)]
         with self.database.read() as session:
+            parts = _parts(query, ids, documents)
             rows: list[Any] = [row for part in parts for row in session.execute(part)]
         rows.sort(key=lambda row: row[0])
         return tuple(
@@ -751,6 +744,18 @@ class Quarantine:
         """Return the numbers of the released revisions that the log vouches for."""
         rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
         return last_lines_of(session, self.log.digests, rows).keys()
+
+
+def _parts(
+    query: Select[Any], ids: Sequence[str] | None, documents: Sequence[str] | None
+) -> list[Select[Any]]:
+    """Return a query for as many of the named entries at a time as one statement takes."""
+    if documents is not None:
+        some = chunks([document_key(name) for name in documents])
+        return [query.where(HeldRow.document.in_(keys)) for keys in some]
+    if ids is None:
+        return [query]
+    return [query.where(HeldRow.entry_id.in_(names)) for names in chunks(ids)]
 
 
 @contextmanager

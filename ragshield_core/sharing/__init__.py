@@ -19,13 +19,12 @@ database, whatever the hosts' clocks say. Lock order: the journal's lock comes b
 that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """
 
-from ragshield_core.sharing.events import Event, JournalRecord
+from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 
 __all__ = [
     "DEFAULT_LEASE",
-    "Event",
     "Journal",
     "JournalRecord",
     "Pending",

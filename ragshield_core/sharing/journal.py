@@ -33,13 +33,13 @@ from ragshield_core.database.tables import (
     WriterRow,
     table_of,
 )
-from ragshield_core.learning.events import Change
+from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.recorder import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.sharing import events as journal_events
 from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import Event, JournalRecord, Written, written
+from ragshield_core.sharing.events import JournalRecord, Written, written
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
@@ -250,7 +250,7 @@ class Journal:
         OvertakenError
             As :meth:`lock` does; nothing was written.
         TypeError
-            If an event holds what cannot be kept, see :class:`Event`.
+            If an event holds what cannot be kept.
         ValueError
             If one is too large.
         """

@@ -28,7 +28,7 @@ from ragshield_core.model.errors import (
 )
 from ragshield_core.model.findings import printable
 from ragshield_core.screening.screening import crash
-from ragshield_core.sharing import events as kept
+from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
@@ -235,9 +235,9 @@ class Sharing(Recorder):
             self._collected = None
         if not collected:
             return answer, (), range(self.position + 1, self.position + 1)
-        rows = [_written(event) for event, _ in collected]
+        events = [event for event, _ in collected]
         pending = [intent is not None for _, intent in collected]
-        positions = self._journal.append(session, rows, writer=self.writer, pending=pending)
+        positions = self._journal.append(session, events, writer=self.writer, pending=pending)
         self._journal.beat(session, self.writer, self.position)
         return answer, collected, positions
 
@@ -296,7 +296,7 @@ class Sharing(Recorder):
                 return None
             records = tuple(sorted(records, key=lambda record: record.position))
             intent = Intent(
-                tuple(_read(record.event) for record in records),
+                tuple(record.event for record in records),
                 tuple(record.position for record in records),
             )
             self._open.add(intent)
@@ -305,15 +305,15 @@ class Sharing(Recorder):
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that somebody is about to write or delete just now."""
-        records: list[kept.JournalRecord] = []
+        records: list[JournalRecord] = []
         with self._database.read() as session:
             for each in self._journal.pending(session):
                 with suppress(PrunedError):  # it was settled meanwhile
                     records += self._journal.since(session, each.position - 1, 1)
-        batches = [_read(record.event).entries for record in records]
+        batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
-    def _taken_over(self, session: Session) -> tuple[kept.JournalRecord, ...]:
+    def _taken_over(self, session: Session) -> tuple[JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
 
     def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
@@ -330,8 +330,7 @@ class Sharing(Recorder):
             return
 
         def work(session: Session) -> range:
-            contrary = [_written(event) for event in fixes]
-            return self._journal.settle(session, intent.positions, contrary, writer=self.writer)
+            return self._journal.settle(session, intent.positions, fixes, writer=self.writer)
 
         positions = self._database.write(work)
         if positions:
@@ -369,7 +368,7 @@ class Sharing(Recorder):
 
     def _replace(self) -> None:
         """Write the whole, and that everybody has to take it over, at once."""
-        event = _written(Event(change=Change.REPLACED))
+        event = Event(change=Change.REPLACED)
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
@@ -462,7 +461,7 @@ class Sharing(Recorder):
             for record in records:
                 if last is not None and record.position > last:
                     return
-                event = _read(record.event)
+                event = record.event
                 if event.change is Change.REPLACED:
                     self._become(record.position, last)
                     break
@@ -525,12 +524,3 @@ class Sharing(Recorder):
         self._snapshots.prune(self._database.write)
         while self._database.write(self._journal.prune):
             pass
-
-
-def _written(event: Event) -> kept.Event:
-    values, arrays = event.to_parts()
-    return kept.Event(str(event.change), values, arrays)
-
-
-def _read(event: kept.Event) -> Event:
-    return Event.from_parts(event.values, event.arrays)

@@ -96,7 +96,7 @@ class Snapshots:
         position
             Of the last event that it includes.
         values, arrays
-            As :class:`Event` has them. None may change meanwhile.
+            JSON-ready, and without objects. None may change meanwhile.
         beside
             What is written at the same moment as the snapshot is complete; if it raises, the
             snapshot is not.

@@ -151,7 +151,7 @@ class _State:
         head = journal.head(session)
         while position < head:
             for record in journal.since(session, position):
-                self.apply(Event.from_parts(record.event.values, record.event.arrays))
+                self.apply(record.event)
                 position = record.position
         return position
 
