@@ -200,7 +200,7 @@ class Journal:
         OvertakenError
             If the journal has gone on since, or another writer that is alive has the turn.
         """
-        head = self._lock(session).position
+        head: int = self._lock(session).position
         if expected is not None and head != expected:
             msg = (
                 f"the journal of {self!r} is at position {head}, expected {expected}: "

@@ -124,8 +124,8 @@ class Snapshots:
 
         # One part at a time is in memory as bytes.
         whole = ((name, named_arrays.to_bytes({name: array})) for name, array in arrays.items())
-        for name, data in chain([(None, content)], whole):
-            parts.append(_Part(name, number, []))
+        for part, data in chain([(None, content)], whole):
+            parts.append(_Part(part, number, []))
             for start in range(0, len(data), self.chunk):
                 piece = data[start : start + self.chunk]
                 parts[-1].sha256.append(hashlib.sha256(piece).hexdigest())
