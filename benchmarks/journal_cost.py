@@ -26,7 +26,9 @@ from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.sharing import Event, Journal, Snapshots, prepare_tables
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.model.entries import Batch
+from ragshield_core.sharing import Journal, Snapshots
 
 T = TypeVar("T")
 
@@ -69,15 +71,18 @@ def learned(number: int, rng: np.random.Generator, words: int) -> Event:
     vectors = rng.normal(size=(BATCH, DIM)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     names = [f"document-{number}-{row}" for row in range(BATCH)]
-    values = {
-        "ids": names,
-        "labels": [f"label {row % 3}" for row in range(BATCH)],
-        "lineages": [f"folder/file-{number}.pdf" for _ in names],
-    }
+    texts = [""] * BATCH
     if words:
         drawn = rng.integers(0, 5000, size=(BATCH, words))
-        values["texts"] = [" ".join(f"w{code}" for code in row) for row in drawn]
-    return Event("learned", values, {"vectors": vectors})
+        texts = [" ".join(f"w{code}" for code in row) for row in drawn]
+    entries = Batch.of(
+        ids=names,
+        texts=texts,
+        embeddings=vectors,
+        labels=[f"label {row % 3}" for row in range(BATCH)],
+        lineages=[f"folder/file-{number}.pdf" for _ in names],
+    )
+    return Event(change=Change.LEARNED, entries=entries)
 
 
 def milliseconds(run: Callable[[], object]) -> float:
@@ -95,7 +100,6 @@ def spread(values: list[float]) -> str:
 def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[str]:
     """Yield lines of the table."""
     rng = np.random.default_rng(1)
-    shared.write(prepare_tables)
     for words in (0, 100):
         journal = Journal(f"{words} words")
         before = shared.size()
@@ -103,10 +107,10 @@ def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[
         for number in track(range(n_events), description=f"{name}, {words} words"):
             event = learned(number, rng, words)
             write = lambda s: journal.append(  # noqa: E731
-                s, [event], writer="w", expected=number, pending=True
+                s, [event], writer="w", expected=number, pending=[True]
             )
             appends.append(milliseconds(lambda: shared.write(write)))
-            finish = lambda s: journal.finish(s, [number + 1], writer="w")  # noqa: E731
+            finish = lambda s: journal.settle(s, [number + 1], writer="w")  # noqa: E731
             finishes.append(milliseconds(lambda: shared.write(finish)))
         size = (shared.size() - before) / n_events / BATCH
 
@@ -148,7 +152,8 @@ def measure_snapshot(name: str, shared: Shared, n_entries: int) -> str:
 def kept_bytes() -> str:
     """Say what other ways to keep vectors would save."""
     event = learned(0, np.random.default_rng(3), 0)
-    vectors = event.arrays["vectors"]
+    assert event.entries is not None  # noqa: S101
+    vectors = event.entries.vectors
     data = vectors.tobytes()
     took = milliseconds(lambda: zlib.compress(data, 1))
     packed = len(zlib.compress(data, 1)) / len(data)

@@ -91,12 +91,16 @@ def asked(quarantine: Quarantine, n_held: int, n: int) -> dict[str, list[float]]
     n_pages = -(-cases.page().n_cases // 50)
     numbers = [case.number for case in cases.page(limit=n).cases]
     entries = np.random.default_rng(0).integers(n_held, size=n).tolist()
-    with quarantine.database.connection() as connection:
+    with quarantine.database.read() as session:
         keyed = [
             milliseconds(
-                lambda i=i: connection.exec_driver_sql(
-                    f"SELECT * FROM ragshield_quarantine WHERE number = {i + 1}"  # noqa: S608
-                ).all()
+                lambda i=i: (
+                    session.connection()
+                    .exec_driver_sql(
+                        f"SELECT * FROM ragshield_quarantine WHERE number = {i + 1}"  # noqa: S608
+                    )
+                    .all()
+                )
             )
             for i in entries
         ]

@@ -4,11 +4,10 @@ import json
 import sys
 import time
 
-import numpy as np
-
 from ragshield_core.database import Database
+from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.errors import OvertakenError
-from ragshield_core.sharing import Event, Journal, prepare_tables
+from ragshield_core.sharing import Journal
 
 TRIES = 3  # before it queues for a turn
 LEASE = 600.0  # nobody is dead here for being slow
@@ -43,7 +42,7 @@ class Worker:
 
     def catch_up(self):
         while found := self.shared.read(lambda s: self.journal.since(s, len(self.known))):
-            self.known += [(r.event.values["writer"], r.event.values["number"]) for r in found]
+            self.known += [(r.writer, *r.event.ids) for r in found]
 
     def queue(self):
         if not self.shared.write(lambda s: self.journal.take_turn(s, self.name)):
@@ -59,11 +58,7 @@ class Worker:
                 self.queue()
             self.catch_up()
             seen = len(self.known)
-            event = Event(
-                "learned",
-                {"writer": self.name, "number": number, "seen": seen},
-                {"vector": np.full(8, seen, np.float32)},
-            )
+            event = Event(change=Change.LEARNED, ids=(str(number),), accused={"seen": (str(seen),)})
             try:
                 positions = self.shared.write(
                     lambda s: self.journal.append(  # within its round of the loop
@@ -71,7 +66,7 @@ class Worker:
                         [event],  # noqa: B023
                         writer=self.name,
                         expected=seen,  # noqa: B023
-                        pending=True,
+                        pending=[True],
                     )
                 )
             except OvertakenError as error:
@@ -83,7 +78,7 @@ class Worker:
             return positions
 
     def finish(self, positions):
-        self.shared.write(lambda s: self.journal.finish(s, positions, writer=self.name))
+        self.shared.write(lambda s: self.journal.settle(s, positions, writer=self.name))
 
 
 def say(word):
@@ -106,7 +101,7 @@ def main():
     wait("ready")
     if task == "prepare":
         for _ in range(int(rest[0])):
-            shared.write(prepare_tables)
+            shared.read(journal.head)
     elif task == "append":
         for number in range(int(rest[0])):
             worker.finish(worker.append(number))

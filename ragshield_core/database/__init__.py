@@ -2,6 +2,6 @@
 
 from ragshield_core.database.connecting import DEFAULT_URL
 from ragshield_core.database.database import Database
-from ragshield_core.database.tables import TableBase, table_of
+from ragshield_core.database.tables import TableBase, chunks, table_of
 
-__all__ = ["DEFAULT_URL", "Database", "TableBase", "table_of"]
+__all__ = ["DEFAULT_URL", "Database", "TableBase", "chunks", "table_of"]

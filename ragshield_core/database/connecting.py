@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import StaticPool
 
-from ragshield_core.database.conflicts import is_conflict
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import printable
 
@@ -32,6 +32,12 @@ BUSY = 30_000
 
 # Parameters of a URL that are not shown.
 _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
+
+# Errors of transactions that met others. PostgreSQL: serialization failure, deadlock, lock not
+# available, unique violation. SQLite, extended codes cut to their first byte: busy, locked.
+SQL_STATES = frozenset({"40001", "40P01", "55P03", "23505"})
+SQLITE_CODES = frozenset({5, 6})
+SQLITE_UNIQUE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 
 # How often the switch of a new file to a write-ahead log is tried.
 WAL_TRIES = 20
@@ -91,6 +97,23 @@ def unusable(url: str, error: BaseException) -> str:
         f"the quarantine's database {shown(url)} cannot be used ({said(error)}); check that it is "
         "there, can be written and has room."
     )
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether the same transaction may well succeed if it is tried again."""
+    if isinstance(error, StaleDataError):
+        return True
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False  # whether a lost connection has committed is not known
+    original = error.orig
+    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    if state is not None:
+        return state in SQL_STATES
+    name = getattr(original, "sqlite_errorname", None)
+    if name is not None:
+        code = getattr(original, "sqlite_errorcode", 0)
+        return code & 0xFF in SQLITE_CODES or name in SQLITE_UNIQUE
+    return isinstance(error, IntegrityError)
 
 
 def connected(url: str) -> Engine:

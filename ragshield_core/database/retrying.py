@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,14 +11,15 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm.exc import StaleDataError
 
-from ragshield_core.database.conflicts import is_conflict, wait_before
-from ragshield_core.database.connecting import said, shown
+from ragshield_core.database.connecting import is_conflict, said, shown
 from ragshield_core.model.errors import QuarantineError
 
 T = TypeVar("T")
 
 # How often a transaction is tried, and for how many seconds another try is begun.
 TRIES, PATIENCE = 20, 60.0
+# Seconds before the second try, doubled before each further one, and at most.
+FIRST_WAIT, LONGEST_WAIT = 0.01, 1.0
 
 
 def retried(url: str, attempt: Callable[[], T]) -> T:
@@ -44,3 +46,9 @@ def retried(url: str, attempt: Callable[[], T]) -> T:
                 raise QuarantineError(msg) from getattr(error, "orig", error)
         time.sleep(wait_before(tries))
     raise AssertionError  # pragma: no cover - the last try returns or raises
+
+
+def wait_before(tries: int) -> float:
+    """Return for how many seconds to wait after so many tries, at random: others wait as well."""
+    longest = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (tries - 1))
+    return random.uniform(longest / 2, longest)  # noqa: S311 - no secret

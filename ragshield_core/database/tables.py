@@ -1,11 +1,21 @@
-"""What the tables of a database have in common, and the one that all writers share."""
+"""All tables: of held entries and their log, of review cases, of what processes share."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
-from sqlalchemy import BigInteger, Table
+from sqlalchemy import BigInteger, Double, Index, LargeBinary, String, Table, Text
+from sqlalchemy import text as sql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# Stands for the store of entries that belong to none in particular: a guard without a store held
+# them.
+ANY_STORE = "*"
+# Bound parameters of one statement.
+CHUNK = 500
+# What a later screening of a held revision changes.
+JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
 
 class TableBase(DeclarativeBase):
@@ -32,6 +42,254 @@ class ChangesRow(TableBase):
     version: Mapped[int] = mapped_column(BigInteger)
 
 
+class HeldRow(TableBase):
+    """A revision that is or was held."""
+
+    __tablename__ = "ragshield_quarantine"
+    __table_args__ = (
+        Index(
+            *("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", "store"),
+            unique=True,
+        ),
+        Index(
+            *("ragshield_quarantine_one_held", "namespace", "store", "entry_id"),
+            unique=True,
+            sqlite_where=sql("status = 'held'"),
+            postgresql_where=sql("status = 'held'"),
+        ),
+        # Answers what is listed, in its order, and counted.
+        Index("ragshield_quarantine_status", "namespace", "status", "number", "store"),
+        Index("ragshield_quarantine_document", "namespace", "document"),
+        Index("ragshield_quarantine_print", "namespace", "fingerprint"),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    entry_id: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(String(32))
+    status: Mapped[str] = mapped_column(String(16))
+    text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
+    label: Mapped[str | None] = mapped_column(Text)
+    lineage: Mapped[str | None] = mapped_column(Text)
+    entry_metadata: Mapped[str] = mapped_column(Text)
+    context: Mapped[bytes | None] = mapped_column(LargeBinary)  # as the text
+    findings: Mapped[str] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
+    held_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    held_by: Mapped[str] = mapped_column(Text)
+    reviewed_at: Mapped[str | None] = mapped_column(String(32))
+    reviewed_by: Mapped[str | None] = mapped_column(Text)
+    document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see documents.py
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
+class LogRow(TableBase):
+    """A line of the log."""
+
+    __tablename__ = "ragshield_audit_log"
+    __table_args__ = (
+        Index("ragshield_audit_log_held", "held_number", "seq"),
+        # Answers what was done with an entry.
+        Index("ragshield_audit_log_entry", "namespace", "entry_id", "seq"),
+        # Answers at every write and read whether a rule was made or revoked since.
+        Index(
+            "ragshield_audit_log_rule",
+            "seq",
+            sqlite_where=sql("rule_number IS NOT NULL"),
+            postgresql_where=sql("rule_number IS NOT NULL"),
+        ),
+    )
+
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[str] = mapped_column(String(32))
+    action: Mapped[str] = mapped_column(String(16))
+    namespace: Mapped[str] = mapped_column(String(200))
+    entry_id: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(String(32))
+    actor: Mapped[str] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
+    held_number: Mapped[int | None]  # of the row that it tells of
+    held_digest: Mapped[str | None] = mapped_column(String(64))  # of that row; none if it is gone
+    key_name: Mapped[str | None] = mapped_column(String(16))
+    rule_number: Mapped[int | None]  # of the rule that it tells of
+    rule_digest: Mapped[str | None] = mapped_column(String(64))  # of that row
+
+
+class RuleRow(TableBase):
+    """A rule that a person has made, in force or not; see :mod:`ragshield_core.tools.rules`."""
+
+    __tablename__ = "ragshield_rule"
+    __table_args__ = (Index("ragshield_rule_namespace", "namespace", "number"),)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(String(32))
+    value: Mapped[str] = mapped_column(Text)  # a lineage, or a phrase as it was given
+    detectors: Mapped[str | None] = mapped_column(Text)  # a JSON list; none for the usual ones
+    reason: Mapped[str] = mapped_column(Text)
+    made_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    made_by: Mapped[str] = mapped_column(Text)
+    expires_at: Mapped[str | None] = mapped_column(String(32))  # none for never
+    revoked_at: Mapped[str | None] = mapped_column(String(32))
+    revoked_by: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
+class IndexedRow(TableBase):
+    """An entry that an indexing run brought, and that was held."""
+
+    __tablename__ = "ragshield_indexed"
+    __table_args__ = (
+        Index("ragshield_indexed_entry", "namespace", "index_name", "entry_id", unique=True),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    index_name: Mapped[str] = mapped_column(Text)
+    entry_id: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
+class CaseRow(TableBase):
+    """Entries that are judged together; told from the entries, see ``grouping.py``."""
+
+    __tablename__ = "ragshield_case"
+    # Answers a page of the queue in each of its orders.
+    __table_args__ = tuple(
+        Index(f"ragshield_case_{name}", "namespace", "is_open", name, "number")
+        for name in ("severity", "n_waiting", "opened_at", "latest_at", "detectors", "source")
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of its first entry
+    namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    is_open: Mapped[int]  # 1 while entries wait
+    n_waiting: Mapped[int]
+    n_released: Mapped[int]
+    n_confirmed: Mapped[int]
+    n_members: Mapped[int]
+    severity: Mapped[float]  # the highest of any member
+    opened_at: Mapped[str] = mapped_column(String(32))
+    latest_at: Mapped[str] = mapped_column(String(32))
+    detectors: Mapped[str] = mapped_column(Text)  # names, each between spaces, in order
+    source: Mapped[str] = mapped_column(Text)  # of its first entry that claims one
+
+
+class MemberRow(TableBase):
+    """To which case an entry belongs that is or was held."""
+
+    __tablename__ = "ragshield_case_member"
+    __table_args__ = (
+        Index("ragshield_case_member_case", "case_number", "number"),
+        # Answers which case has a mark, however many entries of it were released.
+        Index("ragshield_case_member_wording", "namespace", "wording", "store", "tells"),
+        Index("ragshield_case_member_anchor", "namespace", "anchor", "store", "tells"),
+        Index("ragshield_case_member_source", "namespace", "source"),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of the held row
+    case_number: Mapped[int]
+    namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    tells: Mapped[int]  # 1 while it lets others join its case
+    source: Mapped[str | None] = mapped_column(Text)
+    wording: Mapped[str] = mapped_column(String(32))  # the same for copies
+    anchor: Mapped[str | None] = mapped_column(String(32))  # the same for those around one entry
+    severity: Mapped[float]
+    detectors: Mapped[str] = mapped_column(Text)  # as of the case
+    searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
+
+
+class HeadRow(TableBase):
+    """Where the journal of a namespace stands; whoever writes to the journal locks this row."""
+
+    __tablename__ = "ragshield_journal_heads"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    position: Mapped[int] = mapped_column(BigInteger)  # of the last event; 0 before the first
+    pruned: Mapped[int] = mapped_column(BigInteger)  # events up to here are in snapshots only
+    tickets: Mapped[int] = mapped_column(BigInteger)  # the last that was drawn
+
+
+class JournalRow(TableBase):
+    """One event."""
+
+    __tablename__ = "ragshield_journal"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(40))
+    writer: Mapped[str] = mapped_column(String(64))
+    at: Mapped[float] = mapped_column(Double)  # seconds since 1970, by the database's clock
+    content: Mapped[str] = mapped_column(Text)  # JSON in ASCII: any text, halves of pairs as well
+    arrays: Mapped[bytes] = mapped_column(LargeBinary)
+    sha256: Mapped[str] = mapped_column(String(64))  # over all of the above but the time
+
+
+class PendingRow(TableBase):
+    """An event that is intended: its writer has not settled it yet."""
+
+    __tablename__ = "ragshield_journal_pending"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    writer: Mapped[str] = mapped_column(String(64))
+
+
+class WriterRow(TableBase):
+    """A process that takes part."""
+
+    __tablename__ = "ragshield_journal_writers"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    writer: Mapped[str] = mapped_column(String(64), primary_key=True)
+    heartbeat: Mapped[float] = mapped_column(Double)  # as JournalRow.at
+    position: Mapped[int] = mapped_column(BigInteger)  # up to which it has read
+    ticket: Mapped[int | None] = mapped_column(BigInteger)  # the lowest of the living has the turn
+
+
+class StoreRow(TableBase):
+    """The store of a namespace."""
+
+    __tablename__ = "ragshield_stores"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)  # as what is held says on its way to which store it was
+
+
+class SnapshotRow(TableBase):
+    """A snapshot; without a manifest it is not complete yet, or about to be removed."""
+
+    __tablename__ = "ragshield_snapshots"
+    __table_args__ = (Index("ragshield_snapshots_position", "namespace", "position"),)
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    position: Mapped[int] = mapped_column(BigInteger)
+    touched: Mapped[float] = mapped_column(Double)  # as JournalRow.at; when it was last written to
+    manifest: Mapped[str | None] = mapped_column(Text)  # JSON: the chunks of every part
+    sha256: Mapped[str | None] = mapped_column(String(64))  # of the manifest
+
+
+class ChunkRow(TableBase):
+    """A piece of a snapshot."""
+
+    __tablename__ = "ragshield_snapshot_chunks"
+
+    snapshot: Mapped[str] = mapped_column(String(32), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
 def table_of(mapped: type[TableBase]) -> Table:
     """Return the bare table of a mapped class: many rows go in quicker without objects."""
     return cast("Table", mapped.__table__)
+
+
+def chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield as many at a time as one statement takes."""
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase, table_of
+from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import Status
@@ -21,8 +22,7 @@ from ragshield_core.quarantine.evidence import (
     verify_lines,
     verify_rows,
 )
-from ragshield_core.quarantine.grouping import Gone, Moved, follow
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.quarantine.grouping import follow
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
@@ -46,14 +46,16 @@ class Changes:
         Of the transaction.
     digests
         Of rows and lines.
+    namespace
+        Of the tenant.
     """
 
-    def __init__(self, session: Session, digests: Digests) -> None:
-        self._session, self._digests = session, digests
+    def __init__(self, session: Session, digests: Digests, namespace: str) -> None:
+        self._session, self._digests, self._namespace = session, digests, namespace
         self._new: list[dict[str, Any]] = []
         self._updates: list[tuple[HeldRow, Mapping[str, Any]]] = []
         self._events: list[_Event] = []
-        self._gone: list[Gone] = []
+        self._gone: dict[int, str] = {}
 
     def add(self, row: Mapping[str, Any], action: str) -> None:
         """Keep a revision that is not here."""
@@ -91,7 +93,7 @@ class Changes:
 
     def delete(self, row: HeldRow, action: str) -> None:
         """Delete a revision."""
-        self._gone.append(Gone(row.number, row.status, row.namespace))
+        self._gone[row.number] = row.status
         self._session.delete(row)
         self._events.append(_Event(action, row, gone=True))
 
@@ -109,15 +111,15 @@ class Changes:
         row.digest = self._digests.of_row(row)
         self._events.append(_Event("revoke", row, kind=RuleRow))
 
-    def tell(self, action: str, namespace: str) -> None:
+    def tell(self, action: str) -> None:
         """Note what a person has decided that is about no entry and no rule."""
-        self._events.append(_Event(action, _nothing(namespace), gone=True))
+        self._events.append(_Event(action, _nothing(self._namespace), gone=True))
 
     def write(self, by: str, note: str | None = None) -> None:
         """Write all of them, and who made them."""
         # One revision under an id is held: an older one makes room before the later one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
-        moved = [Moved(row, row.status) for row, _ in self._updates]
+        moved = [(row, row.status) for row, _ in self._updates]
         room = False
         for row, values in self._updates:
             if values.get("status") == Status.HELD and not room:
@@ -132,7 +134,7 @@ class Changes:
         if self._events:
             _check_sealed(last_line(self._session), self._digests)
             _append(self._session, self._digests, self._events, by, note)
-            follow(self._session, self._new, moved, self._gone)
+            follow(self._session, self._namespace, self._new, moved, self._gone)
 
 
 def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:

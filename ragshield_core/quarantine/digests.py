@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragshield_core.database import TableBase, table_of
+from ragshield_core.database.tables import HeldRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError
-from ragshield_core.quarantine.tables import HeldRow, LogRow, RuleRow
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
 NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"

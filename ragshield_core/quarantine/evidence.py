@@ -8,14 +8,13 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session, aliased
 
-from ragshield_core.database import TableBase
+from ragshield_core.database import TableBase, chunks
+from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 Row = TypeVar("Row", bound=TableBase)
 

@@ -19,26 +19,22 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, insert, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy.orm import Session
 
-from ragshield_core.database import table_of
+from ragshield_core.database import chunks, table_of
+from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.rows import decoded, encoded
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import CaseRow, HeldRow, MemberRow
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Bound parameters of one statement.
-CHUNK = 500
 # Rows that are read at a time.
 PAGE = 1_000
-# Entries of a mark, on average of some hundred, from which on its cases are looked up instead.
-CROWD = 10
 # Entries with one of these are a reason for others to join their case.
 TELLING = (Status.HELD, Status.CONFIRMED)
 COUNTED = {
@@ -66,21 +62,6 @@ Values = Mapping[str, Any]
 Entry = dict[str, Any]
 
 
-class Moved(NamedTuple):
-    """A held revision that was changed."""
-
-    row: HeldRow  # as it is now
-    before: str  # its status
-
-
-class Gone(NamedTuple):
-    """A held revision that was deleted."""
-
-    number: int
-    status: str
-    namespace: str
-
-
 def severity_of(findings: Sequence[Values]) -> float:
     """Return how convincing the strongest finding is: orders of magnitude by which it is rare.
 
@@ -103,9 +84,10 @@ def wording_of(text: bytes) -> str:
 
 def follow(
     session: Session,
+    namespace: str,
     new: Sequence[Values],
-    moved: Sequence[Moved] = (),
-    gone: Sequence[Gone] = (),
+    moved: Sequence[tuple[HeldRow, str]],
+    gone: Mapping[int, str],
 ) -> None:
     """Bring cases up to date with what was written of entries, in the same transaction.
 
@@ -113,53 +95,54 @@ def follow(
     ----------
     session
         Of the transaction; the rows of entries are written already.
+    namespace
+        Of the entries.
     new
         Columns of revisions that are here for the first time.
     moved
-        Those that were changed.
+        Those that were changed, each with its status before.
     gone
-        Numbers of those that were deleted.
+        Statuses of those that were deleted, by number.
     """
-    namespaces = {row["namespace"] for row in new} | {one.row.namespace for one in moved}
-    for namespace in sorted(namespaces | {one.namespace for one in gone}):
-        try:
-            _follow(
-                session,
-                namespace,
-                [row for row in new if row["namespace"] == namespace],
-                [one for one in moved if one.row.namespace == namespace],
-                [one for one in gone if one.namespace == namespace],
-            )
-        except _TornError:  # changed past ragshield; that must not keep anybody from holding
-            logger.warning("cases of the quarantine did not fit its entries, and are told anew")
-            _regroup(session, namespace)
+    try:
+        _follow(session, namespace, new, moved, gone)
+    except _TornError:  # changed past ragshield; that must not keep anybody from holding
+        logger.warning("cases of the quarantine did not fit its entries, and are told anew")
+        _regroup(session, namespace)
 
 
 def _follow(
     session: Session,
     namespace: str,
     new: Sequence[Values],
-    moved: Sequence[Moved],
-    gone: Sequence[Gone],
+    moved: Sequence[tuple[HeldRow, str]],
+    gone: Mapping[int, str],
 ) -> None:
-    numbers = [*(one.row.number for one in moved), *(one.number for one in gone)]
-    known = _members(session, namespace, numbers)
+    known = _members(session, namespace, [*(row.number for row, _ in moved), *gone])
     tally = _Tally(session, namespace)
-    for one in gone:
-        if (member := known.get(one.number)) is not None:
-            tally.leave(member, one.status)
-    _delete(session, namespace, [one.number for one in gone if one.number in known])
+    for number, status in gone.items():
+        if number in known:
+            tally.move(known[number], status, None)
+    member = table_of(MemberRow)
+    _each(session, namespace, delete(member), member.c.number, [n for n in gone if n in known])
     coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
-    again: list[Values] = []
+    again: list[Entry] = []
+    silent = []
     for row, before in moved:
-        member = known.get(row.number)
-        if member is not None:
-            tally.move(member, before, row.status)
-        if row.status == Status.HELD:
-            (coming if member is None else again).append(_values(row))
-    tally.judge(_changed(session, again, known))
+        case = known.get(row.number)
+        if case is not None:
+            tally.move(case, before, row.status)
+        if row.status == Status.HELD and case is not None:
+            again.append(_entry(_values(row)) | {"case_number": case})
+        elif row.status == Status.HELD:
+            coming.append(_values(row))
+        elif row.status not in TELLING and before in TELLING:
+            silent.append(row.number)
+    _each(session, namespace, update(member).values(tells=0), member.c.number, silent)
+    tally.judge(again)
     _take_in(session, tally, [_entry(row) for row in coming])
-    _tie(session, tally, [_entry(row) for row in again])
+    tally.merge([*_among(again), *_stored_ties(session, namespace, again)])
+    _describe(session, again)
     tally.write()
 
 
@@ -181,7 +164,11 @@ def _regroup(session: Session, namespace: str) -> int:
     for page in _all_held(session, namespace):
         _take_in(session, tally, [_entry(row) for row in page])
     for page in _all_held(session, namespace):  # those that name others which came later
-        _tie(session, tally, [_entry(row) for row in page])
+        entries = [_entry(row) for row in page]
+        known = _members(session, namespace, [entry["number"] for entry in entries])
+        for entry in entries:
+            entry["case_number"] = known[entry["number"]]
+        tally.merge(_stored_ties(session, namespace, entries))
     return tally.write()
 
 
@@ -190,7 +177,7 @@ def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     if _members(session, tally.namespace, [entry["number"] for entry in entries]):
         raise _TornError  # of entries that were deleted past ragshield
     tally.join(entries)
-    ties = [*_among(entries), *_stored_ties(session, tally, entries)]
+    ties = [*_among(entries), *_stored_ties(session, tally.namespace, entries)]
     into = tally.merge(ties, fresh={entry["number"] for entry in entries})
     members = [
         {column: entry[column] for column in MEMBER}
@@ -199,14 +186,6 @@ def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     ]
     if members:
         session.execute(insert(table_of(MemberRow)), members)
-
-
-def _tie(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
-    """Join the cases that belong together because of entries that are in some."""
-    known = _members(session, tally.namespace, [entry["number"] for entry in entries])
-    for entry in entries:
-        entry["case_number"] = known[entry["number"]]["case_number"]
-    tally.merge(_stored_ties(session, tally, entries))
 
 
 class _TornError(Exception):
@@ -233,40 +212,13 @@ class _Tally:
             if any(number not in self._cases for number in some):
                 raise _TornError
 
-    def telling(self, numbers: Sequence[int], store: str) -> list[int]:
-        """Return the cases of a store, among some, that have entries which tell.
-
-        As they will be: those that are told anew are not in the table.
-        """
-        found = [self._cases[number] for number in numbers if number in self._cases]
-        table = table_of(CaseRow)
-        columns = (table.c.number, table.c.store, table.c.n_waiting, table.c.n_confirmed)
-        for some in chunks([number for number in numbers if number not in self._cases]):
-            query = select(*columns).where(table.c.number.in_(some))
-            query = query.where(checked(table.c.namespace) == self.namespace)
-            found += map(dict, self._session.execute(query).mappings())
-        if len(found) < len(numbers):
-            raise _TornError
-        return [
-            case["number"]
-            for case in found
-            if case["store"] == store and case["n_waiting"] + case["n_confirmed"] > 0
-        ]
-
-    def leave(self, member: Values, status: str) -> None:
-        """Count an entry no longer."""
-        self._need([member["case_number"]])
-        case = self._cases[member["case_number"]]
-        case["n_members"] -= 1
-        if (column := COUNTED.get(Status(status))) is not None:
-            case[column] -= 1
-
-    def move(self, member: Values, before: str, after: str) -> None:
-        """Count an entry under another status."""
-        self._need([member["case_number"]])
-        case = self._cases[member["case_number"]]
+    def move(self, number: int, before: str, after: str | None) -> None:
+        """Count an entry of a case under another status; under none if it is gone."""
+        self._need([number])
+        case = self._cases[number]
+        case["n_members"] -= after is None
         for status, step in ((before, -1), (after, 1)):
-            if (column := COUNTED.get(Status(status))) is not None:
+            if status is not None and (column := COUNTED.get(Status(status))) is not None:
                 case[column] += step
 
     def join(self, entries: Iterable[Entry]) -> None:
@@ -319,10 +271,9 @@ class _Tally:
         self._need([*into, *into.values()])
         table = table_of(MemberRow)
         for target, numbers in _by_value(into).items():
-            for some in chunks([number for number in numbers if number not in fresh]):
-                change = update(table).where(table.c.case_number.in_(some))
-                change = change.where(checked(table.c.namespace) == self.namespace)
-                self._session.execute(change.values(case_number=target))
+            stored = [number for number in numbers if number not in fresh]
+            change = update(table).values(case_number=target)
+            _each(self._session, self.namespace, change, table.c.case_number, stored)
             for number in numbers:
                 other = self._cases.pop(number)
                 case = self._cases[target]
@@ -338,18 +289,16 @@ class _Tally:
         """Write them; return how many there are."""
         empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
         table = table_of(CaseRow)
-        for some in chunks(sorted((self._gone | empty) & self._were)):
-            gone = delete(table).where(table.c.number.in_(some))
-            self._session.execute(gone.where(checked(table.c.namespace) == self.namespace))
+        gone = sorted((self._gone | empty) & self._were)
+        _each(self._session, self.namespace, delete(table), table.c.number, gone)
         new = []
         for number, case in self._cases.items():
             case["is_open"] = int(case["n_waiting"] > 0)
             if number in empty:
                 continue
             if number in self._were:
-                change = update(table).where(table.c.number == number)
-                change = change.where(checked(table.c.namespace) == self.namespace)
-                self._session.execute(change.values(**case))
+                change = update(table).values(**case)
+                _each(self._session, self.namespace, change, table.c.number, [number])
             else:
                 new.append(case)
         if new:
@@ -416,7 +365,7 @@ def _one_word(name: str) -> str:
 
 # Columns of a member but for its case.
 MEMBER = (
-    *("number", "namespace", "source", "wording", "anchor"),
+    *("number", "namespace", "store", "tells", "source", "wording", "anchor"),
     *("severity", "detectors", "searched"),
 )
 
@@ -428,6 +377,7 @@ def _entry(row: Values) -> Entry:
     return {
         **{name: row[name] for name in ("number", "namespace", "store", "status", "held_at")},
         "entry_id": row["entry_id"],
+        "tells": int(row["status"] in TELLING),
         "case_number": row["number"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
@@ -444,10 +394,9 @@ def _entry(row: Values) -> Entry:
     }
 
 
-def _changed(session: Session, rows: Sequence[Values], known: Mapping[int, Values]) -> list[Entry]:
-    """Describe entries anew that were held again; return in which case they are."""
+def _describe(session: Session, entries: Sequence[Entry]) -> None:
+    """Describe entries anew that were held again."""
     table = table_of(MemberRow)
-    entries = [_entry(row) | {"case_number": known[row["number"]]["case_number"]} for row in rows]
     if entries:
         change = update(table).where(
             table.c.number == bindparam("of"), checked(table.c.namespace) == bindparam("tenant")
@@ -461,12 +410,11 @@ def _changed(session: Session, rows: Sequence[Values], known: Mapping[int, Value
                 for entry in entries
             ],
         )
-    return entries
 
 
 def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries that come together."""
-    telling = [entry for entry in entries if entry["status"] in TELLING]
+    telling = [entry for entry in entries if entry["tells"]]
     there = {(entry["namespace"], entry["store"], entry["entry_id"]): entry for entry in telling}
     first: dict[tuple[str, ...], int] = {}
     for entry in telling:
@@ -481,126 +429,65 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
 
 
 def _stored_ties(
-    session: Session, tally: _Tally, entries: Sequence[Entry]
+    session: Session, namespace: str, entries: Sequence[Entry]
 ) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries and those that are in cases already."""
     named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    marked: dict[str, dict[tuple[str, str], list[int]]] = {
-        mark.key: defaultdict(list) for mark in MARKS
-    }
-    for entry in (entry for entry in entries if entry["status"] in TELLING):
+    telling = [entry for entry in entries if entry["tells"]]
+    for entry in telling:
         for related, detector in entry["names"]:
             named[related, entry["store"]].append((entry["case_number"], detector))
-        for mark in MARKS:
-            if entry[mark.key] is not None:
-                marked[mark.key][entry[mark.key], entry["store"]].append(entry["case_number"])
-    yield from _by_name(session, tally.namespace, named)
-    for mark in MARKS:
-        yield from _by_mark(session, tally, mark, marked[mark.key])
-
-
-def _by_name(
-    session: Session, namespace: str, named: Mapping[tuple[str, str], Sequence[tuple[int, str]]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the cases of who is named, where the same detector has found them as well."""
-    query = _placed(namespace, HeldRow.entry_id, MemberRow.detectors)
+    columns = (HeldRow.status, HeldRow.store, HeldRow.entry_id)
+    query = select(*columns, MemberRow.case_number, MemberRow.detectors)
+    query = query.join(MemberRow, MemberRow.number == HeldRow.number)
+    query = query.where(HeldRow.namespace == namespace, MemberRow.namespace == namespace)
     for ids in chunks(sorted({entry_id for entry_id, _ in named})):
         rows = session.execute(query.where(HeldRow.entry_id.in_(ids)))
-        for store, case, entry_id, detectors in _telling(rows):
-            for other, detector in named.get((entry_id, store), ()):
-                if case != other and _ties(detector, detectors):
+        for status, store, entry_id, case, detectors in rows:
+            # Asked in SQL, the index of the status leads a planner through all that is held.
+            for other, detector in named[entry_id, store] if status in TELLING else ():
+                if _ties(detector, detectors):
                     yield other, case
+    yield from _marked_ties(session, namespace, telling)
 
 
-def _by_mark(
-    session: Session,
-    tally: _Tally,
-    mark: InstrumentedAttribute[Any],
-    marked: Mapping[tuple[str, str], Sequence[int]],
+def _marked_ties(
+    session: Session, namespace: str, entries: Sequence[Entry]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the cases of entries that have a mark in common.
+    """Yield the ties between entries and those that have a mark in common with them.
 
-    A flood has a million copies: where there are many of a mark, its cases are gone through, and
-    not its entries.
+    Those that tell and have one in common are in one case: any of them says in which.
     """
-    query = _placed(tally.namespace, mark)
-    for marks in chunks(sorted({one for one, _ in marked})):
-        limit = CROWD * len(marks)
-        rows = session.execute(query.where(mark.in_(marks)).limit(limit)).all()
-        if len(rows) == limit:
-            asked = set(marks)
-            for place in sorted(place for place in marked if place[0] in asked):
-                first, *others = known = dict.fromkeys(marked[place])
-                for other in (*others, *_of_crowd(session, tally, mark, *place, known)):
-                    yield first, other
-            continue
-        for store, case, one in _telling(rows):
-            for other in marked.get((one, store), ()):
-                if case != other:
-                    yield other, case
+    marked: dict[tuple[Any, str, str], list[int]] = defaultdict(list)
+    for entry in entries:
+        for mark in MARKS:
+            if entry[mark.key] is not None:
+                marked[mark, entry[mark.key], entry["store"]].append(entry["case_number"])
+    any_case = select(MemberRow.case_number).where(MemberRow.namespace == namespace).limit(1)
+    for (mark, value, store), cases in marked.items():
+        of_mark = (mark == value, MemberRow.store == store, MemberRow.tells == 1)
+        if (there := session.scalar(any_case.where(*of_mark))) is not None:
+            yield from ((case, there) for case in cases)
 
 
-def _of_crowd(
-    session: Session,
-    tally: _Tally,
-    mark: InstrumentedAttribute[Any],
-    value: str,
-    store: str,
-    known: Collection[int],
-) -> Iterator[int]:
-    """Yield the cases of a store, but for known ones, that entries with a mark tell.
-
-    However many entries there are: each case is found by the index of the mark, and of those with
-    entries that tell, one that has the mark is looked for from the latest on. A flood is decided of
-    from the first one on.
-    """
-    marked = MemberRow.namespace == tally.namespace, mark == value
-    cases = select(func.min(MemberRow.case_number).label("number")).where(*marked)
-    cte = cases.cte("cases", recursive=True)
-    later = cases.where(MemberRow.case_number > cte.c.number).scalar_subquery()
-    cte = cte.union_all(select(later).where(cte.c.number.is_not(None)))
-    there = session.scalars(select(cte.c.number).where(cte.c.number.is_not(None)))
-    unknown = [number for number in there if number not in known]
-    one = select(MemberRow.number).join(HeldRow, HeldRow.number == MemberRow.number)
-    one = one.where(*marked, checked(HeldRow.status).in_(TELLING))
-    one = one.order_by(MemberRow.number.desc()).limit(1)
-    for case in tally.telling(unknown, store):
-        if session.scalar(one.where(MemberRow.case_number == case)) is not None:
-            yield case
-
-
-def _placed(namespace: str, *columns: Any) -> Select[Any]:
-    """Return a query for the status, store and case of entries."""
-    query = select(HeldRow.status, HeldRow.store, MemberRow.case_number, *columns)
-    query = query.join(MemberRow, MemberRow.number == HeldRow.number)
-    return query.where(HeldRow.namespace == namespace, MemberRow.namespace == namespace)
-
-
-def _telling(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yield the rows of entries whose status lets others join their case.
-
-    Asked in SQL, the index of the status leads a planner through everything that is held.
-    """
-    return (row[1:] for row in rows if row[0] in TELLING)
-
-
-def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Values]:
+def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, int]:
     """Return in which cases entries are, by their numbers."""
-    member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number)
-    query = query.where(checked(member.c.namespace) == namespace)
-    found: dict[int, Values] = {}
+    query = select(MemberRow.number, MemberRow.case_number)
+    query = query.where(checked(MemberRow.namespace) == namespace)
+    found: dict[int, int] = {}
     for some in chunks(numbers):
-        for row in session.execute(query.where(member.c.number.in_(some))).mappings():
-            found[row["number"]] = dict(row)
+        rows = session.execute(query.where(MemberRow.number.in_(some)))
+        found |= dict(rows.tuples().all())
     return found
 
 
-def _delete(session: Session, namespace: str, numbers: Sequence[int]) -> None:
-    member = table_of(MemberRow)
+def _each(
+    session: Session, namespace: str, change: Any, column: Any, numbers: Sequence[int]
+) -> None:
+    """Update or delete the rows of a tenant that have some numbers."""
+    change = change.where(checked(column.table.c.namespace) == namespace)
     for some in chunks(numbers):
-        gone = delete(member).where(member.c.number.in_(some))
-        session.execute(gone.where(checked(member.c.namespace) == namespace))
+        session.execute(change.where(column.in_(some)))
 
 
 def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
@@ -608,8 +495,3 @@ def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
     for key, value in mapping.items():
         parts[value].append(key)
     return parts
-
-
-def chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield as many at a time as one statement takes."""
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

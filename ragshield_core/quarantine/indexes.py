@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import IndexedRow
 from ragshield_core.quarantine.changes import next_number
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.log import AuditLog
-from ragshield_core.quarantine.tables import IndexedRow
 
 
 class Indexes:
@@ -68,7 +68,7 @@ class Indexes:
         if not self._log.database.exists():
             return {}
         named: dict[str, tuple[str, ...]] = {}
-        with self._log.database.connection() as connection:
+        with self._log.database.read() as session:
             for some in chunks(ids):
                 query = (
                     select(IndexedRow.entry_id, IndexedRow.index_name)
@@ -76,7 +76,7 @@ class Indexes:
                     .where(IndexedRow.entry_id.in_(some))
                     .order_by(IndexedRow.number)
                 )
-                for entry_id, index in connection.execute(query):
+                for entry_id, index in session.execute(query):
                     named[entry_id] = (*named.get(entry_id, ()), index)
         return named
 

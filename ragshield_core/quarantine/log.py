@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
+from ragshield_core.database.tables import LogRow
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
@@ -25,7 +26,6 @@ from ragshield_core.quarantine.evidence import (
     verify_rows,
 )
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import LogRow
 
 T = TypeVar("T")
 
@@ -109,8 +109,8 @@ class AuditLog:
 
     def end(self) -> int:
         """Return the number of the last line."""
-        with self.database.connection() as connection:
-            return int(connection.scalar(select(func.max(LogRow.seq))) or 0)
+        with self.database.read() as session:
+            return int(session.scalar(select(func.max(LogRow.seq))) or 0)
 
     def head(self) -> str:
         """Return the number and the digest of the last line, which vouches for all before it."""
@@ -133,8 +133,8 @@ class AuditLog:
             .where(LogRow.seq > line, LogRow.seq <= end)
             .where(checked(LogRow.namespace) == self.namespace)
         )
-        with self.database.connection() as connection:
-            return end, frozenset(connection.scalars(query).all())
+        with self.database.read() as session:
+            return end, frozenset(session.scalars(query).all())
 
     # Writing
 
@@ -161,7 +161,7 @@ class AuditLog:
         """
 
         def once(session: Session) -> T:
-            changes = Changes(session, self.digests)
+            changes = Changes(session, self.digests, self.namespace)
             answer = work(session, changes)
             changes.write(by, note(answer) if callable(note) else note)
             return answer
@@ -178,7 +178,7 @@ class AuditLog:
         by, note
             Who decided, and what.
         """
-        self.change(lambda _, changes: changes.tell(action, self.namespace), by=by, note=note)
+        self.change(lambda _, changes: changes.tell(action), by=by, note=note)
 
     # Verifying
 

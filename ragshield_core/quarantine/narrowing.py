@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, or_, select
 
+from ragshield_core.database.tables import HeldRow, MemberRow
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
-from ragshield_core.quarantine.searching import contains
-from ragshield_core.quarantine.tables import HeldRow, MemberRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Narrowing:
             members.append(MemberRow.case_number == self.case)
         if self.search:
             sought = grouping.searched(self.search)
-            members.append(contains(MemberRow.searched, sought))
+            members.append(MemberRow.searched.contains(sought, autoescape=True))
         if members:
             conditions.append(_of(namespace, *members))
         if self.source is not None:

@@ -9,11 +9,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, func, make_url, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import URL, ColumnElement, Select, func, make_url, select
+from sqlalchemy.orm import Session
 
-from ragshield_core.database import DEFAULT_URL, Database
+from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
+from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, printable
@@ -22,7 +23,6 @@ from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, Print, Status
 from ragshield_core.quarantine.evidence import last_lines_of, tampered, verify_some
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.indexes import Indexes
 from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.narrowing import Narrowing
@@ -34,8 +34,6 @@ from ragshield_core.quarantine.revisions import (
     storable,
 )
 from ragshield_core.quarantine.rows import encoded, to_held
-from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import ANY_STORE, JUDGED, HeldRow
 
 logger = logging.getLogger("ragshield")
 
@@ -507,24 +505,24 @@ class Quarantine:
         ValueError
             If entries are both narrowed and named.
         """
-        query = select(HeldRow).order_by(HeldRow.number)
-        if status is not None:
-            status = Status(status)
+        wanted = None if status is None else Status(status)
+        query = select(HeldRow).where(*seen_by(self))
         if ids is None and documents is None:
-            query = query.where(*seen_by(self), *self._narrowed(status, narrowing))
-            pages = [query.limit(limit).offset(offset)]
-        elif narrowing is None:
-            some = self.prints(ids=ids, documents=documents)
-            numbers = [one.number for one in some if status in (None, one.status)][offset:]
-            query = query.where(checked(HeldRow.namespace) == self.namespace)
-            if status is not None:  # by now, as it was a moment ago
-                query = query.where(checked(HeldRow.status) == status)
-            pages = [query.where(HeldRow.number.in_(part)) for part in chunks(numbers[:limit])]
-        else:
+            query = query.where(*self._narrowed(wanted, narrowing)).order_by(HeldRow.number)
+            with self.database.read() as session:
+                return tuple(map(to_held, session.scalars(query.limit(limit).offset(offset))))
+        if narrowing is not None:
             msg = "narrowing came with ids or documents, expected one of them: narrow or name."
             raise ValueError(msg)
         with self.database.read() as session:
-            return tuple(to_held(row) for page in pages for row in session.scalars(page))
+            rows = [
+                row
+                for part in _parts(query, ids, documents)
+                for row in session.scalars(part)
+                if wanted in (None, row.status)
+            ]
+            rows.sort(key=lambda row: row.number)
+            return tuple(map(to_held, rows[offset:][:limit]))
 
     def count(
         self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
@@ -559,15 +557,9 @@ class Quarantine:
         if metadata:
             columns.append(HeldRow.entry_metadata)
         query = select(*columns).where(*seen_by(self))
-        column: InstrumentedAttribute[Any] = HeldRow.entry_id
-        wanted = ids
-        if documents is not None:
-            column, wanted = HeldRow.document, [document_key(name) for name in documents]
-        parts = [query]
-        if wanted is not None:
-            parts = [query.where(column.in_(some)) for some in chunks(wanted)]
-        with self.database.connection() as connection:
-            rows: list[Any] = [row for part in parts for row in connection.execute(part)]
+        with self.database.read() as session:
+            parts = _parts(query, ids, documents)
+            rows: list[Any] = [row for part in parts for row in session.execute(part)]
         rows.sort(key=lambda row: row[0])
         return tuple(
             Print(number, i, revision, STATUSES[status], *text)
@@ -617,10 +609,9 @@ class Quarantine:
         """Return which of the ids are held."""
         held: set[str] = set()
         query = select(HeldRow.entry_id, HeldRow.status).where(*seen_by(self))
-        # Asked at every write and every screening: without a session, which costs more.
-        with self.database.connection() as connection:
+        with self.database.read() as session:
             for some in chunks(ids):
-                rows = connection.execute(query.where(HeldRow.entry_id.in_(some)))
+                rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
                 # The status is compared here, as in revisions().
                 held |= {name for name, status in rows if status == Status.HELD}
         return held
@@ -664,8 +655,8 @@ class Quarantine:
         if not self.exists():
             return []
         query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        with self.database.connection() as connection:
-            return [*dict.fromkeys(connection.scalars(query))]
+        with self.database.read() as session:
+            return [*dict.fromkeys(session.scalars(query))]
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return the entries that a reviewer confirmed as poisoned, each with a remark by whom.
@@ -676,10 +667,6 @@ class Quarantine:
         if not self.exists():
             return {}
         confirmed = (HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        # Asked at every write, and nearly always in vain: without a session, which costs more.
-        with self.database.connection() as connection:
-            if connection.scalar(select(HeldRow.number).where(*confirmed).limit(1)) is None:
-                return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
         wanted = [*{revision for both in prints.values() for revision in both}]
         remarks: dict[str, str] = {}
@@ -757,6 +744,18 @@ class Quarantine:
         """Return the numbers of the released revisions that the log vouches for."""
         rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
         return last_lines_of(session, self.log.digests, rows).keys()
+
+
+def _parts(
+    query: Select[Any], ids: Sequence[str] | None, documents: Sequence[str] | None
+) -> list[Select[Any]]:
+    """Return a query for as many of the named entries at a time as one statement takes."""
+    if documents is not None:
+        some = chunks([document_key(name) for name in documents])
+        return [query.where(HeldRow.document.in_(keys)) for keys in some]
+    if ids is None:
+        return [query]
+    return [query.where(HeldRow.entry_id.in_(names)) for names in chunks(ids)]
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import numpy as np
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import ANY_STORE, CaseRow, HeldRow
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, finding_to_dict, printable
@@ -17,9 +19,7 @@ from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.changes import now
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import SHOWN_ID, Status
-from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.rows import encoded
-from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow
 
 
 class Scope(Protocol):

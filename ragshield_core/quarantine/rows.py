@@ -7,11 +7,11 @@ import json
 
 import numpy as np
 
+from ragshield_core.database.tables import ANY_STORE, HeldRow
 from ragshield_core.model.entries import Entry
 from ragshield_core.model.findings import Finding, finding_from_dict
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.entries import HeldEntry, Status
-from ragshield_core.quarantine.tables import ANY_STORE, HeldRow
 
 
 def to_held(row: HeldRow) -> HeldEntry:

@@ -10,7 +10,7 @@ it, and is then what every other process is. To write, it
    queues with :meth:`Journal.take_turn`), and writes what it intends as *pending* events, beside
    what it holds in quarantine;
 3. writes the vector store, with no transaction open, and
-4. settles the events: :meth:`Journal.finish`, or :meth:`Journal.undo` by an event to the contrary.
+4. settles the events, perhaps by events to the contrary (:meth:`Journal.settle`).
 
 Writers show by heartbeats that they are alive. What is pending of one that was silent for longer
 than its *lease* is abandoned; another takes it over (:meth:`Journal.take_over`), asks the store
@@ -19,20 +19,16 @@ database, whatever the hosts' clocks say. Lock order: the journal's lock comes b
 that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """
 
-from ragshield_core.sharing.events import Event, JournalRecord
-from ragshield_core.sharing.journal import DEFAULT_LEASE, Head, Journal, Pending, new_writer
+from ragshield_core.sharing.events import JournalRecord
+from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
-from ragshield_core.sharing.tables import prepare_tables
 
 __all__ = [
     "DEFAULT_LEASE",
-    "Event",
-    "Head",
     "Journal",
     "JournalRecord",
     "Pending",
     "Snapshot",
     "Snapshots",
     "new_writer",
-    "prepare_tables",
 ]

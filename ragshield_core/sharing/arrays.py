@@ -5,26 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-_LENGTH = 8  # bytes of the number that says how long the list of names is
-
-
-class Sink(Protocol):
-    """What bytes are written to."""
-
-    def write(self, data: bytes, /) -> object:
-        """Take bytes."""
-
-
-class Source(Protocol):
-    """What bytes are read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
 
 
 def check(name: str, array: NDArray[Any]) -> None:
@@ -43,17 +27,6 @@ def check(name: str, array: NDArray[Any]) -> None:
         raise TypeError(msg)
 
 
-def write_array(sink: Sink, array: NDArray[Any]) -> None:
-    """Write one array."""
-    np.lib.format.write_array(sink, np.asarray(array), allow_pickle=False)
-
-
-def read_array(source: Source) -> NDArray[Any]:
-    """Return the next array, which may be changed."""
-    array: NDArray[Any] = np.lib.format.read_array(source, allow_pickle=False)  # type: ignore[arg-type]
-    return array
-
-
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return named arrays as bytes; nothing is compressed, since vectors hardly can be.
 
@@ -64,18 +37,16 @@ def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """
     if not arrays:
         return b""
-    names = json.dumps(list(arrays)).encode()
     buffer = io.BytesIO()
-    buffer.write(len(names).to_bytes(_LENGTH, "little"))
-    buffer.write(names)
+    buffer.write(json.dumps(list(arrays)).encode() + b"\n")
     for name, array in arrays.items():
         check(name, np.asarray(array))
-        write_array(buffer, array)
+        np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
 
 
 def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return what :func:`to_bytes` made bytes of.
+    """Return what :func:`to_bytes` made bytes of; the arrays may be changed.
 
     Raises
     ------
@@ -85,8 +56,8 @@ def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
     if not data:
         return {}
     buffer = io.BytesIO(data)
-    names = json.loads(buffer.read(int.from_bytes(buffer.read(_LENGTH), "little")))
-    arrays = {name: read_array(buffer) for name in names}
+    names = json.loads(buffer.readline())
+    arrays = {name: np.load(buffer, allow_pickle=False) for name in names}
     if buffer.read(1):
         msg = "there is more than the arrays that are named"
         raise ValueError(msg)

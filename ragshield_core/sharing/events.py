@@ -1,53 +1,20 @@
-"""What the journal is made of: events, and how each becomes a row that says when it is damaged."""
+"""How an event becomes a row of the journal, which says when it is damaged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ragshield_core.learning.events import Event
 from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.sharing import arrays as named_arrays
 
 # Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
 MOST_BYTES = 2**28
-LONGEST_KIND = 40
-_KIND = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_KIND}}}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Event:
-    """Something that changed what a guard knows.
-
-    Parameters
-    ----------
-    kind
-        What happened, such as ``"learned"``.
-    values
-        What JSON can say; keys are strings, tuples come back as lists.
-    arrays
-        Columns by their names, such as vectors; of any dtype without objects, kept to the bit.
-
-    Examples
-    --------
-    >>> Event("forgotten", {"ids": ["a", "b"]}).values["ids"]
-    ['a', 'b']
-    """
-
-    kind: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        # What it holds may be hostile, and its vectors are long.
-        return f"<Event {printable(self.kind, LONGEST_KIND)!r}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,24 +50,19 @@ def written(event: Event) -> Written:
     TypeError
         If it holds what neither JSON nor an array without objects can say.
     ValueError
-        If its kind is no name, it is too large, or its values are no tree.
+        If it is too large.
     """
-    if not _KIND.fullmatch(event.kind):
-        msg = (
-            f"an event's kind is {printable(event.kind, 60)!r}, expected a name of at most "
-            f"{LONGEST_KIND} letters of ASCII, digits, '_' and '-', such as 'learned'."
-        )
-        raise ValueError(msg)
-    arrays = {name: np.asarray(array) for name, array in event.arrays.items()}
+    kind = str(event.change)
+    values, arrays = event.to_parts()
     size = sum(array.nbytes for array in arrays.values())
-    content = to_json(event.values, f"the values of an event {event.kind!r}")
+    content = to_json(values, f"the values of an event {kind!r}")
     if size + len(content) > MOST_BYTES:
         msg = (
-            f"an event {event.kind!r} is of {size + len(content):,} bytes, expected at most "
+            f"an event {kind!r} is of {size + len(content):,} bytes, expected at most "
             f"{MOST_BYTES:,}; write it as several events, or as a snapshot."
         )
         raise ValueError(msg)
-    return Written(event.kind, content, named_arrays.to_bytes(arrays))
+    return Written(kind, content, named_arrays.to_bytes(arrays))
 
 
 def read(
@@ -117,7 +79,7 @@ def read(
     if row.sha256(namespace, position, writer) != sha256:
         raise_damaged(where)
     try:
-        event = Event(row.kind, json.loads(row.content), named_arrays.from_bytes(row.arrays))
+        event = Event.from_parts(json.loads(row.content), named_arrays.from_bytes(row.arrays))
     except (ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
         msg = f"{where} cannot be read ({type(error).__name__}); restore the database."
         raise StateError(msg) from error

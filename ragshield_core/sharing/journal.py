@@ -5,34 +5,27 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     CursorResult,
     and_,
     delete,
     func,
     insert,
-    or_,
     select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
 from ragshield_core.database.namespaces import checked_namespace
-from ragshield_core.learning.recorder import Intending
-from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
-from ragshield_core.model.findings import printable
-from ragshield_core.sharing import events as journal_events
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import Event, JournalRecord, Written, written
-from ragshield_core.sharing.snapshots import KEPT
-from ragshield_core.sharing.tables import (
-    FORMAT,
+from ragshield_core.database.tables import (
     HeadRow,
     JournalRow,
     PendingRow,
@@ -40,21 +33,19 @@ from ragshield_core.sharing.tables import (
     WriterRow,
     table_of,
 )
-from ragshield_core.state import check_format
+from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.recorder import Intending
+from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
+from ragshield_core.model.findings import printable
+from ragshield_core.sharing import events as journal_events
+from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.events import JournalRecord, Written, written
+from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
 # swaps; what a crashed writer left pending waits as long.
 DEFAULT_LEASE = 30.0
-# Bound parameters of one statement, see the quarantine's store.
-CHUNK = 500
 LONGEST_HOST = 20
-
-
-class Head(NamedTuple):
-    """Where a journal stands."""
-
-    position: int  # of the last event; 0 before the first
-    epoch: int  # raised by every write, and by Journal.raise_epoch
 
 
 class Pending(NamedTuple):
@@ -62,19 +53,8 @@ class Pending(NamedTuple):
 
     position: int
     writer: str
-
-
-class _Locked(NamedTuple):
-    """The columns of a head's row."""
-
-    position: int
-    epoch: int
-    pruned: int
-    tickets: int
-    format: int
-
-
-_HEAD = (HeadRow.position, HeadRow.epoch, HeadRow.pruned, HeadRow.tickets, HeadRow.format)
+    silent_for: float | None  # seconds since the writer's last sign of life; None if it is gone
+    alive: bool
 
 
 def new_writer() -> str:
@@ -108,21 +88,16 @@ class Journal:
             raise ValueError(msg)
         self.namespace = checked_namespace(namespace)
         self.lease = lease
-        # Asked before every read: made once, since making it costs as much as running it.
-        self._head_query = select(*_HEAD).where(self._of(HeadRow))
 
     def __repr__(self) -> str:
         return f"Journal({printable(self.namespace, 60)!r}, lease={self.lease!r})"
 
     # Reading
 
-    def head(self, session: Session | Connection) -> Head:
-        """Return where the journal stands: one row, cheap enough to ask before every read.
-
-        A bare connection costs half of what a session does.
-        """
-        row = self._head(session)
-        return Head(0, 0) if row is None else Head(row.position, row.epoch)
+    def head(self, session: Session) -> int:
+        """Return the position of the last event; 0 before the first."""
+        head = self._head(session)
+        return 0 if head is None else head.position
 
     def since(self, session: Session, position: int, limit: int = 100) -> tuple[JournalRecord, ...]:
         """Return the events after a position, in order, pending ones among them.
@@ -144,13 +119,13 @@ class Journal:
             If one is damaged or missing, or the journal has never been as far as that.
         """
         head = self.head(session)
-        if position > head.position:
+        if position > head:
             msg = (
-                f"the journal of {self!r} is at position {head.position}, and this process at "
-                f"{position}: the database was replaced by an older one; start the process again."
+                f"the journal of {self!r} is at position {head}, and this process at {position}: "
+                "the database was replaced by an older one; start the process again."
             )
             raise StateError(msg)
-        if position == head.position:
+        if position == head:
             return ()
         found: list[JournalRecord] = []
         for record in self._records(session, JournalRow.position > position, limit):
@@ -163,43 +138,34 @@ class Journal:
         raise self._missing(session, position + len(found) + 1)
 
     def pending(self, session: Session) -> tuple[Pending, ...]:
-        """Return which events are intended and not settled yet."""
-        query = select(PendingRow.position, PendingRow.writer).where(self._of(PendingRow))
-        rows = session.execute(query.order_by(PendingRow.position))
-        return tuple(Pending(position, writer) for position, writer in rows)
+        """Return which events are intended and not settled yet.
 
-    def abandoned(self, session: Session) -> tuple[Pending, ...]:
-        """Return what is pending of writers that gave no sign of life during their lease."""
+        A writer that gave no sign of life during its lease has abandoned them.
+        """
         same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
         query = (
-            select(PendingRow.position, PendingRow.writer)
+            select(PendingRow.position, PendingRow.writer, now() - WriterRow.heartbeat)
             .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
             .where(self._of(PendingRow))
-            .where(or_(WriterRow.writer.is_(None), ~self._alive))
             .order_by(PendingRow.position)
         )
-        return tuple(Pending(position, writer) for position, writer in session.execute(query))
+        return tuple(
+            Pending(position, writer, silent, silent is not None and silent < self.lease)
+            for position, writer, silent in session.execute(query)
+        )
 
     def intending(self, session: Session) -> tuple[Intending, ...]:
         """Return who has to settle what is pending, and whether they are alive."""
-        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
-        silent = now() - WriterRow.heartbeat
-        query = (
-            select(PendingRow.writer, func.count(), func.min(silent))
-            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
-            .where(self._of(PendingRow))
-            .group_by(PendingRow.writer)
-            .order_by(func.min(PendingRow.position))
-        )
-        return tuple(
-            Intending(writer, n, seconds, seconds is not None and seconds < self.lease)
-            for writer, n, seconds in session.execute(query)
-        )
+        pending = self.pending(session)
+        counts = Counter(each.writer for each in pending)
+        stands = {each.writer: (each.silent_for, each.alive) for each in pending}
+        return tuple(Intending(writer, n, *stands[writer]) for writer, n in counts.items())
 
-    def latest_of(self, session: Session, kinds: Collection[str]) -> float | None:
-        """Return when an event of some kinds was written last, as far as it was not pruned."""
+    def replaced_at(self, session: Session) -> float | None:
+        """Return when the guard was replaced as a whole, as far as it was not pruned."""
         query = select(func.max(JournalRow.at)).where(self._of(JournalRow))
-        at: float | None = session.execute(query.where(JournalRow.kind.in_(kinds))).scalar()
+        replaced = JournalRow.kind == str(Change.REPLACED)
+        at: float | None = session.execute(query.where(replaced)).scalar()
         return at
 
     def turn(self, session: Session) -> str | None:
@@ -214,8 +180,8 @@ class Journal:
 
     # Writing
 
-    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> Head:
-        """Let nobody else write to the journal until the transaction ends.
+    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> int:
+        """Let nobody else write to the journal until the transaction ends; return its position.
 
         To be called before the transaction writes anything else, such as to the quarantine: on
         PostgreSQL two transactions that lock the same rows in another order wait for each other.
@@ -234,21 +200,21 @@ class Journal:
         OvertakenError
             If the journal has gone on since, or another writer that is alive has the turn.
         """
-        head = self._lock(session)
-        if expected is not None and head.position != expected:
+        head: int = self._lock(session).position
+        if expected is not None and head != expected:
             msg = (
-                f"the journal of {self!r} is at position {head.position}, expected {expected}: "
+                f"the journal of {self!r} is at position {head}, expected {expected}: "
                 "another process wrote first; catch up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head.position)
+            raise OvertakenError(msg, head=head)
         turn = self.turn(session)
         if turn not in (None, writer):
             msg = (
                 f"in the journal of {self!r} it is the turn of {turn}; wait for it to write, catch "
                 "up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head.position, turn=turn)
-        return Head(head.position, head.epoch)
+            raise OvertakenError(msg, head=head, turn=turn)
+        return head
 
     def append(
         self,
@@ -257,7 +223,7 @@ class Journal:
         *,
         writer: str,
         expected: int | None = None,
-        pending: bool = False,
+        pending: Sequence[bool] = (),
     ) -> range:
         """Write events at the end of the journal, and give the turn up.
 
@@ -272,7 +238,7 @@ class Journal:
         expected
             See :meth:`lock`.
         pending
-            Whether they are only intended, until :meth:`finish` or :meth:`undo`.
+            Of each, whether it is only intended, until :meth:`settle`; none is by default.
 
         Returns
         -------
@@ -284,19 +250,44 @@ class Journal:
         OvertakenError
             As :meth:`lock` does; nothing was written.
         TypeError
-            If an event holds what cannot be kept, see :class:`Event`.
+            If an event holds what cannot be kept.
         ValueError
             If one is too large.
         """
         rows = [written(event) for event in events]
-        head = self.lock(session, writer=writer, expected=expected).position
+        head = self.lock(session, writer=writer, expected=expected)
         # Who has read everything before has read everything now.
         read = None if expected is None else head + len(rows)
         self._note(session, writer, read, ticket=None)
         return self._append(session, head, rows, writer, pending=pending)
 
-    def finish(self, session: Session, positions: Collection[int], *, writer: str) -> None:
-        """Settle pending events: what they say has happened.
+    def settle(
+        self,
+        session: Session,
+        positions: Collection[int],
+        contrary: Sequence[Event] = (),
+        *,
+        writer: str,
+    ) -> range:
+        """Settle pending events: what they say has happened, or events to the contrary undo it.
+
+        Nobody's turn is waited for, since what did not happen must not stay.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        positions
+            Of the pending events.
+        contrary
+            Undo what has not happened.
+        writer
+            Whose they are.
+
+        Returns
+        -------
+        range
+            Positions of the events to the contrary.
 
         Raises
         ------
@@ -304,39 +295,38 @@ class Journal:
             If they are not the writer's any more. It was taken for dead: what it did to the store
             may have been undone, or will be.
         """
-        self._lock(session)
-        self._settle(session, positions, writer)
-        self._note(session, writer)
-        self._advance(session)
-
-    def undo(
-        self, session: Session, positions: Collection[int], event: Event, *, writer: str
-    ) -> int:
-        """Settle pending events by one to the contrary; return its position.
-
-        Nobody's turn is waited for, since what did not happen must not stay.
-
-        Raises
-        ------
-        TakenOverError
-            As :meth:`finish` does.
-        """
-        rows = [written(event)]
+        rows = [written(event) for event in contrary]
         head = self._lock(session)
-        self._settle(session, positions, writer)
+        wanted = sorted(set(positions))
+        mine = and_(self._of(PendingRow), PendingRow.writer == writer)
+        theirs: list[int] = []
+        for some in chunks(wanted):
+            these = PendingRow.position.in_(some)
+            found = session.execute(select(PendingRow.position).where(mine, these)).scalars()
+            theirs += sorted(set(some) - set(found))
+            session.execute(delete(table_of(PendingRow)).where(mine, these))
+        if theirs:
+            msg = (
+                f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
+                f"{', ...' if theirs[5:] else ''}) of the journal of {self!r} are not pending for "
+                f"{writer}, expected them to be: another process settled them, or is about to, "
+                f"because this one gave no sign of life for {self.lease:g} s; read what became of "
+                "them and undo what was done since."
+            )
+            raise TakenOverError(msg)
         self._note(session, writer)
-        return self._append(session, head.position, rows, writer)[0]
+        return self._append(session, head.position, rows, writer)
 
     def take_over(self, session: Session, *, writer: str) -> tuple[JournalRecord, ...]:
-        """Make what is abandoned the writer's own; return it, to be finished or undone.
+        """Make what is abandoned the writer's own; return it, to be settled.
 
         Only one writer gets it. If that one crashes as well, it is abandoned again.
         """
         self._lock(session)
         self._note(session, writer)
-        positions = [position for position, _ in self.abandoned(session)]
+        positions = [each.position for each in self.pending(session) if not each.alive]
         found: list[JournalRecord] = []
-        for some in _chunks(positions):
+        for some in chunks(positions):
             of_these = and_(self._of(PendingRow), PendingRow.position.in_(some))
             session.execute(update(table_of(PendingRow)).where(of_these).values(writer=writer))
             found += self._records(session, JournalRow.position.in_(some))
@@ -344,11 +334,6 @@ class Journal:
             missing = sorted(set(positions) - {record.position for record in found})
             raise self._missing(session, missing[0])
         return tuple(found)
-
-    def raise_epoch(self, session: Session) -> None:
-        """Tell readers that something changed of which the journal says nothing."""
-        self._lock(session)
-        self._advance(session)
 
     # Writers and their turns
 
@@ -411,7 +396,7 @@ class Journal:
         dead = select(WriterRow.writer).where(self._of(WriterRow), ~self._alive)
         # A row that is locked is just giving a sign of life.
         gone = session.execute(dead.with_for_update(skip_locked=True)).scalars().all()
-        for some in _chunks(gone):
+        for some in chunks(gone):
             query = delete(table_of(WriterRow)).where(self._of(WriterRow), ~self._alive)
             session.execute(query.where(WriterRow.writer.in_(some)))
         whole = and_(self._of(SnapshotRow), SnapshotRow.manifest.is_not(None))
@@ -441,23 +426,19 @@ class Journal:
     def _alive(self) -> ColumnElement[bool]:
         return WriterRow.heartbeat > now() - self.lease
 
-    def _head(self, session: Session | Connection, *, lock: bool = False) -> _Locked | None:
-        query = self._head_query.with_for_update() if lock else self._head_query
-        row = session.execute(query).one_or_none()
-        if row is None:
-            return None
-        head = _Locked(*row)
-        check_format(head.format, FORMAT, f"the journal of {self!r}")
-        return head
+    def _head(self, session: Session, *, lock: bool = False) -> Any:
+        """Return the row that says where the journal stands; ``None`` before anything was."""
+        query = select(table_of(HeadRow)).where(self._of(HeadRow))
+        return session.execute(query.with_for_update() if lock else query).one_or_none()
 
-    def _lock(self, session: Session) -> _Locked:
+    def _lock(self, session: Session) -> Any:
         """Lock the journal; whoever does is the only one to write to it, or to any of its tables.
 
         But for writers, who note in rows of their own that they are alive.
         """
         head = self._head(session, lock=True)
         if head is None:
-            start = {"position": 0, "epoch": 0, "pruned": 0, "tickets": 0, "format": FORMAT}
+            start = {"position": 0, "pruned": 0, "tickets": 0}
             _insert_unless_there(session, HeadRow, namespace=self.namespace, **start)
             head = self._head(session, lock=True)
             assert head is not None  # noqa: S101 - it was made, here or by another process
@@ -466,10 +447,6 @@ class Journal:
     def _update_head(self, **values: Any) -> Any:
         return update(table_of(HeadRow)).where(self._of(HeadRow)).values(**values)
 
-    def _advance(self, session: Session, **values: Any) -> None:
-        """Let readers see that something changed."""
-        session.execute(self._update_head(epoch=HeadRow.epoch + 1, **values))
-
     def _append(
         self,
         session: Session,
@@ -477,7 +454,7 @@ class Journal:
         rows: Sequence[Written],
         writer: str,
         *,
-        pending: bool = False,
+        pending: Sequence[bool] = (),
     ) -> range:
         """Write events behind the head, which is locked."""
         positions = range(head + 1, head + 1 + len(rows))
@@ -498,31 +475,11 @@ class Journal:
                 for position, row in zip(positions, rows, strict=True)
             ],
         )
-        if pending:
-            intended = [{**common, "position": position} for position in positions]
+        intended = [{**common, "position": p} for p in compress(positions, pending)]
+        if intended:
             session.execute(insert(table_of(PendingRow)), intended)
-        self._advance(session, position=positions[-1])
+        session.execute(self._update_head(position=positions[-1]))
         return positions
-
-    def _settle(self, session: Session, positions: Collection[int], writer: str) -> None:
-        wanted = sorted(set(positions))
-        mine = and_(self._of(PendingRow), PendingRow.writer == writer)
-        theirs: list[int] = []
-        for some in _chunks(wanted):
-            found = select(PendingRow.position).where(mine, PendingRow.position.in_(some))
-            theirs += sorted(set(some) - set(session.execute(found).scalars()))
-        if theirs:
-            msg = (
-                f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
-                f"{', ...' if theirs[5:] else ''}) of the journal of {self!r} are not pending for "
-                f"{writer}, expected them to be: another process settled them, or is about to, "
-                f"because this one gave no sign of life for {self.lease:g} s; read what became of "
-                "them and undo what was done since."
-            )
-            raise TakenOverError(msg)
-        for some in _chunks(wanted):
-            query = delete(table_of(PendingRow)).where(mine, PendingRow.position.in_(some))
-            session.execute(query)
 
     def _note(
         self, session: Session, writer: str, position: int | None = None, **values: Any
@@ -535,7 +492,7 @@ class Journal:
         if _count(session.execute(change)):
             return
         if position is None:
-            values["position"] = self.head(session).position
+            values["position"] = self.head(session)
         row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
         if not _insert_unless_there(session, WriterRow, heartbeat=now(), **row):
             session.execute(change)
@@ -581,7 +538,3 @@ def _insert_unless_there(session: Session, mapped: Any, **values: Any) -> bool:
 
 def _count(result: Any) -> int:
     return int(cast("CursorResult[Any]", result).rowcount)
-
-
-def _chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

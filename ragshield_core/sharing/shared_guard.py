@@ -29,12 +29,11 @@ from ragshield_core.model.errors import (
 )
 from ragshield_core.model.findings import printable
 from ragshield_core.screening.screening import crash
-from ragshield_core.sharing import events as kept
+from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.sharing.standing import standing
-from ragshield_core.sharing.tables import prepare_tables
 from ragshield_core.state import give_back
 
 T = TypeVar("T")
@@ -95,7 +94,6 @@ class Sharing(Recorder):
         self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
         self._times_replaced = 0
         self._begin()
-        database.write(prepare_tables)
 
     def __repr__(self) -> str:
         return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
@@ -238,13 +236,9 @@ class Sharing(Recorder):
             self._collected = None
         if not collected:
             return answer, (), range(self.position + 1, self.position + 1)
-        intended = any(intent is not None for _, intent in collected)
-        rows = [_written(event) for event, _ in collected]
-        positions = self._journal.append(session, rows, writer=self.writer, pending=intended)
-        pairs = zip(collected, positions, strict=True)
-        done = [position for (_, intent), position in pairs if intent is None]
-        if intended and done:
-            self._journal.finish(session, done, writer=self.writer)
+        events = [event for event, _ in collected]
+        pending = [intent is not None for _, intent in collected]
+        positions = self._journal.append(session, events, writer=self.writer, pending=pending)
         self._journal.beat(session, self.writer, self.position)
         return answer, collected, positions
 
@@ -290,12 +284,12 @@ class Sharing(Recorder):
         with self._state.lock:
             mine = {position for intent in self._open for position in intent.positions}
             with self._database.read() as session:
-                pending = self._journal.pending(session)
-                if all(position in mine for position, _ in pending):
-                    return None
-                lost = bool(self._journal.abandoned(session))
+                others = [p for p in self._journal.pending(session) if p.position not in mine]
+            if not others:
+                return None
+            lost = any(not each.alive for each in others)
             records = self._database.write(self._taken_over) if lost else ()
-            dropped = [p for p, writer in pending if writer == self.writer and p not in mine]
+            dropped = [each.position for each in others if each.writer == self.writer]
             with self._database.read() as session:
                 for position in dropped:
                     records += self._journal.since(session, position - 1, 1)
@@ -303,7 +297,7 @@ class Sharing(Recorder):
                 return None
             records = tuple(sorted(records, key=lambda record: record.position))
             intent = Intent(
-                tuple(_read(record.event) for record in records),
+                tuple(record.event for record in records),
                 tuple(record.position for record in records),
             )
             self._open.add(intent)
@@ -312,15 +306,15 @@ class Sharing(Recorder):
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that somebody is about to write or delete just now."""
-        records: list[kept.JournalRecord] = []
+        records: list[JournalRecord] = []
         with self._database.read() as session:
-            for position, _ in self._journal.pending(session):
+            for each in self._journal.pending(session):
                 with suppress(PrunedError):  # it was settled meanwhile
-                    records += self._journal.since(session, position - 1, 1)
-        batches = [_read(record.event).entries for record in records]
+                    records += self._journal.since(session, each.position - 1, 1)
+        batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
-    def _taken_over(self, session: Session) -> tuple[kept.JournalRecord, ...]:
+    def _taken_over(self, session: Session) -> tuple[JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
 
     def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
@@ -336,23 +330,13 @@ class Sharing(Recorder):
         if not intent.positions:
             return
 
-        def work(session: Session) -> list[int]:
-            if not fixes:
-                self._journal.finish(session, intent.positions, writer=self.writer)
-            done: tuple[int, ...] = intent.positions
-            appended = []
-            for event in fixes:
-                contrary = _written(event)
-                position = self._journal.undo(session, done, contrary, writer=self.writer)
-                appended.append(position)
-                done = ()
-            return appended
+        def work(session: Session) -> range:
+            return self._journal.settle(session, intent.positions, fixes, writer=self.writer)
 
         positions = self._database.write(work)
         if positions:
-            self._read_to(positions[0] - 1)
-            mine = [(event, None) for event in fixes]
-            self._apply_mine(mine, range(positions[0], positions[-1] + 1))
+            self._read_to(positions.start - 1)
+            self._apply_mine([(event, None) for event in fixes], positions)
 
     # As a whole
 
@@ -385,7 +369,7 @@ class Sharing(Recorder):
 
     def _replace(self) -> None:
         """Write the whole, and that everybody has to take it over, at once."""
-        event = _written(Event(change=Change.REPLACED))
+        event = Event(change=Change.REPLACED)
         append = partial(
             self._journal.append, events=[event], writer=self.writer, expected=self.position
         )
@@ -469,7 +453,7 @@ class Sharing(Recorder):
         while last is None or self.position < last:
             try:
                 with self._database.read() as session:
-                    if last is None and self._journal.head(session).position == self.position:
+                    if last is None and self._journal.head(session) == self.position:
                         return
                     records = self._journal.since(session, self.position)
             except PrunedError:
@@ -478,7 +462,7 @@ class Sharing(Recorder):
             for record in records:
                 if last is not None and record.position > last:
                     return
-                event = _read(record.event)
+                event = record.event
                 if event.change is Change.REPLACED:
                     self._become(record.position, last)
                     break
@@ -541,12 +525,3 @@ class Sharing(Recorder):
         self._snapshots.prune(self._database.write)
         while self._database.write(self._journal.prune):
             pass
-
-
-def _written(event: Event) -> kept.Event:
-    values, arrays = event.to_parts()
-    return kept.Event(str(event.change), values, arrays)
-
-
-def _read(event: kept.Event) -> Event:
-    return Event.from_parts(event.values, event.arrays)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -17,12 +17,12 @@ from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.namespaces import checked_namespace
+from ragshield_core.database.tables import ChunkRow, SnapshotRow, table_of
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.sharing import arrays as named_arrays
 from ragshield_core.sharing.clock import now
 from ragshield_core.sharing.events import raise_damaged, to_json
-from ragshield_core.sharing.tables import ChunkRow, SnapshotRow, table_of
 from ragshield_core.state import check_format
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
     name: str | None  # None for the values
     first: int  # number of its first row
-    sha256: Sequence[str]  # of every row
+    sha256: list[str]  # of every row
 
 
 class Snapshots:
@@ -96,7 +96,7 @@ class Snapshots:
         position
             Of the last event that it includes.
         values, arrays
-            As :class:`Event` has them. None may change meanwhile.
+            JSON-ready, and without objects. None may change meanwhile.
         beside
             What is written at the same moment as the snapshot is complete; if it raises, the
             snapshot is not.
@@ -114,16 +114,28 @@ class Snapshots:
         snapshot = uuid.uuid4().hex
         row = {"id": snapshot, "namespace": self.namespace, "position": position}
         write(lambda session: session.execute(insert(_SNAPSHOTS).values(touched=now(), **row)))
-        writer = _Writer(write, snapshot, self.chunk, partial(self._touch, snapshot=snapshot))
-        parts = []
-        with writer.part(None) as part:
-            part.write(content)
-        parts.append(part.done)
-        for name, array in arrays.items():
-            with writer.part(name) as part:
-                named_arrays.write_array(part, array)
-            parts.append(part.done)
-        writer.flush()
+        parts: list[_Part] = []
+        rows: list[dict[str, Any]] = []
+        number = 0
+
+        def add(session: Session) -> None:
+            self._touch(session, snapshot)
+            session.execute(insert(_CHUNKS), rows)
+
+        # One part at a time is in memory as bytes.
+        whole = ((name, named_arrays.to_bytes({name: array})) for name, array in arrays.items())
+        for part, data in chain([(None, content)], whole):
+            parts.append(_Part(part, number, []))
+            for start in range(0, len(data), self.chunk):
+                piece = data[start : start + self.chunk]
+                parts[-1].sha256.append(hashlib.sha256(piece).hexdigest())
+                rows.append({"snapshot": snapshot, "number": number, "data": piece})
+                number += 1
+                if sum(len(row["data"]) for row in rows) >= self.chunk:
+                    write(add)
+                    rows.clear()
+        if rows:
+            write(add)
         manifest = json.dumps({"format": FORMAT, "parts": parts})
         checksum = self._checksum(snapshot, position, manifest)
 
@@ -187,23 +199,31 @@ class Snapshots:
         arrays: dict[str, NDArray[Any]] = {}
         parts = [_Part(*fields) for fields in manifest["parts"]]
         for part in [one for one in parts if one.name is None or one.name.startswith(only)]:
-            source = _Reader(session, snapshot.id, part, where)
+            name = "the values" if part.name is None else f"array {printable(part.name, SHOWN)!r}"
+            what = f"{name} of {where}"
+            pieces = []
+            for number, expected in enumerate(part.sha256, part.first):
+                chunk = select(ChunkRow.data).where(
+                    ChunkRow.snapshot == snapshot.id, ChunkRow.number == number
+                )
+                piece = session.execute(chunk).scalar()
+                if piece is None:
+                    if session.execute(query).one_or_none() != row:
+                        raise self._removed(snapshot)
+                    msg = f"{what} is missing; restore the database from a backup."
+                    raise StateError(msg)
+                if hashlib.sha256(piece).hexdigest() != expected:
+                    raise_damaged(what)
+                pieces.append(piece)
+            data = b"".join(pieces)
+            del pieces
             try:
                 if part.name is None:
-                    values = json.loads(source.read())
+                    values = json.loads(data)
                 else:
-                    arrays[part.name] = named_arrays.read_array(source)
-            except _MissingError:
-                if session.execute(query).one_or_none() != row:
-                    raise self._removed(snapshot) from None
-                msg = f"{source.what} is missing; restore the database from a backup."
-                raise StateError(msg) from None
-            except StateError:
-                raise
+                    arrays |= named_arrays.from_bytes(data)
             except (ValueError, TypeError, EOFError, RecursionError) as error:
-                msg = (
-                    f"{source.what} cannot be read ({type(error).__name__}); restore the database."
-                )
+                msg = f"{what} cannot be read ({type(error).__name__}); restore the database."
                 raise StateError(msg) from error
         return values, arrays
 
@@ -282,111 +302,3 @@ _SNAPSHOTS = table_of(SnapshotRow)
 _CHUNKS = table_of(ChunkRow)
 # Rows that are deleted at once.
 _DELETED = 16
-
-
-class _Writer:
-    """Rows of a snapshot, about as many in a transaction as make a chunk."""
-
-    def __init__(
-        self, write: Write, snapshot: str, chunk: int, touch: Callable[[Session], object]
-    ) -> None:
-        self.chunk = chunk
-        self._touch = touch
-        self.number = 0
-        self._write = write
-        self._snapshot = snapshot
-        self._rows: list[dict[str, Any]] = []
-        self._size = 0
-
-    @contextmanager
-    def part(self, name: str | None) -> Iterator[_PartWriter]:
-        """Yield what takes the bytes of a part."""
-        part = _PartWriter(self, name)
-        yield part
-        part.flush()
-
-    def add(self, data: bytes) -> None:
-        """Take a row."""
-        self._rows.append({"snapshot": self._snapshot, "number": self.number, "data": data})
-        self.number += 1
-        self._size += len(data)
-        if self._size >= self.chunk:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the rows that wait."""
-
-        def work(session: Session) -> None:
-            self._touch(session)
-            session.execute(insert(_CHUNKS), self._rows)
-
-        if self._rows:
-            self._write(work)
-        self._rows, self._size = [], 0
-
-
-class _PartWriter:
-    """A part on its way into rows."""
-
-    def __init__(self, writer: _Writer, name: str | None) -> None:
-        self._writer = writer
-        self._buffer = bytearray()
-        self._sha256: list[str] = []
-        self.done = _Part(name, writer.number, self._sha256)
-
-    def write(self, data: bytes, /) -> None:
-        """Take bytes."""
-        self._buffer += data
-        while len(self._buffer) >= self._writer.chunk:
-            self._add(bytes(self._buffer[: self._writer.chunk]))
-            del self._buffer[: self._writer.chunk]
-
-    def flush(self) -> None:
-        """Write what remains."""
-        if self._buffer:
-            self._add(bytes(self._buffer))
-            self._buffer.clear()
-
-    def _add(self, data: bytes) -> None:
-        self._sha256.append(hashlib.sha256(data).hexdigest())
-        self._writer.add(data)
-
-
-class _MissingError(Exception):
-    """A row is not there."""
-
-
-class _Reader:
-    """The bytes of a part, a row at a time."""
-
-    def __init__(self, session: Session, snapshot: str, part: _Part, where: str) -> None:
-        self._session = session
-        self._snapshot = snapshot
-        self._rows = iter(enumerate(part.sha256, part.first))
-        self._row = memoryview(b"")
-        name = "the values" if part.name is None else f"array {printable(part.name, SHOWN)!r}"
-        self.what = f"{name} of {where}"
-
-    def read(self, size: int | None = None, /) -> bytes:
-        """Return at most so many bytes; none at the end."""
-        if size is None:
-            return b"".join(iter(lambda: self.read(CHUNK), b""))
-        if not self._row:
-            self._row = memoryview(self._next())
-        data, self._row = self._row[:size], self._row[size:]
-        return bytes(data)
-
-    def _next(self) -> bytes:
-        """Return the next row, b"" after the last."""
-        number, expected = next(self._rows, (None, None))
-        if number is None:
-            return b""
-        query = select(ChunkRow.data).where(
-            ChunkRow.snapshot == self._snapshot, ChunkRow.number == number
-        )
-        data: bytes | None = self._session.execute(query).scalar()
-        if data is None:
-            raise _MissingError
-        if hashlib.sha256(data).hexdigest() != expected:
-            raise_damaged(self.what)
-        return data

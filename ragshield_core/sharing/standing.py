@@ -20,6 +20,7 @@ from ragshield_core.calibration.arrivals import Arrivals
 from ragshield_core.calibration.clean_sample import first_size
 from ragshield_core.calibration.questions import Question
 from ragshield_core.calibration.recalibration import REFRESH_AFTER
+from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.recorder import Standing
 from ragshield_core.learning.status import DetectorStanding, Status
@@ -27,15 +28,11 @@ from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Status as Verdict
-from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.screening.revisions import SAVED, known_ids
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
 from ragshield_core.sharing.snapshots import Snapshots
-from ragshield_core.sharing.tables import HeadRow
 from ragshield_core.state import part_of
 
-# Events after which thresholds may be others.
-CALIBRATING = (str(Change.REPLACED),)
 ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
 
 
@@ -44,10 +41,10 @@ def standing(
 ) -> Standing:
     """Return how a process stands that has read the journal up to a position."""
     latest = snapshots.latest(session)
-    calibrated = journal.latest_of(session, CALIBRATING)
+    calibrated = journal.replaced_at(session)
     return Standing(
         position=position,
-        behind=journal.head(session).position - position,
+        behind=journal.head(session) - position,
         writers=journal.intending(session),
         calibrated_on=None if calibrated is None else _time(calibrated),
         snapshot=None if latest is None else (latest.position, _time(latest.made_at)),
@@ -151,10 +148,10 @@ class _State:
 
     def read_on(self, session: Session, journal: Journal, position: int) -> int:
         """Take note of all that came after a position; return that of the last."""
-        head = journal.head(session).position
+        head = journal.head(session)
         while position < head:
             for record in journal.since(session, position):
-                self.apply(Event.from_parts(record.event.values, record.event.arrays))
+                self.apply(record.event)
                 position = record.position
         return position
 

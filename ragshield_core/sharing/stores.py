@@ -6,8 +6,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.tables import StoreRow, table_of
+from ragshield_core.database.tables import StoreRow, table_of
 
 
 def store_of(database: Database, namespace: str, name: str) -> str:
@@ -16,7 +15,7 @@ def store_of(database: Database, namespace: str, name: str) -> str:
     Parameters
     ----------
     database
-        With the tables of what processes share.
+        Of the guard.
     namespace
         Of a tenant.
     name
@@ -32,7 +31,7 @@ def store_of(database: Database, namespace: str, name: str) -> str:
         first = session.execute(query).scalar()
         if first is None:
             row = {"namespace": namespace, "name": name}
-            session.execute(insert(table_of(StoreRow)).values(since=now(), **row))
+            session.execute(insert(table_of(StoreRow)), row)
         return name if first is None else first
 
     return database.write(work)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 
 from ragshield_core import Quarantine
+from ragshield_core.database.tables import CaseRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.quarantine.grouping import regroup
-from ragshield_core.quarantine.tables import CaseRow, MemberRow
 from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.desk import KEEP, WOULD_RELEASE, note_in_log, proposed
 
@@ -349,7 +349,7 @@ def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
 
 
 def test_a_text_is_sought_as_a_text_and_read_once(any_url):
-    """In PostgreSQL not as a pattern, which takes twice as long, nor for each case by itself."""
+    """In PostgreSQL not for each case by itself."""
     quarantine = Quarantine(any_url)
     no_copies = ["x" * (n + 1) for n in range(30)]
     hold(quarantine, *(found(f"e{n}") for n in range(30)), texts=no_copies)
@@ -358,7 +358,6 @@ def test_a_text_is_sought_as_a_text_and_read_once(any_url):
         event.listen(engine, "before_cursor_execute", lambda *given: sought.append(given[2]))
     assert Cases(quarantine).page(search="E7").n_cases == 1
     (query,) = (one for one in sought if "searched" in one)
-    assert ("strpos(" if "postgresql" in any_url else " LIKE ") in query
     counts = {"e29": 1, "e30": 0, "e2": 11, "E2_": 0, "/": 0}
     for part, count in counts.items():  # statements are kept, values are not
         assert Cases(quarantine).page(search=part).n_cases == count

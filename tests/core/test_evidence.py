@@ -15,10 +15,10 @@ from sqlalchemy import LargeBinary
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
+from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine import Unverified, Verified
 from ragshield_core.quarantine.digests import PLAIN
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.tools.rules import Rules
 
 KEY = "a secret of the tests, long enough"

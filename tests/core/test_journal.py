@@ -17,6 +17,9 @@ from journal_writer import LEASE, Shared, Worker
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from ragshield_core import Batch
+from ragshield_core.database.tables import TableBase
+from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.errors import (
     OvertakenError,
     PrunedError,
@@ -25,20 +28,19 @@ from ragshield_core.model.errors import (
     TakenOverError,
 )
 from ragshield_core.sharing import (
-    Event,
     Journal,
-    Pending,
     Snapshots,
     events,
     new_writer,
-    prepare_tables,
     snapshots,
 )
+from ragshield_core.sharing.arrays import from_bytes, to_bytes
 from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.tables import TableBase
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)
+CIRCULAR: list = []
+CIRCULAR.append(CIRCULAR)
 HARD = {
     "texts": ["before\0after", "broken \ud83d half", "family 👨‍👩‍👧‍👦", "\x1b[31m", ""],
     "numbers": [0.1, -0.0, 2**70, True, None],
@@ -64,7 +66,6 @@ def url(request):
 def shared(url):
     """An empty database with the tables."""
     opened = Shared(url)
-    opened.write(prepare_tables)
     yield opened
     opened.engine.dispose()
 
@@ -77,12 +78,25 @@ def journal():
 def append(shared, journal, *given, writer="w", expected=None, pending=False):
     """Append events in a transaction of their own."""
     return shared.write(
-        lambda s: journal.append(s, given, writer=writer, expected=expected, pending=pending)
+        lambda s: journal.append(
+            s, given, writer=writer, expected=expected, pending=[pending] * len(given)
+        )
     )
 
 
 def learned(number=0):
-    return Event("learned", {"number": number})
+    return Event(change=Change.LEARNED, ids=(str(number),))
+
+
+def forgotten(number=0):
+    return Event(change=Change.FORGOTTEN, ids=(str(number),))
+
+
+def batch(*texts, **columns):
+    ids = [f"e{n}" for n in range(len(texts))]
+    return Batch.of(
+        ids=ids, texts=texts, embeddings=[[1.0, n] for n in range(len(texts))], **columns
+    )
 
 
 def sql(shared, statement, **values):
@@ -101,8 +115,17 @@ def age(shared, writer, seconds=LEASE + 1):
     )
 
 
+def pending(shared, journal):
+    return [(each.position, each.writer) for each in shared.read(journal.pending)]
+
+
+def abandoned(shared, journal):
+    found = shared.read(journal.pending)
+    return [(each.position, each.writer) for each in found if not each.alive]
+
+
 def numbers(records):
-    return [record.event.values["number"] for record in records]
+    return [int(*record.event.ids) for record in records]
 
 
 def same_arrays(one, other):
@@ -116,32 +139,27 @@ def same_arrays(one, other):
 
 
 def test_events_come_back_in_order_and_whole(shared, journal):
-    assert shared.read(journal.head) == (0, 0)
+    assert shared.read(journal.head) == 0
     assert shared.read(lambda s: journal.since(s, 0)) == ()
-    first = append(shared, journal, Event("learned", HARD, ARRAYS), writer="a")
-    rest = append(shared, journal, Event("forgot-held"), learned(7), writer="b", expected=1)
+    entries = batch(*HARD["texts"], metadatas=[HARD["nested"]] * 5)
+    first = append(shared, journal, Event(change=Change.LEARNED, entries=entries), writer="a")
+    rest = append(shared, journal, forgotten(), learned(7), writer="b", expected=1)
     assert (list(first), list(rest)) == ([1], [2, 3])
     one, two, three = shared.read(lambda s: journal.since(s, 0))
-    assert [(r.position, r.writer, r.event.kind) for r in (one, two, three)] == [
+    assert [(r.position, r.writer, r.event.change) for r in (one, two, three)] == [
         (1, "a", "learned"),
-        (2, "b", "forgot-held"),
+        (2, "b", "forgotten"),
         (3, "b", "learned"),
     ]
-    assert one.event.values == HARD
-    same_arrays(ARRAYS, one.event.arrays)
-    assert (two.event.values, two.event.arrays) == ({}, {})
+    assert (one.event.entries.texts, one.event.entries.metadatas) == (
+        entries.texts,
+        entries.metadatas,
+    )
+    np.testing.assert_array_equal(one.event.entries.vectors, entries.vectors)
     assert one.at <= two.at
-    assert shared.read(journal.head).position == 3
-    with shared.engine.connect() as connection:
-        assert journal.head(connection) == shared.read(journal.head)
+    assert shared.read(journal.head) == 3
     assert [r.position for r in shared.read(lambda s: journal.since(s, 1, limit=1))] == [2]
     assert shared.read(lambda s: journal.since(s, 3)) == ()
-
-
-def test_what_comes_back_may_be_changed(shared, journal):
-    append(shared, journal, Event("learned", {}, ARRAYS))
-    (record,) = shared.read(lambda s: journal.since(s, 0))
-    record.event.arrays["vectors"][0] = 0.0
 
 
 JSON = st.recursive(
@@ -162,46 +180,38 @@ NAMED_ARRAYS = st.dictionaries(
 
 
 @given(values=st.dictionaries(st.text(), JSON, max_size=3), arrays=NAMED_ARRAYS)
-def test_any_event_comes_back_to_the_bit(values, arrays):
-    row = events.written(Event("learned", values, arrays))
-    assert row.content.isascii()
-    assert "\0" not in row.content
-    place = {"namespace": "n", "position": 3, "writer": "w"}
-    record = events.read(row, **place, at=0.0, sha256=row.sha256(**place))
-    assert record.event.values == values
-    same_arrays(arrays, record.event.arrays)
+def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
+    content = events.to_json(values, "values")
+    assert content.isascii()
+    assert "\0" not in content
+    assert json.loads(content) == values
+    same_arrays(arrays, from_bytes(to_bytes(arrays)))
 
 
 @pytest.mark.parametrize(
-    ("event", "error", "said"),
+    ("values", "error", "said"),
     [
-        (Event("learned", {}, {"a": np.array([object()])}), TypeError, "array 'a' is of dtype obj"),
-        (Event("learned", {"a": [{1: 2}]}), TypeError, "a key is of type int"),
-        (Event("learned", {"a": {1, 2}}), TypeError, "type set"),
-        (Event("learned", {"a": np.float32(1)}), TypeError, "type float32"),
-        (Event("no name", {}), ValueError, "kind is 'no name'"),
-        (Event("", {}), ValueError, "kind is ''"),
-        (Event("x" * 41, {}), ValueError, "at most 40"),
-        (Event("learned", {}, {"a": np.zeros(2000)}), ValueError, "16,002 bytes.*several events"),
-        (Event("learned", {"a": "x" * 20_000}), ValueError, "several events"),
+        ({"a": [{1: 2}]}, TypeError, "a key is of type int"),
+        ({"a": {1, 2}}, TypeError, "type set"),
+        ({"a": np.float32(1)}, TypeError, "type float32"),
+        ({"a": CIRCULAR}, ValueError, "contain themselves"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
-    on_file, journal, monkeypatch, event, error, said
+def test_values_that_json_has_not_are_refused(values, error, said):
+    with pytest.raises(error, match=said):
+        events.to_json(values, "the values")
+
+
+def test_an_event_that_is_too_large_is_refused_and_nothing_is_written(
+    on_file, journal, monkeypatch
 ):
     monkeypatch.setattr(events, "MOST_BYTES", 10_000)
     shared = Shared(on_file)
-    shared.write(prepare_tables)
-    with pytest.raises(error, match=said):
-        append(shared, journal, learned(), event)
-    assert shared.read(journal.head) == (0, 0)
-
-
-def test_values_that_contain_themselves_are_refused():
-    values = {}
-    values["a"] = values
-    with pytest.raises(ValueError, match="contain themselves"):
-        events.written(Event("learned", values))
+    for texts in (["x" * 20_000], ["x"] * 1_000):
+        large = Event(change=Change.LEARNED, entries=batch(*texts))
+        with pytest.raises(ValueError, match="several events"):
+            append(shared, journal, learned(), large)
+    assert shared.read(journal.head) == 0
 
 
 @pytest.mark.parametrize(
@@ -217,7 +227,11 @@ def test_values_that_contain_themselves_are_refused():
     ],
 )
 def test_a_changed_or_missing_event_is_named(shared, journal, change):
-    append(shared, journal, *(Event("learned", {"number": i}, ARRAYS) for i in range(3)))
+    append(
+        shared,
+        journal,
+        *(Event(change=Change.LEARNED, ids=(str(i),), entries=batch("t")) for i in range(3)),
+    )
     sql(
         shared,
         f"UPDATE ragshield_journal SET {change} WHERE position = 2",  # noqa: S608 - of the test
@@ -249,16 +263,6 @@ def test_a_process_that_is_ahead_of_the_database_is_told(shared, journal):
         shared.read(lambda s: journal.since(s, 5))
 
 
-def test_a_journal_of_a_newer_format_is_refused(shared, journal):
-    append(shared, journal, learned())
-    sql(shared, "UPDATE ragshield_journal_heads SET format = 99")
-    for use in (journal.head, lambda s: journal.since(s, 0)):
-        with pytest.raises(StateError, match=r"format 99.*reads only format 1"):
-            shared.read(use)
-    with pytest.raises(StateError, match=r"format 99.*reads only format 1"):
-        append(shared, journal, learned())
-
-
 def test_errors_cross_processes():
     error = pickle.loads(pickle.dumps(OvertakenError("m", head=3, turn="w")))  # noqa: S301
     assert (str(error), error.head, error.turn) == ("m", 3, "w")
@@ -272,7 +276,7 @@ def test_who_was_overtaken_writes_nothing(shared, journal):
 
     def work(session):
         with pytest.raises(OvertakenError, match="at position 1, expected 0") as caught:
-            journal.append(session, [learned(2)], writer="late", expected=0, pending=True)
+            journal.append(session, [learned(2)], writer="late", expected=0, pending=[True])
         assert (caught.value.head, caught.value.turn) == (1, None)
 
     shared.write(work)  # and commits
@@ -285,7 +289,7 @@ def test_an_event_goes_with_its_transaction(shared, journal):
     before = shared.read(journal.head)
 
     def work(session):
-        journal.append(session, [learned(2)], writer="w", pending=True)
+        journal.append(session, [learned(2)], writer="w", pending=[True])
         message = "the quarantine failed"
         raise QuarantineError(message)
 
@@ -302,8 +306,8 @@ def test_namespaces_do_not_see_each_other(shared, journal):
     assert shared.write(lambda s: journal.take_turn(s, "w"))
     assert append(shared, theirs, learned(3), expected=0, pending=True) == range(1, 2)
     assert numbers(shared.read(lambda s: theirs.since(s, 0))) == [3]
-    assert shared.read(theirs.pending) == ((1, "w"),)
-    shared.write(lambda s: theirs.finish(s, [1], writer="w"))
+    assert pending(shared, theirs) == [(1, "w")]
+    shared.write(lambda s: theirs.settle(s, [1], writer="w"))
     assert len(shared.read(journal.pending)) == 2
     assert shared.read(theirs.turn) is None
     ours = Snapshots("ours").write(shared.write, 2, {}, {})
@@ -312,61 +316,40 @@ def test_namespaces_do_not_see_each_other(shared, journal):
         shared.read(lambda s: Snapshots("theirs").read(s, ours))
 
 
-def test_readers_see_by_one_number_that_something_changed(shared, journal):
-    seen = [shared.read(journal.head).epoch]
-
-    def changed(work):
-        shared.write(work)
-        seen.append(shared.read(journal.head).epoch)
-        return seen[-1] > seen[-2]
-
-    assert changed(lambda s: journal.append(s, [learned()] * 2, writer="w", pending=True))
-    assert changed(lambda s: journal.finish(s, [1], writer="w"))
-    assert changed(lambda s: journal.undo(s, [2], learned(), writer="w"))
-    assert changed(journal.raise_epoch)
-    for silent in (
-        lambda s: journal.beat(s, "w", 3),
-        lambda s: journal.take_turn(s, "w"),
-        lambda s: journal.give_up_turn(s, "w"),
-        journal.prune,
-    ):
-        assert not changed(silent)
-
-
 # Pending events and their recovery
 
 
 def test_pending_events_are_settled_once_by_their_writer(shared, journal):
     append(shared, journal, learned(1), learned(2), learned(3), pending=True)
     assert [p.position for p in shared.read(journal.pending)] == [1, 2, 3]
-    shared.write(lambda s: journal.finish(s, [1, 2], writer="w"))
-    assert shared.read(journal.pending) == (Pending(3, "w"),)
+    shared.write(lambda s: journal.settle(s, [1, 2], writer="w"))
+    assert pending(shared, journal) == [(3, "w")]
     for positions, writer in (([2, 3], "w"), ([3], "x"), ([4], "w")):
         with pytest.raises(TakenOverError, match=r"not pending for"):
-            shared.write(lambda s, p=positions, w=writer: journal.finish(s, p, writer=w))
-    assert shared.read(journal.pending) == (Pending(3, "w"),)
-    undone = Event("forgotten", {"number": -3})
-    assert shared.write(lambda s: journal.undo(s, [3], undone, writer="w")) == 4
+            shared.write(lambda s, p=positions, w=writer: journal.settle(s, p, writer=w))
+    assert pending(shared, journal) == [(3, "w")]
+    undone = forgotten(-3)
+    assert shared.write(lambda s: journal.settle(s, [3], [undone], writer="w")) == range(4, 5)
     assert shared.read(journal.pending) == ()
     assert numbers(shared.read(lambda s: journal.since(s, 0))) == [1, 2, 3, -3]
     with pytest.raises(TakenOverError):
-        shared.write(lambda s: journal.undo(s, [3], undone, writer="w"))
-    assert shared.read(journal.head).position == 4
+        shared.write(lambda s: journal.settle(s, [3], [undone], writer="w"))
+    assert shared.read(journal.head) == 4
 
 
 def test_a_writer_is_given_up_after_its_lease_and_not_before(shared, journal):
     append(shared, journal, learned(1), writer="slow", pending=True)
     append(shared, journal, learned(2), writer="dead", pending=True)
-    assert shared.read(journal.abandoned) == ()
+    assert abandoned(shared, journal) == []
     for writer in ("slow", "dead"):
         age(shared, writer, LEASE / 2)
-    assert shared.read(journal.abandoned) == ()
+    assert abandoned(shared, journal) == []
     for writer in ("slow", "dead"):
         age(shared, writer, LEASE / 2 + 1)
     shared.write(lambda s: journal.beat(s, "slow"))
-    assert shared.read(journal.abandoned) == (Pending(2, "dead"),)
+    assert abandoned(shared, journal) == [(2, "dead")]
     shared.write(lambda s: journal.retire(s, "slow"))
-    assert shared.read(journal.abandoned) == (Pending(1, "slow"), Pending(2, "dead"))
+    assert abandoned(shared, journal) == [(1, "slow"), (2, "dead")]
 
 
 def test_what_is_abandoned_is_taken_over_by_one_and_settled_by_nobody_else(shared, journal):
@@ -374,15 +357,15 @@ def test_what_is_abandoned_is_taken_over_by_one_and_settled_by_nobody_else(share
     append(shared, journal, learned(2), writer="alive", pending=True)
     age(shared, "late")
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
-    assert (record.position, record.writer, record.event.values) == (1, "late", {"number": 1})
+    assert (record.position, record.writer, record.event.ids) == (1, "late", ("1",))
     assert shared.write(lambda s: journal.take_over(s, writer="other")) == ()
     with pytest.raises(TakenOverError, match="no sign of life for 600 s"):
-        shared.write(lambda s: journal.finish(s, [1], writer="late"))
-    assert shared.read(journal.pending) == ((1, "helper"), (2, "alive"))
+        shared.write(lambda s: journal.settle(s, [1], writer="late"))
+    assert pending(shared, journal) == [(1, "helper"), (2, "alive")]
     age(shared, "helper")  # crashes as well
     assert len(shared.write(lambda s: journal.take_over(s, writer="other"))) == 1
-    shared.write(lambda s: journal.finish(s, [1], writer="other"))
-    assert shared.read(journal.pending) == ((2, "alive"),)
+    shared.write(lambda s: journal.settle(s, [1], writer="other"))
+    assert pending(shared, journal) == [(2, "alive")]
 
 
 # Turns
@@ -422,8 +405,8 @@ def test_a_turn_outlasts_a_write_that_failed_and_holds_up_no_recovery(shared, jo
     append(shared, journal, learned(1), writer="a", pending=True)
     append(shared, journal, learned(2), writer="b", pending=True)
     assert shared.write(lambda s: journal.take_turn(s, "c"))
-    shared.write(lambda s: journal.finish(s, [1], writer="a"))
-    shared.write(lambda s: journal.undo(s, [2], Event("forgotten"), writer="b"))
+    shared.write(lambda s: journal.settle(s, [1], writer="a"))
+    shared.write(lambda s: journal.settle(s, [2], [forgotten()], writer="b"))
     with pytest.raises(OvertakenError, match="expected 2"):
         append(shared, journal, learned(3), writer="c", expected=2)
     assert shared.read(journal.turn) == "c"
@@ -477,8 +460,8 @@ def test_what_is_pending_is_never_pruned(shared, journal):
         age(shared, writer)
     assert shared.write(journal.prune) == 2
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
-    assert record.event.values == {"number": 3}
-    shared.write(lambda s: journal.finish(s, [3], writer="helper"))
+    assert record.event.ids == ("3",)
+    shared.write(lambda s: journal.settle(s, [3], writer="helper"))
     shared.write(lambda s: journal.beat(s, "helper", 4))
     assert shared.write(journal.prune) == 2
     assert shared.read(lambda s: journal.since(s, 4)) == ()
@@ -508,7 +491,6 @@ def test_a_snapshot_comes_back_whole(shared, chunk):
 @pytest.mark.slow
 def test_seeded_snapshots_come_back_whatever_their_shape(on_file):
     shared = Shared(on_file)
-    shared.write(prepare_tables)
     rng = np.random.default_rng(5)
     fortran = np.asfortranarray(rng.normal(size=(37, 5)))
     fields = np.array([(1, 2.5), (3, 4.5)], dtype=[("count", "<i4"), ("mean", "<f8")])
@@ -557,7 +539,7 @@ def test_a_snapshot_is_not_seen_before_it_is_complete(shared):
     [
         ("UPDATE ragshield_snapshot_chunks SET data = substr(data, 2) WHERE number = 0", "values"),
         ("DELETE FROM ragshield_snapshot_chunks WHERE number = 0", "the values .* missing"),
-        ("UPDATE ragshield_snapshot_chunks SET data = data || data WHERE number = 2", "'two'"),
+        ("UPDATE ragshield_snapshot_chunks SET data = substr(data, 9) WHERE number = 2", "'two'"),
         ("DELETE FROM ragshield_snapshot_chunks WHERE number = 2", "'two' .* missing"),
         ("UPDATE ragshield_snapshots SET manifest = '{}'", "the list of parts"),
         ("UPDATE ragshield_snapshots SET position = 6", "the list of parts"),
@@ -702,7 +684,6 @@ def impatient(shared):
 @pytest.mark.slow
 def test_signs_of_life_wait_for_no_lock(on_postgres, journal):
     shared = Shared(on_postgres)
-    shared.write(prepare_tables)
     append(shared, journal, learned())
     for writer in ("w", "dead"):
         shared.write(lambda s, w=writer: journal.beat(s, w, 0))
@@ -762,7 +743,7 @@ def run_all(children):
 def test_processes_that_make_the_tables_at_once_all_succeed(url):
     shared = Shared(url)
     run_all([start(url, "ours", name, "prepare", 3) for name in "abcd"])
-    for table in TableBase.metadata.tables:
+    for table in TableBase.metadata.tables.keys() - {"ragshield_schema", "ragshield_changes"}:
         count = text(f"SELECT count(*) FROM {table}")  # noqa: S608 - our own
         assert shared.read(lambda s, q=count: s.execute(q).scalar()) == 0
     shared.engine.dispose()
@@ -781,8 +762,9 @@ def test_processes_that_write_at_once_have_each_seen_all_before(
     total = n_processes * n_events
     records = shared.read(lambda s: journal.since(s, 0, limit=2 * total))
     assert [record.position for record in records] == list(range(1, total + 1))
-    assert [record.event.values["seen"] for record in records] == list(range(total))
-    assert [record.event.arrays["vector"][0] for record in records] == list(range(total))
+    assert [record.event.accused for record in records] == [
+        {"seen": (str(seen),)} for seen in range(total)
+    ]
     for name in names:
         assert numbers([r for r in records if r.writer == name]) == list(range(n_events))
     assert shared.read(journal.pending) == ()
@@ -799,15 +781,15 @@ def test_a_writer_that_is_killed_is_found_and_one_that_is_slow_is_not(shared, jo
         assert heard(child) == "pending"
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    assert shared.read(journal.abandoned) == ()  # it may be slow, for all that is known
+    assert abandoned(shared, journal) == []  # it may be slow, for all that is known
     for name in ("killed", "slow"):
         age(shared, name)
     say(slow, "beat")
     assert heard(slow) == "pending"
-    assert shared.read(journal.abandoned) == (Pending(1, "killed"),)
+    assert abandoned(shared, journal) == [(1, "killed")]
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
-    undone = Event("forgotten", {"number": -1, "writer": "helper"})
-    shared.write(lambda s: journal.undo(s, [record.position], undone, writer="helper"))
+    undone = forgotten(-1)
+    shared.write(lambda s: journal.settle(s, [record.position], [undone], writer="helper"))
     say(slow, "finish")
     assert heard(slow) == "finished"
     assert slow.wait(60) == 0
@@ -815,4 +797,4 @@ def test_a_writer_that_is_killed_is_found_and_one_that_is_slow_is_not(shared, jo
     assert shared.read(journal.pending) == ()
     worker = Worker(shared, journal, "new")
     worker.catch_up()
-    assert worker.known == [("killed", 0), ("slow", 0), ("helper", -1)]
+    assert worker.known == [("killed", "0"), ("slow", "0"), ("helper", "-1")]

@@ -11,9 +11,9 @@ from support import Scripted
 from test_mask import Pairs
 
 from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core.database.tables import HeldRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.quarantine.tables import HeldRow
 from ragshield_core.store.keeper import Keeper, Standing
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.steps import own

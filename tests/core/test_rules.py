@@ -10,13 +10,13 @@ from sqlalchemy import create_engine, text
 from support import Scripted, ScriptedGroups, scored
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, RetrievalGuard, Verdict
+from ragshield_core.database.tables import RuleRow
 from ragshield_core.detectors import (
     HiddenTextDetector,
     InstructionDetector,
     TriggerPhraseDetector,
 )
 from ragshield_core.model.errors import QuarantineError, RuleError
-from ragshield_core.quarantine.tables import RuleRow
 from ragshield_core.tools.rules import CAUTIONS, Kind, Rules, Standing
 from ragshield_core.tools.rules.phrases import Phrase, without
 

@@ -23,7 +23,6 @@ from ragshield_core.model.errors import QuarantineError, StateError
 from ragshield_core.quarantine import Status
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.sharing import shared_guard as sharing
-from ragshield_core.sharing.tables import TableBase as SharedTables
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.canary.storage import _Base as CanaryTables
 
@@ -259,7 +258,6 @@ COMMON = {
 }
 TABLES = [
     *TableBase.metadata.sorted_tables,
-    *SharedTables.metadata.sorted_tables,
     *CanaryTables.metadata.sorted_tables,
 ]
 # Whether there are tables, and how they are made.

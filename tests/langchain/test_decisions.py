@@ -145,7 +145,7 @@ def test_what_was_replaced_can_be_put_back(store, native):
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.page_content, "held", "anna")
     assert [line.action for line in store.quarantine.log.lines()][:1] == ["replace"]
     assert "restore" in [line.action for line in store.quarantine.log.lines()]
-    store.quarantine.log.verify_lines()
+    store.quarantine.log.verify()
     store.add_documents([GOOD])
     assert not store.last_report.quarantined
     with pytest.raises(QuarantineError, match=r"'a' is not replaced"):

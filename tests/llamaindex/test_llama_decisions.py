@@ -85,7 +85,7 @@ def test_what_was_replaced_can_be_put_back(kept):
     held = kept.quarantine.show(GOOD.node_id)
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
     assert "restore" in [line.action for line in kept.quarantine.log.lines()]
-    kept.quarantine.log.verify_lines()
+    kept.quarantine.log.verify()
     assert kept.guard.writes.known(ids) == ids
     write(kept, GOOD)
     assert not kept.last_report.quarantined

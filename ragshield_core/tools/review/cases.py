@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.revisions import seen_by
 from ragshield_core.quarantine.rows import to_held
-from ragshield_core.quarantine.searching import checked, contains
-from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
+from ragshield_core.quarantine.searching import checked
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -236,7 +237,7 @@ class Cases:
         found: list[Place] = []
         with self._quarantine.database.read() as session:
             numbers = session.scalars(query.order_by(MemberRow.number).limit(limit)).all()
-            for some in grouping.chunks(numbers):
+            for some in chunks(numbers):
                 rows = select(*columns).where(HeldRow.number.in_(some)).order_by(HeldRow.number)
                 found += (
                     Place(row, entry_id, None if store == ANY_STORE else store, Status(status))
@@ -270,11 +271,11 @@ class Cases:
             .where(HeldRow.namespace == self._quarantine.namespace)
         )
         with self._quarantine.database.read() as session:
-            for some in grouping.chunks(list(dict.fromkeys(ids))):
+            for some in chunks(list(dict.fromkeys(ids))):
                 rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
                 numbers |= {number for number, status in rows if status == Status.HELD}
             found: list[CaseRow] = []
-            for some in grouping.chunks(sorted(numbers)):
+            for some in chunks(sorted(numbers)):
                 query_cases = select(CaseRow).where(CaseRow.number.in_(some))
                 tenant = checked(CaseRow.namespace) == self._quarantine.namespace
                 found += session.scalars(query_cases.where(tenant))
@@ -288,7 +289,7 @@ class Cases:
             query = query.where(HeldRow.store.in_((quarantine.store, ANY_STORE)))
         found: dict[int, HeldEntry] = {}
         with quarantine.database.read() as session:
-            for some in grouping.chunks(list(dict.fromkeys(numbers))):
+            for some in chunks(list(dict.fromkeys(numbers))):
                 for row in session.scalars(query.where(HeldRow.number.in_(some))):
                     found[row.number] = to_held(row)
         return {number: found[number] for number in numbers if number in found}
@@ -302,7 +303,7 @@ class Cases:
         query = query.where(checked(MemberRow.namespace) == self._quarantine.namespace)
         found: dict[int, int] = {}
         with self._quarantine.database.read() as session:
-            for some in grouping.chunks([one.number for one in held]):
+            for some in chunks([one.number for one in held]):
                 rows = session.execute(query.where(MemberRow.number.in_(some)))
                 found.update((number, case) for number, case in rows)
         return found
@@ -312,8 +313,8 @@ class Cases:
         begins = func.substr(HeldRow.text, 1, n_bytes)
         query = select(HeldRow.number, begins).where(HeldRow.number.in_(numbers))
         query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
-        with self._quarantine.database.connection() as connection:
-            found = {number: bytes(data) for number, data in connection.execute(query)}
+        with self._quarantine.database.read() as session:
+            found = {number: bytes(data) for number, data in session.execute(query)}
         return {number: data.decode("utf-8", "replace") for number, data in found.items()}
 
     def by_source(self, source: str, *, limit: int | None = None) -> dict[str, int]:
@@ -440,7 +441,7 @@ class Cases:
         """
         found = select(MemberRow.case_number).where(
             MemberRow.namespace == self._quarantine.namespace,
-            contains(MemberRow.searched, grouping.searched(search)),
+            MemberRow.searched.contains(grouping.searched(search), autoescape=True),
         )
         once = found.distinct().cte("found").prefix_with("MATERIALIZED", dialect="postgresql")
         return select(once.c.case_number)

@@ -11,12 +11,12 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database.tables import ANY_STORE, LogRow, RuleRow
 from ragshield_core.model.errors import RuleError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import is_vouched, log_is_complete
-from ragshield_core.quarantine.tables import ANY_STORE, LogRow, RuleRow
 from ragshield_core.tools.rules.phrases import Phrase
 from ragshield_core.tools.rules.rule import CAUTIONS, LOCAL, SHOWN, Kind, Rule, Standing
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import select, union_all
 
+from ragshield_core.database.tables import ANY_STORE, HeldRow
 from ragshield_core.guard import Guard
 from ragshield_core.model.findings import Finding
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.quarantine.rows import findings_of
 from ragshield_core.quarantine.searching import checked
-from ragshield_core.quarantine.tables import ANY_STORE, HeldRow
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 
 # Rows that are read at a time.
@@ -53,8 +53,8 @@ def each_found(quarantine: Quarantine) -> Iterator[Found]:
         later = numbers.where(HeldRow.number > last)
         each = union_all(*(later.where(HeldRow.status == status) for status in Status))
         some = each.order_by("number").limit(PAGE)
-        with quarantine.database.connection() as connection:
-            page = connection.execute(query.where(HeldRow.number.in_(some))).all()
+        with quarantine.database.read() as session:
+            page = session.execute(query.where(HeldRow.number.in_(some))).all()
         for last, i, status, lineage, findings in page:
             yield Found(last, i, Status(status), lineage, findings_of(findings))
         if len(page) < PAGE:
