@@ -27,7 +27,7 @@ from ragshield_core import Batch, Entry, Report
 from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
 from ragshield_core.model.entries import together, unfit
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
-from ragshield_core.model.findings import Decision, Unjudged, printable
+from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_core.store.malformed import UNSTORABLE, Columns, unusable, usable_vectors
@@ -472,17 +472,6 @@ def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
     return copy
 
 
-def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[BaseNode]:
-    """Return nodes, the flagged ones as copies whose metadata says so, unseen by models."""
-    names = {
-        decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
-        for decision in decisions
-    }
-    return [
-        _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
-    ]
-
-
 def in_stages(reports: Sequence[Report]) -> Report:
     """Return what guards decided one after the other, each about what the one before it let pass.
 
@@ -545,6 +534,23 @@ def noting_images(report: Report) -> Report:
 def _pictured(metadata: Mapping[str, Any]) -> bool:
     content = metadata.get(NODE_KEY, {}).get("content", {})
     return any(content.get(key) for key in ("image", "image_path", "image_url", "image_resource"))
+
+
+def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
+    """Return the nodes that a report admits; changed ones are copies.
+
+    Relationships skip what was held, and metadata says of flagged ones by whom, unseen by models.
+    """
+    kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+    held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
+    names = {
+        decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
+        for decision in report.flagged
+    }
+    return [
+        _annotated(node, names[node.node_id]) if node.node_id in names else node
+        for node in (relinked(kept, held) if held else kept)
+    ]
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:

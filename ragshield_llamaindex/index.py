@@ -365,7 +365,10 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         )
         with naming(nodes, keeper.keys):
             vectors = yield self._vectors(nodes)
-        if (yield keeper.step(keeper.update(document.id_, vectors, insert_kwargs))):
+        updated = {document.id_: [node.node_id for node in vectors]}
+        steps = keeper.add_nodes(vectors, insert_kwargs, updated=updated, at_once=True)
+        report = yield keeper.step(steps)
+        if report.admitted.all():
             yield asked(self._docstore, "set_document_hash", document.id_, document.hash)
         self._record()
 

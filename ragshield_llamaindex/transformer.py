@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,10 +36,9 @@ from ragshield_llamaindex.convert import (
     Keyed,
     columns_of,
     embedded,
-    flagged,
     naming,
     noting_images,
-    relinked,
+    passed,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
@@ -51,10 +50,6 @@ from ragshield_llamaindex.running import running, watch
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
 READ_BY_MODELS = ("llm", "program")
-# Returns which nodes a store cannot keep, and why.
-Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
-# Judges and holds what takes the place of nodes of some ids.
-Decide = Callable[[Sifted, Collection[str]], Report]
 
 
 class PoisonGuard(Keyed, TransformComponent):
@@ -237,12 +232,7 @@ class PoisonGuard(Keyed, TransformComponent):
 
     @synchronous
     def screen(
-        self,
-        nodes: Sequence[BaseNode],
-        *,
-        replacing: Collection[str] = (),
-        unfit: Unfit | None = None,
-        decide: Decide | None = None,
+        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
     ) -> Steps[tuple[list[BaseNode], Report]]:
         """Return the nodes that are not quarantined, and what was decided.
 
@@ -253,29 +243,28 @@ class PoisonGuard(Keyed, TransformComponent):
         replacing
             Ids of known nodes that will leave once these are stored: those of earlier versions of
             their documents, which are no evidence against them.
-        unfit
-            Returns which nodes the store cannot keep, by position, each with the reason: they are
-            held.
-        decide
-            Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
-        with naming(nodes, self.keys):
-            bare = [node for node in nodes if node.embedding is None]
-            if bare and self._embed_model is not None:
-                texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in bare]
-                vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
-                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-                nodes = [
-                    embedded(node, made[node.node_id]) if node.node_id in made else node
-                    for node in nodes
-                ]
-        screened: tuple[list[BaseNode], Report]
-        screened = yield own(self._screen, nodes, replacing, unfit, decide)
+        nodes = yield from self.with_vectors(nodes)
+        screened: tuple[list[BaseNode], Report] = yield own(self._screen, nodes, replacing)
         return screened
 
     ascreen = asynchronous(screen)
+
+    def with_vectors(self, nodes: Sequence[BaseNode]) -> Steps[list[BaseNode]]:
+        """Return nodes, those without a vector embedded if there is a model."""
+        with naming(nodes, self.keys):
+            bare = [node for node in nodes if node.embedding is None]
+            if not bare or self._embed_model is None:
+                return list(nodes)
+            texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in bare]
+            vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
+            made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+            return [
+                embedded(node, made[node.node_id]) if node.node_id in made else node
+                for node in nodes
+            ]
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
@@ -328,12 +317,10 @@ class PoisonGuard(Keyed, TransformComponent):
         self,
         nodes: Sequence[BaseNode],
         replacing: Collection[str],
-        unfit: Unfit | None,
-        decide: Decide | None,
     ) -> tuple[list[BaseNode], Report]:
         with self._lock:
             try:
-                report = self._judge(nodes, replacing, unfit, decide)
+                report = self._judge(nodes, replacing)
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise
@@ -341,29 +328,21 @@ class PoisonGuard(Keyed, TransformComponent):
                 raise RAGShieldError(str(error)) from None
             self._last_report = report
         report_detection(report, stage="ingestion")
-        kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
-        held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
-        return flagged(relinked(kept, held) if held else kept, report.flagged), report
+        return passed(nodes, report), report
 
     def _judge(
         self,
         nodes: Sequence[BaseNode],
         replacing: Collection[str],
-        unfit: Unfit | None,
-        decide: Decide | None,
     ) -> Report:
         """Screen nodes; without a vector for each, by the detectors that can do without."""
         with_vectors = all(node.embedding is not None for node in nodes)
         if not with_vectors:
             self._check_able(nodes)
         sifted = sift(columns_of(nodes, self.keys, with_vectors=with_vectors), self._guard)
-        if unfit is not None:
-            sifted = sifted.without(unfit([nodes[row] for row in sifted.rows]))
         sifted.check(self._guard)
         if sifted.refused:  # there is no later: who raises passes nothing on
             raise MalformedEntriesError(sifted.refused, written=False)
-        if decide is not None and with_vectors:
-            return decide(sifted, replacing)
         screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
         return judged(
             self._guard, lambda: with_family(screen()), partial(self._decided, sifted=sifted)

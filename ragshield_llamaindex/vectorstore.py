@@ -200,7 +200,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
 
         Where an index calls it to make room for a new version (``update_ref_doc``,
-        ``refresh_ref_docs``), the version before comes back as far as the new one is then held.
+        ``refresh_ref_docs``), nothing is deleted before that is in: if a part of it is held, the
+        version before stays, whole.
 
         Raises
         ------
@@ -208,9 +209,10 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
         self._pipeline()  # refuses one
-        keeper = self._keeper
-        remove = keeper.withdraw if _in_trace(UPDATES) else keeper.delete_document
-        yield keeper.step(remove(ref_doc_id))
+        if _in_trace(UPDATES):
+            self._keeper.make_room(ref_doc_id)
+            return
+        yield self._keeper.step(self._keeper.delete_document(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
 
