@@ -21,7 +21,7 @@ from ragshield_core.store.guarded import AnswersSources
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, source_of
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.held_nodes import Embed, embedding_with, release
+from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import NodeKeeper, checked
 from ragshield_llamaindex.stable_ids import StableIds
@@ -68,11 +68,18 @@ class _Plan:
     unchanged: list[str] = field(default_factory=list)
     still_held: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    rejected: set[str] = field(default_factory=set)  # updates of which a part is held
 
     @property
     def leaving(self) -> list[str]:
         """Documents whose stored nodes go, if what comes is admitted."""
         return [*sorted(self.updates), *self.missing]
+
+    def rejected_by(self, report: Report) -> set[str]:
+        """Return the updates of which a report holds a part; they are not made."""
+        rejected = self.updates & _documents_held(report)
+        self.rejected |= rejected
+        return rejected
 
 
 class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
@@ -233,39 +240,37 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             older = yield keeper.step(keeper.nodes_in(plan.leaving))
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
-        reports, rejected = [], set[str]()
+        reports = []
         for number, (before, guard) in enumerate(stages, 1):
             with naming(left, guard.keys):
-                made = yield asked(before, "run", nodes=left, **options)
-            with naming(made, guard.keys):
-                made = StableIds()(made)
-            left = made = yield from guard.with_vectors(made)
-            last = number == len(stages) and not after
-            if last and keeper is not None and all(node.embedding is not None for node in made):
+                left = yield asked(before, "run", nodes=left, **options)
+            with naming(left, guard.keys):
+                left = StableIds()(left)
+            at_the_end = number == len(stages) and not after
+            if at_the_end and keeper is not None and all(one.embedding is not None for one in left):
                 break  # the vector store judges them, and writes at once
-            left, report = yield asked(guard, "screen", made, replacing=older)
+            made = left
+            left, report = yield own(guard.screen, made, replacing=older)
             if keeper is not None:
-                parts = plan.updates & _documents_held(report)
-                updated = _ids_by_document(made, parts)
-                report = yield keeper.step(keeper.judged_before(report, updated))
-                rejected |= parts
-                left = [node for node in left if _document(node) not in rejected]
+                parts = _ids_by_document(made, plan.rejected_by(report))
+                report = yield keeper.step(keeper.judged_before(report, parts))
+                left = [node for node in left if _document(node) not in plan.rejected]
             reports.append(report)
         left = made = list((yield _transformed(left, after, options)))
         if keeper is not None:
-            coming = _with_vectors(made)
-            updated = _ids_by_document(coming, [one for one in plan.leaving if one not in rejected])
-            left = []
-            if coming or updated or not reports:
-                steps = keeper.add_nodes(coming, updated=updated, at_once=True)
+            left = _with_vectors(made)
+            leaving = [one for one in plan.leaving if one not in plan.rejected]
+            if left or leaving or not reports:
+                updated = _ids_by_document(left, leaving)
+                steps = keeper.add_nodes(left, updated=updated, at_once=True)
                 report = yield keeper.step(steps)
+                plan.rejected_by(report)
+                left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
                 reports.append(report)
-                rejected |= plan.updates & _documents_held(report)
-                left = [one for one in passed(coming, report) if _document(one) not in rejected]
         result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
         if keeper is not None:
             keeper.last_report = result.report
-        yield own(self._record, plan, result, rejected, store_doc_text=store_doc_text)
+        yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
     arun = dispatcher.span(asynchronous(run))
@@ -329,16 +334,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     def _embed(self) -> Embed:
         """Return how nodes get vectors that were held without: by steps after the first guard."""
         stages, after = self._stages()
-        between = [step for before, _ in stages[1:] for step in before.transformations]
-        after = [*between, *after]
-        _, first_guard = stages[0]
-        model = first_guard.embed_model
-        first = None if model is None else embedding_with(model)
-
-        def embed(nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
-            return run_transformations(list(nodes if first is None else first(nodes)), after)
-
-        return embed
+        after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
+        return lambda nodes: run_transformations(list(nodes), after)
 
     def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""
@@ -407,7 +404,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         self,
         plan: _Plan,
         result: PipelineResult,
-        rejected: set[str],
         *,
         store_doc_text: bool,
     ) -> None:
@@ -415,7 +411,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         self._result = result
         if self.docstore is None:
             return
-        for ref_doc_id in sorted(plan.updates - rejected):
+        for ref_doc_id in sorted(plan.updates - plan.rejected):
             self.docstore.delete_ref_doc(ref_doc_id, raise_error=False)
         for ref_doc_id in plan.missing:
             self.docstore.delete_document(ref_doc_id, raise_error=False)

@@ -26,7 +26,7 @@ from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import MaskedStore
-from ragshield_llamaindex.running import running, watch
+from ragshield_llamaindex.running import expect_no_docstore, running, watch
 
 # As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
 # and an insertion that know nothing of each other.
@@ -302,16 +302,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         """
         for pipeline in running(IngestionPipeline):
             if pipeline.vector_store is self:
-                if pipeline.docstore is not None:
-                    msg = (
-                        f"a {type(pipeline).__name__} with a docstore writes the texts of held "
-                        "nodes into that, records their documents as done, and deletes the good "
-                        "version of a document before it looks at the new one; expected "
-                        "GuardedIngestionPipeline(transformations, guard=store.guard, "
-                        "vector_store=store, docstore=...), or no docstore. The vector store was "
-                        "not changed."
-                    )
-                    raise TypeError(msg)
+                arguments = "transformations, guard=store.guard, vector_store=store"
+                expect_no_docstore(pipeline, arguments)
                 return pipeline
         return None
 
