@@ -102,7 +102,9 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     model read what was not judged: the constructor warns
     (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Two PoisonGuards of the same guard,
     one in front of it and one behind the embedding model, judge texts before a model reads them,
-    and vectors when they are there. What node parsers name at random gets ids that are the same at
+    and vectors when they are there. With a vector store, the judgement of a guard at the end is
+    that of the store, as it writes; where steps stand behind the last guard, the store judges once
+    more what they have made. What node parsers name at random gets ids that are the same at
     each run (:class:`~ragshield_llamaindex.StableIds`).
 
     Key init args:

@@ -51,11 +51,11 @@ class PoisonGuard(Keyed, TransformComponent):
     For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
     language model read every node, so that a PoisonGuard belongs before them, where it judges the
     text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
-    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
-    if a step before it has a language model; :func:`check_transformations` looks at a list of your
-    own. Held nodes are durably in
-    quarantine before the others are passed on; relationships of these skip what was held. The
-    nodes passed on are the very objects that came in, or copies where something changed.
+    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) if a step before
+    it in the running pipeline has a language model; :func:`check_transformations` looks at a list
+    of your own. Held nodes are durably in quarantine before the others are passed on; relationships
+    of these skip what was held. The nodes passed on are the very objects that came in, or copies
+    where something changed.
 
     A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it
     stores and takes back what later nodes condemn. In a plain pipeline with a document store it
