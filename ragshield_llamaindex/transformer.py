@@ -29,6 +29,7 @@ from ragshield_core.store.malformed import Sifted, sift
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     Keyed,
+    check_are_nodes,
     columns_of,
     noting_images,
     passed,
@@ -209,6 +210,7 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
+        check_are_nodes(nodes)
         with self._lock:
             report = self._last_report = self._judge(nodes, replacing)
         report_detection(report, stage="ingestion")
