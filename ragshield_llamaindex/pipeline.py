@@ -537,8 +537,9 @@ def _versions_of(inputs: Sequence[BaseNode]) -> list[tuple[str, str]]:
 
 
 def _document(node: BaseNode) -> str:
-    """Return the id of the document that a node is part of, or is."""
-    return node.ref_doc_id or node.node_id
+    """Return the id of the document that a node is part of, or is; of odd ones in words."""
+    document: object = node.ref_doc_id or node.node_id
+    return document if isinstance(document, str) else repr(document)
 
 
 def _with_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
