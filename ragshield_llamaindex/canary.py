@@ -20,7 +20,7 @@ from ragshield_core.tools.canary.knowledge_base import (
     KnowledgeBase,
 )
 from ragshield_core.tools.canary.passages import Passage
-from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
+from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_behind
 
 
 class LlamaIndex(Framework):
@@ -73,7 +73,7 @@ class Asked(FunctionKnowledgeBase):
         if not isinstance(index, VectorStoreIndex):
             return None
         try:
-            return access_to_index(index).size()
+            return access_behind(index).size()
         except Exception:  # noqa: BLE001 - a store of another kind, or one that does not answer
             return None
 

@@ -62,26 +62,34 @@ class MetadataKeys:
     label: str
     lineage: str | None = None
 
-    def label_of(self, node: BaseNode) -> str | None:
-        """Return the label.
+    def claims(
+        self, node: BaseNode, reasons: list[str] | None = None
+    ) -> tuple[str | None, str | None]:
+        """Return label and lineage of a node, None for one that is none: say why in ``reasons``.
 
-        Raises
-        ------
-        InvalidBatchError
-            If it is neither a string, a number nor a boolean; names the node.
+        Where metadata does not say what a node was cut from, its source document does.
         """
-        return claim_of(self.label, node.node_id, node.metadata.get(self.label))
 
-    def lineage_of(self, node: BaseNode) -> str | None:
-        """Return what the node was cut from: as its metadata says, else its source document.
+        def label() -> str | None:
+            return claim_of(self.label, node.node_id, node.metadata.get(self.label))
 
-        Raises
-        ------
-        InvalidBatchError
-            If metadata says something that is no scalar; names the node.
-        """
-        claimed, _ = lineage_of(node.metadata, node.node_id, self.lineage)
-        return claimed if claimed is not None else node.ref_doc_id
+        def lineage() -> str | None:
+            claimed, _ = lineage_of(node.metadata, node.node_id, self.lineage)
+            return claimed if claimed is not None else node.ref_doc_id
+
+        found: list[str | None] = []
+        reasons = [] if reasons is None else reasons
+        for read in (label, lineage):
+            try:
+                claim = read()
+            except InvalidBatchError as error:
+                reasons.append(str(error))
+                claim = None
+            if claim is not None and unfit(claim):
+                reasons.append(f"a label or lineage {UNSTORABLE}")
+                claim = None
+            found.append(claim)
+        return found[0], found[1]
 
 
 class Keyed(BaseModel):
@@ -201,18 +209,14 @@ def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     InvalidBatchError
         If a node has no vector or cannot be judged or kept as it is; names it.
     """
-    rows = _rows(nodes, keys)
-    odd = next((row for row in rows if row.odd is not None), None)
-    if odd is not None:
-        raise InvalidBatchError(odd.odd)
-    bare = next((node for node in nodes if node.embedding is None), None)
-    if bare is not None:
-        raise InvalidBatchError(_bare(bare))
-    vectors, wrong = usable_vectors([node.embedding for node in nodes], None)
+    columns = columns_of(nodes, keys)
+    for reason in (*columns.refused.values(), *columns.reasons.values()):
+        raise InvalidBatchError(reason)
+    _, wrong = usable_vectors([node.embedding for node in nodes], None)
     for place, reason in wrong.items():
         msg = f"{_named(place, nodes[place])}: {reason}."
         raise InvalidBatchError(msg)
-    return Batch.of(embeddings=vectors, **_by_column(rows))
+    return columns.batch()
 
 
 def columns_of(
@@ -265,8 +269,9 @@ def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
     rows = _rows(nodes, keys)
     unused = unusable([row.id for row in rows], [row.text for row in rows])
     for place, row in enumerate(rows):
-        if row.odd is not None or place in unused:
-            msg = f"nodes[{place}]: {row.odd or unused[place]}"
+        reason = row.refused or row.reason or unused.get(place)
+        if reason is not None:
+            msg = f"nodes[{place}]: {reason}"
             raise InvalidBatchError(msg)
 
 
@@ -321,11 +326,6 @@ class _Row(NamedTuple):
     reason: str | None = None  # why it can only be held, and in part
     refused: str | None = None  # why it can be neither stored nor held
 
-    @property
-    def odd(self) -> str | None:
-        """What is wrong with it, if anything."""
-        return self.refused or self.reason
-
 
 def _rows(nodes: Sequence[BaseNode], keys: MetadataKeys) -> list[_Row]:
     check_are_nodes(nodes)
@@ -360,7 +360,7 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         reasons.append(str(error))
         node = _cut_down(place, node)
         metadata = _packed(node)
-    label, lineage = claims_of(node, keys, reasons)
+    label, lineage = keys.claims(node, reasons)
     context = None
     try:
         context = context_of(node)
@@ -376,26 +376,6 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         reason="; ".join(dict.fromkeys(reasons)) or None,
         refused=refused,
     )
-
-
-def claims_of(
-    node: BaseNode, keys: MetadataKeys, reasons: list[str] | None = None
-) -> tuple[str | None, str | None]:
-    """Return label and lineage of a node, None for one that is none: say why in ``reasons``."""
-    found: list[str | None] = []
-    reasons = [] if reasons is None else reasons
-    for of in (keys.label_of, keys.lineage_of):
-        try:
-            claim = of(node)
-        except InvalidBatchError as error:
-            reasons.append(str(error))
-            claim = None
-        if claim is not None and unfit(claim):
-            reasons.append(f"a label or lineage {UNSTORABLE}")
-            claim = None
-        found.append(claim)
-    label, lineage = found
-    return label, lineage
 
 
 def text_or_none(node: BaseNode) -> Any:
@@ -472,52 +452,31 @@ def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
     return copy
 
 
-def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[BaseNode]:
-    """Return nodes, the flagged ones as copies whose metadata says so, unseen by models."""
-    names = {
-        decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
-        for decision in decisions
-    }
-    return [
-        _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
-    ]
-
-
 def in_stages(reports: Sequence[Report]) -> Report:
     """Return what guards decided one after the other, each about what the one before it let pass.
 
-    Entries that were held before the last guard are without vectors, and then all of the report.
+    Where one before the last has held entries, all of the report is without vectors and scores.
     """
     *early, last = reports
-    parts = [(report, np.flatnonzero(~report.admitted).tolist()) for report in early]
-    parts = [(report, rows) for report, rows in parts if rows]
+    held = [_decided(report, np.flatnonzero(~report.admitted)) for report in early]
+    parts = [(batch, decisions) for batch, decisions in held if decisions]
     if not parts:
         return last
-    parts.append((last, list(range(len(last.batch)))))
-    placed = [(report, row) for report, rows in parts for row in rows]
-    names = dict.fromkeys(name for report, _ in parts for name in report.scores)
-
-    def scores_of(name: str, report: Report) -> NDArray[np.float64]:
-        return report.scores.get(name, np.full(len(report.batch), np.nan))
-
+    parts.append(_decided(last, np.arange(len(last.batch))))
+    decisions = [decision for _, some in parts for decision in some]
     return replace(
         last,
-        batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
-        remarkable={
-            place: report.remarkable[row]
-            for place, (report, row) in enumerate(placed)
-            if row in report.remarkable
-        },
-        scores={
-            name: np.concatenate([scores_of(name, report)[rows] for report, rows in parts])
-            for name in names
-        },
+        batch=together([batch for batch, _ in parts]),
+        remarkable={row: one for row, one in enumerate(decisions) if one is not None},
+        scores={},
     )
 
 
-def _without_vectors(batch: Batch) -> Batch:
-    nothing = np.empty((len(batch), 0), dtype=np.float32)
-    return replace(batch, embeddings=nothing, vectors=nothing)
+def _decided(report: Report, rows: NDArray[np.intp]) -> tuple[Batch, list[Decision | None]]:
+    """Return some entries, without vectors, and what is remarkable about each."""
+    nothing = np.empty((len(rows), 0), dtype=np.float32)
+    batch = replace(report.batch.take(rows), embeddings=nothing, vectors=nothing)
+    return batch, [report.remarkable.get(row) for row in rows.tolist()]
 
 
 def noting_images(report: Report) -> Report:
@@ -545,6 +504,23 @@ def noting_images(report: Report) -> Report:
 def _pictured(metadata: Mapping[str, Any]) -> bool:
     content = metadata.get(NODE_KEY, {}).get("content", {})
     return any(content.get(key) for key in ("image", "image_path", "image_url", "image_resource"))
+
+
+def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
+    """Return the nodes that a report admits; changed ones are copies.
+
+    Relationships skip what was held, and metadata says of flagged ones by whom, unseen by models.
+    """
+    kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+    held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
+    names = {
+        decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
+        for decision in report.flagged
+    }
+    return [
+        _annotated(node, names[node.node_id]) if node.node_id in names else node
+        for node in (relinked(kept, held) if held else kept)
+    ]
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:

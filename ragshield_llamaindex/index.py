@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -29,7 +29,6 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from ragshield_core import Guard
-from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store.malformed import unusable
@@ -44,7 +43,7 @@ from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.index_nodes import IndexKeeper, IndexView, access_of
-from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -290,8 +289,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         if nodes:
             keeper = self._keeper
             vectors = yield from self._embedding(nodes, show_progress)
-            with self._recording() as at_once:
-                yield keeper.step(keeper.add_nodes(vectors, insert_kwargs, at_once=at_once))
+            # Who is making an index would be left without it: then all nodes are refused at once.
+            at_once = not self._made
+            yield keeper.step(keeper.add_nodes(vectors, insert_kwargs, at_once=at_once))
 
     _async_add_nodes_to_index = asynchronous(_add_nodes_to_index)  # type: ignore[arg-type]
 
@@ -318,19 +318,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             partial(self._get_node_with_embedding, nodes, progress),
             partial(self._aget_node_with_embedding, nodes, progress),
         )
-
-    @contextmanager
-    def _recording(self) -> Iterator[bool]:
-        """Note what is stored where some nodes could not be; not while the index is being made.
-
-        Who is making it would be left without the index, so that all are refused at once then.
-        """
-        try:
-            yield not self._made
-        except MalformedEntriesError:
-            if self._made:
-                self._record()
-            raise
 
     @synchronous
     def insert(self, document: Document, **insert_kwargs: Any) -> Steps[None]:
@@ -365,9 +352,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         )
         with naming(nodes, keeper.keys):
             vectors = yield self._vectors(nodes)
-        if (yield keeper.step(keeper.update(document.id_, vectors, insert_kwargs))):
+        updated = {document.id_: [node.node_id for node in vectors]}
+        steps = keeper.add_nodes(vectors, insert_kwargs, updated=updated, at_once=True)
+        report = yield keeper.step(steps)
+        if report.admitted.all():
             yield asked(self._docstore, "set_document_hash", document.id_, document.hash)
-        self._record()
 
     aupdate_ref_doc = dispatcher.span(asynchronous(update_ref_doc))
 
@@ -397,7 +386,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
                 partial(self._delete_from_docstore, ref_doc_id),
                 partial(self._adelete_from_docstore, ref_doc_id),
             )
-        self._record()
 
     adelete_ref_doc = dispatcher.span(asynchronous(delete_ref_doc))
 
@@ -411,7 +399,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Delete nodes, from quarantine as well; confirmed poison stays there."""
         options = {"from_docstore": delete_from_docstore}
         yield self._keeper.step(self._keeper.delete(node_ids, options))
-        self._record()
 
     adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 
@@ -432,13 +419,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def _embedder(self, model: BaseEmbedding | None) -> Embed:
         return embedding_with(self._embed_model if model is None else model)
 
-    def _record(self) -> None:
-        """Store which nodes the index holds."""
-        self._storage_context.index_store.add_index_struct(self._index_struct)
-
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         unsettle(self._docstore, restored)
-        self._record()
 
     def _unrecord(self, ref_doc_id: str) -> None:
         """Forget the hash of a document of which the latest write has held all nodes."""
@@ -544,20 +526,21 @@ def _stable(transformations: list[TransformComponent] | None) -> list[TransformC
     return steps if any(isinstance(step, StableIds) for step in steps) else [*steps, StableIds()]
 
 
-def access_to_index(index: VectorStoreIndex) -> InnerStore:
-    """Return access to the nodes of an index and their vectors.
+def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerStore:
+    """Return access to the nodes of an index or a store, guarded or not, and their vectors.
 
     Raises
     ------
     TypeError
         If its vector store is of no known kind.
     """
-    if isinstance(index, GuardedVectorStoreIndex):
-        return index._keeper.access  # noqa: SLF001 - defined here
-    store = index.vector_store
-    if isinstance(store, GuardedVectorStore):
-        return store._keeper.access  # noqa: SLF001 - one way to read vectors back
-    return access_of(index, store)
+    if isinstance(source, VectorStoreIndex) and isinstance(source.vector_store, Guarded):
+        source = source.vector_store
+    if isinstance(source, Guarded):
+        return source._keeper.access  # noqa: SLF001 - one way to read vectors back
+    if isinstance(source, VectorStoreIndex):
+        return access_of(source, source.vector_store)
+    return access_to(source)
 
 
 def answering(engine: Engine, answer: str = ALL_DROPPED) -> Engine:

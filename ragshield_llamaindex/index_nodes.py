@@ -84,9 +84,7 @@ class HalvedInner(InnerStore):
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector; orphans among them are ignored."""
-        if not nodes_by_vector(
-            self._index
-        ):  # some stores cannot be asked before they hold anything
+        if not nodes_by_vector(self._index):  # some stores cannot be asked before that
             return []
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k + self.orphans)
         found = (self.node(vector_id) for vector_id in self._store.query(query).ids or ())
@@ -121,10 +119,16 @@ class IndexKeeper(NodeKeeper):
             partial(VectorStoreIndex._add_nodes_to_index, *to, **options),  # noqa: SLF001
             partial(VectorStoreIndex._async_add_nodes_to_index, *to, **options),  # noqa: SLF001
         )
+        yield own(self._record)
 
     def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:
         yield asked(self.access, "delete", list(ids))
         yield own(self._forget, ids, **(options or {}))
+        yield own(self._record)
+
+    def _record(self) -> None:
+        """Store which nodes the index holds."""
+        self.index.storage_context.index_store.add_index_struct(self.index.index_struct)
 
     def _forget(self, ids: Sequence[str], *, from_docstore: bool = True) -> None:
         index = self.index

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,12 +14,9 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.learning.events import Change
-from ragshield_core.learning.recorder import Intent
 from ragshield_core.model.arguments import kind_of
 from ragshield_core.model.entries import Entry
 from ragshield_core.model.errors import (
-    InvalidBatchError,
     MalformedEntriesError,
     QuarantineError,
     UnfittedGuardWarning,
@@ -33,17 +30,15 @@ from ragshield_core.store.one_store import claim
 from ragshield_core.store.reconciling import warn_if_different
 from ragshield_core.store.steps import Steps, asked, own
 from ragshield_core.store.stored_vectors import use_table
-from ragshield_core.store.updates import NewVersion, held_whole, is_part, rejected, waits
+from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
     as_stored,
     columns_of,
-    flagged,
-    in_stages,
     node_of,
     noting_images,
-    relinked,
+    passed,
     source_of,
     to_batch,
     to_node,
@@ -60,7 +55,7 @@ logger = logging.getLogger("ragshield")
 # How far away the windows are that may hold a sentence, and the parents of parents.
 HOPS = 5
 # Whose stores find neighbours.
-ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
+ABLE = "PGVectorStore or QdrantVectorStore"
 # How what holds nodes already is taken over.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
@@ -73,14 +68,6 @@ class How(NamedTuple):
 
     nodes: Sequence[BaseNode]
     options: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class Foreseen:
-    """What a pipeline is going to store, as processes that share what they know were told."""
-
-    report: Report | None = None
-    intent: Intent | None = None
 
 
 class NodeKeeper(Keeper[BaseNode]):
@@ -116,8 +103,8 @@ class NodeKeeper(Keeper[BaseNode]):
         self.access = access
         self.keys = MetadataKeys(label=label_key, lineage=lineage_key)
         super().__init__(guard, Mask(self.keys))
-        # Of documents that an index is replacing: what it deleted, until it brings the new version.
-        self._withdrawn: dict[str, list[BaseNode]] = {}
+        # Documents that a plain index deletes to make room for the new version that it brings next.
+        self._updated_next: set[str] = set()
 
     def look(self, what: str, *, check: bool = True) -> None:
         """Warn of a guard that knows nothing of what its store holds, or something else."""
@@ -274,47 +261,40 @@ class NodeKeeper(Keeper[BaseNode]):
         nodes: Sequence[BaseNode],
         options: dict[str, Any] | None = None,
         *,
+        updated: Mapping[str, Collection[str]] | None = None,
         at_once: bool = False,
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
-        Of a document that is known, all nodes go in or none does; of one that was withdrawn, the
-        version before comes back if none does. Relationships skip what was held.
+        Of a document that is known, all nodes go in or none does. Relationships skip what was held.
 
-        What can be neither stored nor held is named once the others are, or, ``at_once`` and where
-        a document is replaced, before anything is.
+        Parameters
+        ----------
+        nodes, options
+            What is written, and with which arguments of the store's ``add``.
+        updated
+            Documents of which these are new versions, with the ids of their nodes: all other nodes
+            of theirs leave once the new ones are in.
+        at_once
+            Whether what can be neither stored nor held is named before anything is stored, as where
+            a document is replaced; else once the others are.
         """
-        documents = self._withdrawn.keys() & set(_documents(nodes))
-        before = {one: self._withdrawn.pop(one) for one in documents}
-        try:
-            sifted = yield own(self._sifted, nodes, at_once=at_once or bool(before))
-            fit = [nodes[row] for row in sifted.rows]
-            versions = [self._version(one, older, sifted.batch) for one, older in before.items()]
-            report = yield from self.add(sifted, partial(_how, fit, options), versions=versions)
-            yield own(report_detection, report, stage="ingestion")
-        except Exception:  # the new version is not in
-            yield from self._put_back([node for older in before.values() for node in older])
-            raise
-        waiting = {version.document for version in rejected(report, versions)}
-        for ref_doc_id, older in before.items():
-            if ref_doc_id in waiting:
-                yield from self._put_back(older)
-                continue
-            version = next(one for one in versions if one.document == ref_doc_id)
-            former = to_batch_of(self.mask.visible(older), self.keys)
-            notes = yield own(self.keep_replaced, [former], _parts(report.batch, version))
-            self.last_report = report = report.noted(notes)
+        ids = {one: [*some] for one, some in (updated or {}).items()}
+        for document, node_id in _documents(nodes):
+            if document in self._updated_next:
+                ids.setdefault(document, []).append(node_id)
+        sifted = yield own(self._sifted, nodes, at_once=at_once or bool(ids))
+        versions = []
+        for document, some in ids.items():
+            older = yield from self._document(document)
+            versions.append(NewVersion(document, frozenset(some), frozenset(older)))
+        how = partial(_how, [nodes[row] for row in sifted.rows], options)
+        report = yield from self.add(sifted, how, versions=versions, delete=True)
+        self._updated_next.difference_update(ids)
+        yield own(report_detection, report, stage="ingestion")
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
-
-    def _version(self, ref_doc_id: str, older: Sequence[BaseNode], batch: Batch) -> NewVersion:
-        """Return the new version of a document, of which the older nodes were withdrawn."""
-        prints = {one.id: one.fingerprint for one in to_batch_of(older, self.keys)}
-        parts = [entry for entry in batch if source_of(entry.metadata) == ref_doc_id]
-        kept = [one.id for one in parts if prints.get(one.id) == one.fingerprint]
-        ids = frozenset(one.id for one in parts)
-        return NewVersion(ref_doc_id, ids, frozenset(prints), frozenset(kept))
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
         """Tell malformed nodes from the others; refuse all before anything is written, if so."""
@@ -325,34 +305,6 @@ class NodeKeeper(Keeper[BaseNode]):
         if at_once and sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=False)
         return sifted
-
-    def _batch(self, nodes: Sequence[BaseNode]) -> Batch:
-        """Return nodes that were judged elsewhere as a batch.
-
-        Raises
-        ------
-        InvalidBatchError
-            If the store cannot keep one, which a step behind the guard has changed; names it.
-        """
-        for row, reason in self.access.unfit(nodes).items():
-            msg = f"node {printable(nodes[row].node_id)!r} cannot be stored: {reason}"
-            raise InvalidBatchError(msg)
-        return as_stored(nodes, self.keys)
-
-    def update(
-        self, ref_doc_id: str, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
-    ) -> Steps[bool]:
-        """Replace a document by a new version, unless a part of that is held; then nothing changes.
-
-        Returns whether it was replaced.
-        """
-        sifted = yield own(self._sifted, nodes, at_once=True)
-        older = yield from self._document(ref_doc_id)
-        version = NewVersion(ref_doc_id, frozenset(sifted.batch.ids), frozenset(older))
-        how = partial(_how, nodes, options)
-        report = yield from self.add(sifted, how, versions=[version], delete=True)
-        yield own(report_detection, report, stage="ingestion")
-        return bool(report.admitted.all())
 
     def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
         """Return the documents whose very version waits while the one before is served.
@@ -387,121 +339,43 @@ class NodeKeeper(Keeper[BaseNode]):
             if not is_part(one)
         )
 
-    def foresee(self, foreseen: Foreseen, sifted: Sifted, replacing: Collection[str]) -> Report:
-        """Judge nodes, and say that those admitted are going to be stored, see :meth:`admit`.
-
-        Not at once: steps behind the guard come first. Who judges meanwhile reckons with them.
-        """
-        steps = self._foreseen(sifted, list(replacing))
-        foreseen.report, foreseen.intent = self.run(steps)
-        return foreseen.report
-
-    def _foreseen(
-        self, sifted: Sifted, replacing: Sequence[str]
-    ) -> Steps[tuple[Report, Intent | None]]:
-        versions = yield from self._versions(sifted.batch, replacing, ())
-        return (yield from self._decided(sifted, replacing, sifted.admitted, versions=versions))
-
-    def give_up(self, foreseen: Foreseen) -> Steps[None]:
-        """Settle what was foreseen and did not come, by what the store says."""
-        intent, foreseen.intent = foreseen.intent, None
-        yield from self._given_up(intent)
-
-    def admit(
-        self,
-        reports: Sequence[Report],
-        nodes: Sequence[BaseNode],
-        replaced: Sequence[str],
-        waiting: Sequence[str],
-        foreseen: Foreseen,
+    def judged_before(
+        self, report: Report, updated: Mapping[str, Collection[str]]
     ) -> Steps[Report]:
-        """Store nodes that were judged elsewhere, in place of older versions of documents.
-
-        Returns what was judged as one report, with remarks on what takes the place of texts of
-        another lineage, and on copies of what is held.
+        """Take note of what a step in front of this store has held: reads hide it here as well.
 
         Parameters
         ----------
-        reports
-            What was judged, by one guard after the other; held entries are hidden here as well.
-        nodes
-            Those that go in, with vectors.
-        replaced
-            Documents whose older versions go.
-        waiting
-            Documents whose older versions stay, since a part of the new one is held.
-        foreseen
-            What was said of them before, if anything.
+        report
+            What it decided.
+        updated
+            Documents of whose new versions it has held a part, with the ids of their nodes: all of
+            these wait.
         """
-        judged = []
-        for stage in reports:
-            if stage is foreseen.report:
-                judged.append(stage)
-            else:
-                judged.append((yield from self.of_copies(stage)))
-                self.mask.add(stage.batch.take(~stage.admitted))
-            yield from self.recall_found(stage.retroactive)
-        report: Report = in_stages(judged)
+        yield from self.recall_found(report.retroactive)
+        report = yield from self.of_copies(report)
         versions = []
-        for ref_doc_id in waiting:
-            older = yield from self._read((yield from self._document(ref_doc_id)))
-            versions.append(self._version(ref_doc_id, older, report.batch))
-        hold = partial(self._held_whole, report, versions)
-        report = yield own(self.guard.writes.together, hold)
-        self.last_report = report
-        batch: Batch = yield own(self._batch, nodes)
-        # First the new versions: what fails here leaves those before.
-        if len(batch):
-            leaving = (yield from self.stored((yield from self.nodes_in(replaced)))).entries
-            told = foreseen.intent if _says(foreseen.intent, batch) else None
-            notes = yield from self.put(batch, How(with_plain_vectors(nodes)), leaving, told)
-            if told is not None:
-                foreseen.intent = None
-            self.last_report = report = report.noted(notes)
-            yield own(self.uncover, batch, report)
-        yield from self.give_up(foreseen)
-        for ref_doc_id in replaced:
-            version = NewVersion(ref_doc_id, frozenset(batch.ids))
-            left = [i for i in (yield from self._document(ref_doc_id)) if i not in version.ids]
-            leaving = (yield from self.stored(left)).entries
-            yield from self._replaced([version], left, leaving)
-        return report
-
-    def _held_whole(self, report: Report, versions: Sequence[NewVersion]) -> Report:
-        """Hold the other nodes of versions of which a step of a pipeline has held some."""
-        report = held_whole(report, versions, self.guard.quarantine)
+        for document, ids in updated.items():
+            older = (yield from self.stored((yield from self._document(document)))).entries
+            # Later steps may add to what a model reads beside the text.
+            prints = {one.id: one.text_fingerprint for one in older}
+            kept = {e.id for e in report.batch if prints.get(e.id) == e.text_fingerprint}
+            new = frozenset(ids)
+            versions.append(NewVersion(document, new, frozenset(older.ids), new & kept))
+        whole = partial(held_whole, report, versions, self.guard.quarantine)
+        report = yield own(self.guard.writes.together, whole)
         self.mask.add(report.batch.take(~report.admitted))
         return report
 
-    def withdraw(self, ref_doc_id: str) -> Steps[None]:
-        """Delete the nodes of a document, to which its next version belongs: see :meth:`add_nodes`.
-
-        What is held of it stays held until then.
-
-        Raises
-        ------
-        ValueError
-            If the store gives no vectors, without which nodes cannot come back; nothing is deleted.
-        """
-        ids = yield from self._document(ref_doc_id)
-        older = yield from self._read(ids)
-        bare = next((node for node in older if node.embedding is None), None)
-        if bare is not None:
-            msg = (
-                f"the store gives no vector of node {bare.node_id!r}, so that it could not come "
-                "back if the new version of its document is held; pass an inner_store= that reads "
-                "vectors, or call delete_ref_doc and insert."
-            )
-            raise ValueError(msg)
-        if older:
-            yield from self._leave(to_batch_of(older, self.keys), self._delete(ids))
-            self._withdrawn[ref_doc_id] = older
+    def make_room(self, ref_doc_id: str) -> None:
+        """Replace a document by the nodes of it that come next; until then it stays as it is."""
+        self._updated_next.add(ref_doc_id)
 
     def delete_document(
         self, ref_doc_id: str, options: dict[str, Any] | None = None
     ) -> Steps[list[str]]:
         """Delete the nodes of a document from the store and from quarantine."""
-        self._withdrawn.pop(ref_doc_id, None)
+        self._updated_next.discard(ref_doc_id)
         ids = yield from self._document(ref_doc_id)
         held = yield own(self._held_of, ref_doc_id)
         older = yield from self._learned(ids)
@@ -521,7 +395,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def clear(self) -> Steps[None]:
         """Empty the store, and forget what it held; what is held stays held."""
-        self._withdrawn.clear()
+        self._updated_next.clear()
         older = yield from self._learned((yield from self.ids()))
         yield from self._leave(older, self._cleared())
 
@@ -551,34 +425,12 @@ class NodeKeeper(Keeper[BaseNode]):
             ids += yield from self._document(ref_doc_id)
         return ids
 
-    # Parts
-
-    def _put_back(self, nodes: Sequence[BaseNode]) -> Steps[None]:
-        """Write nodes that were withdrawn, unless they are there or held by now."""
-        nodes = self.mask.visible(nodes)
-        there = yield from self._read([node.node_id for node in nodes])
-        present = {node.node_id for node in there}
-        missing = [node for node in nodes if node.node_id not in present]
-        if missing:
-            batch = to_batch_of(missing, self.keys)
-            intent = yield own(self.guard.writes.intend, self._as_told(batch))
-            yield from self._carried_out(intent, self._put("write", missing, {}))
-
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine
         if not quarantine.exists():
             return []
         parts = quarantine.prints(documents=[ref_doc_id])
         return list(dict.fromkeys(one.id for one in parts if status in (None, one.status)))
-
-
-def _says(intent: Intent | None, batch: Batch) -> bool:
-    """Return whether these very entries, and no others, were said to be stored."""
-    coming = (
-        [] if intent is None else [e.entries for e in intent.events if e.change is Change.LEARNED]
-    )
-    said = {entry.id: entry.fingerprint for some in coming if some is not None for entry in some}
-    return intent is not None and said == {entry.id: entry.fingerprint for entry in batch}
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
@@ -612,19 +464,13 @@ def checked(guard: object) -> Guard:
 
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
-    """Return what is written of nodes after a report: relationships skip what is held."""
-    admitted = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
-    held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
-    return How(flagged(with_plain_vectors(relinked(admitted, held)), report.flagged), options)
+    """Return what is written of nodes after a report."""
+    return How(with_plain_vectors(passed(nodes, report)), options)
 
 
-def _parts(batch: Batch, version: NewVersion) -> Batch:
-    return batch.take([row for row, entry_id in enumerate(batch.ids) if entry_id in version.ids])
-
-
-def _documents(nodes: Sequence[BaseNode]) -> Iterator[str]:
-    """Yield the documents of nodes, of which some may turn out to be none."""
+def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:
+    """Yield the documents and ids of nodes, of which some may turn out to be none."""
     for node in nodes:
         with suppress(Exception):  # such as are named when they are judged
             if isinstance(node.ref_doc_id, str):
-                yield node.ref_doc_id
+                yield node.ref_doc_id, node.node_id

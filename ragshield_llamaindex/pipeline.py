@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,13 @@ from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store.guarded import AnswersSources
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
-from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
+from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, source_of
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.held_nodes import Embed, embedding_with, release
+from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
-from ragshield_llamaindex.keeper import Foreseen, NodeKeeper, checked
+from ragshield_llamaindex.keeper import NodeKeeper, checked
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
-    Decide,
     PoisonGuard,
     check_transformations,
     judges_text,
@@ -38,7 +37,7 @@ logger = logging.getLogger("ragshield")
 
 UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
 # What becomes of a document that is looked at.
-FATES = ("stored", "partly_held", "held", "rejected_updates")
+FATES = ("stored", "partly_held", "held", "not_stored", "rejected_updates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +68,18 @@ class _Plan:
     unchanged: list[str] = field(default_factory=list)
     still_held: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    rejected: set[str] = field(default_factory=set)  # updates of which a part is held
 
     @property
     def leaving(self) -> list[str]:
         """Documents whose stored nodes go, if what comes is admitted."""
         return [*sorted(self.updates), *self.missing]
+
+    def rejected_by(self, report: Report) -> set[str]:
+        """Return the updates of which a report holds a part; they are not made."""
+        rejected = self.updates & _documents_held(report)
+        self.rejected |= rejected
+        return rejected
 
 
 class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
@@ -96,7 +102,9 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     model read what was not judged: the constructor warns
     (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Two PoisonGuards of the same guard,
     one in front of it and one behind the embedding model, judge texts before a model reads them,
-    and vectors when they are there. What node parsers name at random gets ids that are the same at
+    and vectors when they are there. With a vector store, the judgement of a guard at the end is
+    that of the store, as it writes; where steps stand behind the last guard, the store judges once
+    more what they have made. What node parsers name at random gets ids that are the same at
     each run (:class:`~ragshield_llamaindex.StableIds`).
 
     Key init args:
@@ -232,38 +240,39 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         older: Sequence[str] = ()
         if keeper is not None:
             older = yield keeper.step(keeper.nodes_in(plan.leaving))
-        unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
-        foreseen = Foreseen()
         left: Sequence[BaseNode] = plan.run
         reports = []
-        try:
-            for before, guard in stages:
-                with naming(left, guard.keys):
-                    made = yield asked(before, "run", nodes=left, **options)
-                with naming(made, guard.keys):
-                    made = StableIds()(made)
-                decide = self._decide(guard, foreseen)
-                how = {"replacing": older, "unfit": unfit, "decide": decide}
-                left, report = yield asked(guard, "screen", made, **how)
-                reports.append(report)
-            result = _result(plan, left, in_stages(reports))
-            waits = frozenset(result.rejected_updates)
-            replaced = [one for one in result.stored if one in plan.updates]
-            going = [node for node in left if _document(node) not in waits]
-            left = list((yield _transformed(going, after, options)))
-            vectors = _with_vectors(left)
-            result = _written(result, left, [] if keeper is None else vectors)
+        for number, (before, guard) in enumerate(stages, 1):
+            with naming(left, guard.keys):
+                left = yield asked(before, "run", nodes=left, **options)
+            with naming(left, guard.keys):
+                left = StableIds()(left)
+            at_the_end = number == len(stages) and not after
+            if at_the_end and keeper is not None and all(one.embedding is not None for one in left):
+                break  # the vector store judges them, and writes at once
+            made = left
+            left, report = yield own(guard.screen, made, replacing=older)
             if keeper is not None:
-                leaving = [*replaced, *plan.missing]
-                steps = keeper.admit(reports, vectors, leaving, result.rejected_updates, foreseen)
+                parts = _ids_by_document(made, plan.rejected_by(report))
+                report = yield keeper.step(keeper.judged_before(report, parts))
+                left = [node for node in left if _document(node) not in plan.rejected]
+            reports.append(report)
+        left = made = list((yield _transformed(left, after, options)))
+        if keeper is not None:
+            left = _with_vectors(made)
+            leaving = [one for one in plan.leaving if one not in plan.rejected]
+            if left or leaving or not reports:
+                updated = _ids_by_document(left, leaving)
+                steps = keeper.add_nodes(left, updated=updated, at_once=True)
                 report = yield keeper.step(steps)
-                result = replace(result, report=report)
-        except Exception:
-            if keeper is not None:
-                yield keeper.step(keeper.give_up(foreseen))
-            raise
-        yield own(self._record, plan, result, replaced, store_doc_text=store_doc_text)
+                plan.rejected_by(report)
+                left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
+                reports.append(report)
+        result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
+        if keeper is not None:
+            keeper.last_report = result.report
+        yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
     arun = dispatcher.span(asynchronous(run))
@@ -327,29 +336,14 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     def _embed(self) -> Embed:
         """Return how nodes get vectors that were held without: by steps after the first guard."""
         stages, after = self._stages()
-        between = [step for before, _ in stages[1:] for step in before.transformations]
-        after = [*between, *after]
-        _, first_guard = stages[0]
-        model = first_guard.embed_model
-        first = None if model is None else embedding_with(model)
-
-        def embed(nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
-            return run_transformations(list(nodes if first is None else first(nodes)), after)
-
-        return embed
+        after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
+        return lambda nodes: run_transformations(list(nodes), after)
 
     def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""
         store = self.vector_store
         # Nodes are judged here, and only written there.
         return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
-
-    def _decide(self, guard: PoisonGuard, foreseen: Foreseen) -> Decide | None:
-        """Return how nodes are judged that are stored next."""
-        keeper = self._keeper()
-        if keeper is None or guard is not self.poison_guard:
-            return None
-        return partial(keeper.foresee, foreseen)
 
     def _stages(
         self,
@@ -412,7 +406,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         self,
         plan: _Plan,
         result: PipelineResult,
-        replaced: Sequence[str],
         *,
         store_doc_text: bool,
     ) -> None:
@@ -420,7 +413,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         self._result = result
         if self.docstore is None:
             return
-        for ref_doc_id in replaced:
+        for ref_doc_id in sorted(plan.updates - plan.rejected):
             self.docstore.delete_ref_doc(ref_doc_id, raise_error=False)
         for ref_doc_id in plan.missing:
             self.docstore.delete_document(ref_doc_id, raise_error=False)
@@ -434,25 +427,33 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         self.docstore.set_document_hashes({node.id_: node.hash for node in partly})
 
 
-def _result(plan: _Plan, screened: Sequence[BaseNode], report: Report) -> PipelineResult:
-    """Return what becomes of the documents of a run, if all that was admitted is stored."""
-    batch = report.batch
-    held_of = Counter(
-        source_of(metadata) or entry_id
-        for entry_id, metadata, kept in zip(
-            batch.ids, batch.metadatas, report.admitted, strict=True
-        )
-        if not kept
-    )
-    admitted_of = Counter(map(_document, screened))
+def _result(
+    plan: _Plan, report: Report, made: Sequence[BaseNode], left: Sequence[BaseNode], *, stored: bool
+) -> PipelineResult:
+    """Return what became of the documents of a run.
+
+    Parameters
+    ----------
+    plan, report
+        Which documents were looked at, and what was decided.
+    made
+        Nodes that came to the end of the steps.
+    left
+        Those of them that passed, and are in the vector store, if there is one.
+    stored
+        Whether there is one.
+    """
+    held = _documents_held(report)
+    made_of, left_of = (Counter(map(_document, nodes)) for nodes in (made, left))
     fates: dict[str, list[str]] = {name: [] for name in FATES}
     for document in dict.fromkeys(map(_document, plan.run)):
-        if not held_of[document]:
-            fates["stored"].append(document)
+        if document not in held:
+            whole = stored and 0 < made_of[document] == left_of[document]
+            fates["stored" if whole else "not_stored"].append(document)
         elif document in plan.updates:
             fates["rejected_updates"].append(document)
         else:
-            fates["partly_held" if admitted_of[document] else "held"].append(document)
+            fates["partly_held" if left_of[document] else "held"].append(document)
     return PipelineResult(
         report=report,
         unchanged=tuple(plan.unchanged),
@@ -461,17 +462,19 @@ def _result(plan: _Plan, screened: Sequence[BaseNode], report: Report) -> Pipeli
     )
 
 
-def _written(
-    result: PipelineResult, nodes: Sequence[BaseNode], written: Sequence[BaseNode]
-) -> PipelineResult:
-    """Return a result that names as stored those documents of which all nodes are written."""
-    made, stored = Counter(map(_document, nodes)), Counter(map(_document, written))
-    whole = {one: 0 < made[one] == stored[one] for one in result.stored}
-    return replace(
-        result,
-        stored=tuple(one for one, all_in in whole.items() if all_in),
-        not_stored=tuple(one for one, all_in in whole.items() if not all_in),
-    )
+def _documents_held(report: Report) -> set[str]:
+    """Return the documents of which a part is held."""
+    batch = report.batch.take(~report.admitted)
+    return {source_of(one.metadata) or one.id for one in batch}
+
+
+def _ids_by_document(nodes: Sequence[BaseNode], documents: Iterable[str]) -> dict[str, list[str]]:
+    """Return the ids of the nodes of each of some documents."""
+    ids: dict[str, list[str]] = {one: [] for one in documents}
+    for node in nodes:
+        if (document := _document(node)) in ids:
+            ids[document].append(node.node_id)
+    return ids
 
 
 def _transformed(
@@ -534,8 +537,9 @@ def _versions_of(inputs: Sequence[BaseNode]) -> list[tuple[str, str]]:
 
 
 def _document(node: BaseNode) -> str:
-    """Return the id of the document that a node is part of, or is."""
-    return node.ref_doc_id or node.node_id
+    """Return the id of the document that a node is part of, or is; of odd ones in words."""
+    document: object = node.ref_doc_id or node.node_id
+    return document if isinstance(document, str) else repr(document)
 
 
 def _with_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:

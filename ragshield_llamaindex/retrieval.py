@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,10 +34,10 @@ from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchron
 from ragshield_llamaindex.convert import Keyed, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
-from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
-from ragshield_llamaindex.inner import InnerStore, access_to
+from ragshield_llamaindex.guarded import Guarded
+from ragshield_llamaindex.index import access_behind
+from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.running import running, watch
-from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -124,7 +124,6 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _access: InnerStore | None = PrivateAttr(default=None)
     _docstore: BaseDocumentStore | None = PrivateAttr(default=None)
-    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         self._access = _access(store)
         # Says what was cut from a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
-        if isinstance(store, GuardedVectorStoreIndex | GuardedVectorStore) and quarantine is None:
+        if isinstance(store, Guarded) and quarantine is None:
             quarantine = store.quarantine
         if embed_model is None and isinstance(store, VectorStoreIndex):
             embed_model = store._embed_model  # noqa: SLF001 - there is no public way to it
@@ -266,10 +265,11 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
             if shown not in views:
                 views.append(shown)
         n = len(columns.ids)
+        claims = [self.keys.claims(node) for node in columns.nodes]
         described: dict[str, Any] = {
             "ids": columns.ids,
-            "labels": [_claim(self.keys.label_of, node) for node in columns.nodes],
-            "lineages": [_claim(self.keys.lineage_of, node) for node in columns.nodes],
+            "labels": [label for label, _ in claims],
+            "lineages": [lineage for _, lineage in claims],
             "contexts": [_context(node) for node in columns.nodes],
         }
 
@@ -337,10 +337,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         for engine in running(object):
             listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
-                seen = tuple(id(one) for one in listed)  # a list is looked at once, as it is
-                if seen not in self._checked:
-                    self._checked.add(seen)
-                    check_order(listed)
+                check_order(listed)
                 return
 
 
@@ -522,11 +519,7 @@ def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:
 def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerStore | None:
     """Return access to stored vectors, None where they cannot be read."""
     try:
-        if isinstance(store, VectorStoreIndex):
-            return access_to_index(store)
-        if isinstance(store, GuardedVectorStore):
-            return store._keeper.access  # noqa: SLF001 - one way to read vectors back
-        return None if store is None else access_to(store)
+        return None if store is None else access_behind(store)
     except TypeError:  # of no known kind: texts are embedded again
         return None
 
@@ -569,17 +562,6 @@ def _columns(nodes: Sequence[NodeWithScore]) -> _Columns:
         columns.nodes.append(node)
         columns.row_of.append(row)
     return columns
-
-
-def _claim(read: Callable[[BaseNode], str | None], node: BaseNode) -> str | None:
-    """Return a label or lineage; none where the metadata has something odd there."""
-    try:
-        claim = read(node)
-        if claim is not None:
-            claim.encode()  # halves of surrogate pairs
-    except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
-        return None
-    return None if claim is None or "\0" in claim else claim
 
 
 def _context(node: BaseNode) -> str | None:

@@ -50,3 +50,22 @@ def watch() -> None:
 def running(kind: type[T]) -> list[T]:
     """Return the objects of a kind in whose calls this is, innermost first."""
     return [one for one in reversed(_RUNNING.get()) if isinstance(one, kind)]
+
+
+def expect_no_docstore(pipeline: IngestionPipeline, arguments: str) -> None:
+    """Refuse a plain pipeline that tells a document store of nodes which are held.
+
+    Raises
+    ------
+    TypeError
+        If it has one; says with which arguments a guarded one does the same.
+    """
+    if pipeline.docstore is not None:
+        msg = (
+            f"a {type(pipeline).__name__} with a docstore writes the texts of held nodes into "
+            "that, records their documents as done, and deletes the good version of a document "
+            f"before it looks at the new one; expected GuardedIngestionPipeline({arguments}, "
+            "docstore=...), or no docstore. Run it over the documents of this call: those that "
+            "are known may have left an unguarded vector store already."
+        )
+        raise TypeError(msg)

@@ -108,14 +108,6 @@ class _Screen:
         report_detection(report, stage="retrieval")
         return not report.admitted.all()
 
-    def shown(self, output: ToolOutput) -> ToolOutput:
-        """Return an output that is no passages, or a remark in its place."""
-        return (
-            _with_text(output, WITHHELD, WITHHELD)
-            if self.suspicious(output.content, output.tool_name)
-            else output
-        )
-
 
 class _Guarded(AsyncBaseTool):
     """What the copies have beside the class of their tool."""
@@ -133,8 +125,8 @@ class _Guarded(AsyncBaseTool):
             raise
         passages = _passages(output)
         if passages is None:
-            shown: ToolOutput = yield own(screen.shown, output)
-            return shown
+            held = yield own(screen.suspicious, output.content, output.tool_name)
+            return _with_text(output, WITHHELD, WITHHELD) if held else output
         kept = yield asked(screen.filter, "postprocess_nodes", passages, _query(args, kwargs))
         return _of_passages(output, kept)
 

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
-from sqlalchemy import make_url
 
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.detectors.registry import check_loadable, kind_of
+from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.errors import (
     MalformedEntriesError,
-    PoisonedEntryError,
     PoisonGuardOrderWarning,
-    RAGShieldError,
 )
 from ragshield_core.store.held import stays_held
 from ragshield_core.store.judging import judged
 from ragshield_core.store.malformed import Sifted, sift
-from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     Keyed,
+    check_are_nodes,
     columns_of,
-    embedded,
-    flagged,
-    naming,
     noting_images,
-    relinked,
+    passed,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.held_nodes import release
 from ragshield_llamaindex.keeper import checked
-from ragshield_llamaindex.running import running, watch
+from ragshield_llamaindex.running import expect_no_docstore, running, watch
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
 READ_BY_MODELS = ("llm", "program")
-# Returns which nodes a store cannot keep, and why.
-Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
-# Judges and holds what takes the place of nodes of some ids.
-Decide = Callable[[Sifted, Collection[str]], Report]
 
 
 class PoisonGuard(Keyed, TransformComponent):
@@ -63,11 +52,11 @@ class PoisonGuard(Keyed, TransformComponent):
     For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
     language model read every node, so that a PoisonGuard belongs before them, where it judges the
     text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
-    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
-    if a step before it has a language model; :func:`check_transformations` looks at a list of your
-    own. Held nodes are durably in
-    quarantine before the others are passed on; relationships of these skip what was held. The
-    nodes passed on are the very objects that came in, or copies where something changed.
+    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) if a step before
+    it in the running pipeline has a language model; :func:`check_transformations` looks at a list
+    of your own. Held nodes are durably in quarantine before the others are passed on; relationships
+    of these skip what was held. The nodes passed on are the very objects that came in, or copies
+    where something changed.
 
     A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it
     stores and takes back what later nodes condemn. In a plain pipeline with a document store it
@@ -77,11 +66,8 @@ class PoisonGuard(Keyed, TransformComponent):
 
     Key init args:
         guard: Guard
-            Fitted on what the store holds.
-        embed_model: BaseEmbedding | None
-            For nodes that come without vectors; they are passed on with them. Without a model, such
-            nodes are judged by the detectors that need no vectors, and the report names the others
-            as skipped.
+            Fitted on what the store holds. Nodes without vectors are judged by the detectors that
+            need none, and the report names the others as skipped.
         learn: bool
             Whether the guard learns what is passed on. Leave it False in front of a guarded store,
             which learns what it stores itself.
@@ -108,10 +94,9 @@ class PoisonGuard(Keyed, TransformComponent):
         ``await pipeline.arun(documents=...)``; the guard works in a thread.
 
     Several processes:
-        ``pipeline.run(documents=..., num_workers=4)`` needs a guard that was opened on a database
-        (``Guard.open``): each worker opens it, and what one holds or learns, the others know. Parts
-        of one group that land in different workers at the same instant are not seen together;
-        GuardedIngestionPipeline judges all of them at once, in this process.
+        ``pipeline.run(documents=..., num_workers=4)`` is refused: parts of one group that land in
+        different workers would not be seen together. A GuardedIngestionPipeline judges all at once,
+        in this process.
 
     Cache:
         ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
@@ -122,16 +107,12 @@ class PoisonGuard(Keyed, TransformComponent):
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
 
     _guard: Guard = PrivateAttr()
-    _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _last_report: Report = PrivateAttr()
-    _in_worker: bool = PrivateAttr(default=False)
-    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
 
     def __init__(
         self,
         guard: Guard,
-        embed_model: BaseEmbedding | None = None,
         *,
         learn: bool = False,
         label_key: str = "label",
@@ -140,9 +121,6 @@ class PoisonGuard(Keyed, TransformComponent):
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
         watch()
         self._guard = checked(guard)
-        self._embed_model = embed_model
-        if embed_model is not None:
-            guard.connections.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
         self._lock = threading.RLock()
 
@@ -150,19 +128,6 @@ class PoisonGuard(Keyed, TransformComponent):
     def class_name(cls) -> str:
         """Name of the component."""
         return "PoisonGuard"
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> NoReturn:
-        """Refuse: what a guard has learned is not part of the description.
-
-        Raises
-        ------
-        NotImplementedError
-            Always; says what to do instead.
-        """
-        del data, kwargs
-        msg = "a PoisonGuard cannot be made from a dict; use PoisonGuard(Guard.load(folder))."
-        raise NotImplementedError(msg)
 
     @computed_field(description="Changes with whatever changes a verdict.")  # type: ignore[prop-decorator]
     @property
@@ -180,7 +145,7 @@ class PoisonGuard(Keyed, TransformComponent):
                 digest.update(array.tobytes())
         policy = self._guard.policy.model_dump(mode="json")
         rest = [policy, sorted(self._guard.thresholds.items()), _decisions(self.quarantine)]
-        digest.update(json.dumps([*rest, self._embed_model is None], sort_keys=True).encode())
+        digest.update(json.dumps(rest, sort_keys=True).encode())
         return digest.hexdigest()
 
     @property
@@ -194,23 +159,17 @@ class PoisonGuard(Keyed, TransformComponent):
         return self._guard.quarantine
 
     @property
-    def embed_model(self) -> BaseEmbedding | None:
-        """For nodes that come without vectors."""
-        return self._embed_model
-
-    @property
     def last_report(self) -> Report:
-        """What was decided at the latest call in this process."""
+        """What was decided at the latest call."""
         return self._last_report
 
-    @synchronous
-    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Steps[list[BaseNode]]:
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Return the nodes that are not quarantined, in their order.
 
         Parameters
         ----------
         nodes
-            With vectors, or see ``embed_model``.
+            With vectors, if detectors need them.
         **kwargs
             Not used.
 
@@ -221,29 +180,24 @@ class PoisonGuard(Keyed, TransformComponent):
             id comes twice; nothing is held then. One that cannot be judged for another reason is
             held.
         PoisonedEntryError
-            If nodes are suspicious and the policy says ``on_detect="raise"``; a worker raises a
-            RAGShieldError.
+            If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         ValueError
-            If there are no vectors, no model, and no detector that can do without.
+            If there are no vectors, and no detector that can do without.
         """
         del kwargs
         self._look_around()
-        survivors, _ = yield asked(self, "screen", nodes)
-        return survivors  # type: ignore[no-any-return]
+        return self.screen(nodes)[0]
 
-    acall = dispatcher.span(asynchronous(__call__, "acall"))
+    @dispatcher.span
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
+        """Do as the call does, in a thread."""
+        return await asyncio.to_thread(self, nodes, **kwargs)
 
-    @synchronous
     def screen(
-        self,
-        nodes: Sequence[BaseNode],
-        *,
-        replacing: Collection[str] = (),
-        unfit: Unfit | None = None,
-        decide: Decide | None = None,
-    ) -> Steps[tuple[list[BaseNode], Report]]:
+        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
+    ) -> tuple[list[BaseNode], Report]:
         """Return the nodes that are not quarantined, and what was decided.
 
         Parameters
@@ -253,29 +207,14 @@ class PoisonGuard(Keyed, TransformComponent):
         replacing
             Ids of known nodes that will leave once these are stored: those of earlier versions of
             their documents, which are no evidence against them.
-        unfit
-            Returns which nodes the store cannot keep, by position, each with the reason: they are
-            held.
-        decide
-            Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
-        with naming(nodes, self.keys):
-            bare = [node for node in nodes if node.embedding is None]
-            if bare and self._embed_model is not None:
-                texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in bare]
-                vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
-                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-                nodes = [
-                    embedded(node, made[node.node_id]) if node.node_id in made else node
-                    for node in nodes
-                ]
-        screened: tuple[list[BaseNode], Report]
-        screened = yield own(self._screen, nodes, replacing, unfit, decide)
-        return screened
-
-    ascreen = asynchronous(screen)
+        check_are_nodes(nodes)
+        with self._lock:
+            report = self._last_report = self._judge(nodes, replacing)
+        report_detection(report, stage="ingestion")
+        return passed(nodes, report), report
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
@@ -286,22 +225,9 @@ class PoisonGuard(Keyed, TransformComponent):
             If it has a document store, which is told of nodes that are held; says what to use.
         """
         for pipeline in running(IngestionPipeline):
-            if pipeline.docstore is not None:
-                msg = (
-                    f"a {type(pipeline).__name__} with a docstore writes the texts of held nodes "
-                    "into that, records their documents as done, and deletes the good version of a "
-                    "document before any step looks at the new one; expected "
-                    "GuardedIngestionPipeline(transformations, vector_store=..., docstore=...), "
-                    "with this PoisonGuard among the transformations, or no docstore. Run it over "
-                    "the documents of this call: those that are known have left the vector store "
-                    "already."
-                )
-                raise TypeError(msg)
-            steps = pipeline.transformations
-            seen = tuple(id(step) for step in steps)  # a list is looked at once, as it is
-            if any(step is self for step in steps) and seen not in self._checked:
-                self._checked.add(seen)
-                check_transformations(steps)
+            expect_no_docstore(pipeline, "[..., PoisonGuard(guard)], vector_store=...")
+            if any(step is self for step in pipeline.transformations):
+                check_transformations(pipeline.transformations)
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -324,46 +250,19 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         return [to_node(one) for one in release(self._guard, ids, by, note)]
 
-    def _screen(
-        self,
-        nodes: Sequence[BaseNode],
-        replacing: Collection[str],
-        unfit: Unfit | None,
-        decide: Decide | None,
-    ) -> tuple[list[BaseNode], Report]:
-        with self._lock:
-            try:
-                report = self._judge(nodes, replacing, unfit, decide)
-            except PoisonedEntryError as error:
-                if not self._in_worker:
-                    raise
-                # An error with a report does not get back from a worker.
-                raise RAGShieldError(str(error)) from None
-            self._last_report = report
-        report_detection(report, stage="ingestion")
-        kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
-        held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
-        return flagged(relinked(kept, held) if held else kept, report.flagged), report
-
     def _judge(
         self,
         nodes: Sequence[BaseNode],
         replacing: Collection[str],
-        unfit: Unfit | None,
-        decide: Decide | None,
     ) -> Report:
         """Screen nodes; without a vector for each, by the detectors that can do without."""
         with_vectors = all(node.embedding is not None for node in nodes)
         if not with_vectors:
             self._check_able(nodes)
         sifted = sift(columns_of(nodes, self.keys, with_vectors=with_vectors), self._guard)
-        if unfit is not None:
-            sifted = sifted.without(unfit([nodes[row] for row in sifted.rows]))
         sifted.check(self._guard)
         if sifted.refused:  # there is no later: who raises passes nothing on
             raise MalformedEntriesError(sifted.refused, written=False)
-        if decide is not None and with_vectors:
-            return decide(sifted, replacing)
         screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
         return judged(
             self._guard, lambda: with_family(screen()), partial(self._decided, sifted=sifted)
@@ -385,28 +284,17 @@ class PoisonGuard(Keyed, TransformComponent):
             msg = (
                 f"node {bare.node_id!r} has no embedding, which "
                 f"{'learn=True' if self.learn else f'every detector ({names})'} needs; put the "
-                "embedding model in front of the PoisonGuard, or pass embed_model=."
+                "embedding model in front of the PoisonGuard."
             )
             raise ValueError(msg)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Have a worker open the same guard, so that what one learns and holds, all know."""
-        held_in = self.quarantine
-        if not self._guard.writes.shared or held_in.database.in_memory:
-            msg = (
-                "worker processes could neither hold nor learn anything for this one: expected a "
-                'guard that was opened on a database in a file or on a server, Guard.open("sqlite'
-                ':///guard.db"); or use a GuardedIngestionPipeline, or run without num_workers.'
-            )
-            raise ValueError(msg)
-        check_loadable(self._guard.detectors)
-        place = _absolute(held_in.database.url), held_in.namespace, held_in.store
-        options = {
-            "learn": self.learn,
-            "label_key": self.label_key,
-            "lineage_key": self.lineage_key,
-        }
-        return _in_worker, (type(self), place, self._embed_model, options)
+    def __reduce__(self) -> NoReturn:
+        """Refuse: what a worker learns and holds, this process would not know."""
+        msg = (
+            "a PoisonGuard works in no other process: expected a GuardedIngestionPipeline, whose "
+            "workers do the steps before it, or a run without num_workers."
+        )
+        raise ValueError(msg)
 
 
 def check_transformations(transformations: Sequence[TransformComponent]) -> bool:
@@ -452,33 +340,6 @@ def read_by_model(step: TransformComponent) -> bool:
 def judges_text(guard: Guard) -> bool:
     """Return whether a guard has detectors that can do without vectors."""
     return any(not _needs_vectors(detector) for detector in guard.detectors)
-
-
-def _in_worker(
-    cls: type[PoisonGuard],
-    place: tuple[str, str, str | None],
-    embed_model: BaseEmbedding | None,
-    options: dict[str, Any],
-) -> PoisonGuard:
-    """Return a copy for a worker."""
-    url, namespace, store = place
-    guard = Guard.open(url, namespace)
-    if store is not None:
-        guard.quarantine = guard.quarantine.for_store(store)
-    made = cls(guard, embed_model, **options)
-    made._in_worker = True
-    return made
-
-
-def _absolute(url: str) -> str:
-    """Return a URL that means the same in a worker, wherever that works."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or parsed.database is None:
-        return url
-    if parsed.database.startswith("file:"):
-        return url
-    path = str(Path(parsed.database).resolve())
-    return parsed.set(database=path).render_as_string(hide_password=False)
 
 
 def _decisions(quarantine: Quarantine) -> list[Any]:

@@ -26,7 +26,7 @@ from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import MaskedStore
-from ragshield_llamaindex.running import running, watch
+from ragshield_llamaindex.running import expect_no_docstore, running, watch
 
 # As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
 # and an insertion that know nothing of each other.
@@ -200,7 +200,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
 
         Where an index calls it to make room for a new version (``update_ref_doc``,
-        ``refresh_ref_docs``), the version before comes back as far as the new one is then held.
+        ``refresh_ref_docs``), nothing is deleted before that is in: if a part of it is held, the
+        version before stays, whole.
 
         Raises
         ------
@@ -208,9 +209,10 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
         self._pipeline()  # refuses one
-        keeper = self._keeper
-        remove = keeper.withdraw if _in_trace(UPDATES) else keeper.delete_document
-        yield keeper.step(remove(ref_doc_id))
+        if _in_trace(UPDATES):
+            self._keeper.make_room(ref_doc_id)
+            return
+        yield self._keeper.step(self._keeper.delete_document(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
 
@@ -300,16 +302,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         """
         for pipeline in running(IngestionPipeline):
             if pipeline.vector_store is self:
-                if pipeline.docstore is not None:
-                    msg = (
-                        f"a {type(pipeline).__name__} with a docstore writes the texts of held "
-                        "nodes into that, records their documents as done, and deletes the good "
-                        "version of a document before it looks at the new one; expected "
-                        "GuardedIngestionPipeline(transformations, guard=store.guard, "
-                        "vector_store=store, docstore=...), or no docstore. The vector store was "
-                        "not changed."
-                    )
-                    raise TypeError(msg)
+                arguments = "transformations, guard=store.guard, vector_store=store"
+                expect_no_docstore(pipeline, arguments)
                 return pipeline
         return None
 

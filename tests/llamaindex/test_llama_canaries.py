@@ -3,9 +3,11 @@
 import pytest
 from canary_llama import LlamaWords
 from canary_world import embed, knowledge, poison, questions
-from llama_index.core import VectorStoreIndex
+from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.llms import MockLLM
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_support import KINDS
+from support import DIM
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
@@ -47,25 +49,6 @@ def test_a_llamaindex_index(kind):
     assert not outcome.clean
     index.delete_nodes(list(bad.ids))
     assert monitor.remediate().clean
-
-
-def test_a_llamaindex_index_that_is_told_how_to_take_out():
-    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
-    monitor = CanaryMonitor(
-        questions(),
-        index,
-        quarantine=Quarantine("sqlite://"),
-        remove=lambda ids: index.delete_nodes(list(ids)),
-        restore=lambda entries: index.insert_nodes(nodes(entries)),
-    )
-    monitor.record_baseline()
-    bad = poison(TARGET, 4)
-    index.insert_nodes(nodes(bad))
-    outcome = monitor.remediate()
-    assert outcome.clean
-    assert set(outcome.quarantined) == set(bad.ids)
-    monitor.restore(bad.ids)
-    assert monitor.check().flagged
 
 
 @pytest.mark.parametrize("kind", ["retriever", "query engine"])
@@ -141,3 +124,17 @@ def test_what_is_no_object_to_ask_is_refused():
         as_knowledge_base(index.vector_store)
     with pytest.raises(CanaryError, match="answerer is a VectorStoreIndex"):
         as_answerer(index)
+
+
+IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_size_of_an_index_is_known(kind, make_store, model):
+    context = StorageContext.from_defaults(vector_store=make_store(kind, DIM))
+    some = [TextNode(id_=i, text=f"billing {n}") for n, i in enumerate(IDS)]
+    index = VectorStoreIndex(some, storage_context=context, embed_model=model)
+    assert as_knowledge_base(index).size() == 3
+    assert as_knowledge_base(index.as_retriever()).size() == 3
+    index.insert_nodes([TextNode(text="delivery")])
+    assert as_knowledge_base(index).size() == 4

@@ -9,7 +9,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_support import guard_of, live, ran
+from llama_support import guard_of, ran, shown
 from pydantic import PrivateAttr
 from support import Scripted
 
@@ -61,14 +61,13 @@ def summaries():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_wrong_order_is_named_at_the_first_run(asynchronous):
+async def test_a_wrong_order_is_named_at_a_run(asynchronous):
     reader, extractor = summaries()
     steps = [SentenceSplitter(), extractor, PoisonGuard(guard_of(InstructionDetector()))]
     pipeline = IngestionPipeline(transformations=steps, disable_cache=True)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for _ in range(2):
-            await ran(pipeline, documents(), asynchronous=asynchronous)
+        await ran(pipeline, documents(), asynchronous=asynchronous)
     (named,) = [one for one in told if one.category is PoisonGuardOrderWarning]
     assert "SummaryExtractor runs before" in str(named.message)
     assert reader.saw(INJECTION)
@@ -175,13 +174,19 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     assert len(back.embedding) == 8
 
 
-def test_an_update_is_not_made_if_the_first_of_two_guards_holds_a_part(make_store):
+def test_an_update_of_which_the_first_of_two_guards_holds_a_part_waits_whole(make_store):
     guard = guard_of(InstructionDetector(), OfVectors())
     pipeline = twice_guarded(guard, summaries()[1], make_store("chroma"), SimpleDocumentStore())
-    pipeline.run(documents=[Document(id_="d", text=BODY)])
-    pipeline.run(documents=[Document(id_="d", text=f"{BODY} {INJECTION}")])
+    pipeline.transformations[0] = SentenceSplitter(chunk_size=16, chunk_overlap=0)
+    old, new = "Dogs travel free.", f"Cats travel free. {INJECTION}"
+    for text in (f"{BODY} {old}", f"{BODY} {new}"):
+        pipeline.run(documents=[Document(id_="d", text=text)])
     assert pipeline.last_result.rejected_updates == ("d",)
-    assert [one.text for one in live(pipeline.vector_store)] == [BODY]
+    assert " ".join(shown(pipeline.vector_store)) == f"{BODY} {old}"
+    pipeline.run(documents=[Document(id_="d", text=f"{BODY} {new}")])
+    assert pipeline.last_result.still_held == ("d",)
+    pipeline.release(["d"], by="anna")
+    assert set(" ".join(shown(pipeline.vector_store)).split()) == set(f"{BODY} {new}".split())
 
 
 @pytest.mark.slow
