@@ -338,7 +338,7 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
     assert "default-src 'none'" in page
     assert "&lt;worse&gt;" in page
-    assert page.count("<svg") >= 3
+    assert page.count("<svg") >= 2
     cells, values = "\n".join(read.cells), json.loads(found.to_json())
 
     def shown(rate):
@@ -370,28 +370,6 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
         *(html.escape(f"{name}: {what}") for name, what in values["recipes"].items()),
     )
     assert all(sentence in page for sentence in sentences)
-
-
-def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_others(found):
-    scores = {
-        "mine": {
-            CLEAN: tuple(n / 100 for n in range(100)),
-            "found by half": (0.2, 2.0),
-            "never found": (0.1, 0.2),
-            **{f"always found {n}": (3.0,) for n in range(3)},
-            "found <a little>": (0.1, 0.2, 2.0),
-            "found least": (*(0.1,) * 9, 2.0),
-        },
-        "idle": {CLEAN: (0.0,), "never found": (0.0,)},
-    }
-    page = html_page(replace(found, scores=scores, recipes={}))
-    plots = page.partition("Recall against false positives")[2].split("<figure>")[1:]
-    (plot,) = plots  # none of a detector that finds nothing
-    order = [f"always found {n}" for n in range(3)] + ["found by half"]
-    assert re.findall(r"<text[^>]*>([^<]*found[^<]*)</text>", plot) == order
-    assert plot.count("<polyline") == 4
-    heights = [re.findall(r",([\d.]+)", points) for points in re.findall(r'points="(.*?)"', plot)]
-    assert [each[0] for each in heights] == ["10.0", "10.0", "10.0", "85.0"]
 
 
 def test_hostile_texts_are_escaped_on_the_page(found):
@@ -556,7 +534,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
-        (["kb.jsonl", "--difficulty", "magic"], "one of: published; reworded; blended"),
+        (["kb.jsonl", "--difficulty", "magic"], "'magic' is not one of"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
         (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
         (["kb.jsonl", "--fail-below", "precision=.5"], "recall.ATTACK=SHARE"),

@@ -245,9 +245,8 @@ class CanaryMonitor:
         poisoned: Collection[str] | None = None,
         *,
         baseline: int | None = None,
-        keep: bool = True,
     ) -> DriftReport:
-        """Ask every canary again and compare with a baseline.
+        """Ask every canary again, compare with a baseline, and keep the outcome in the database.
 
         Parameters
         ----------
@@ -255,8 +254,6 @@ class CanaryMonitor:
             Ids known to be poisoned: for evaluation only.
         baseline
             Its version; default: the latest.
-        keep
-            Whether the check is kept in the database.
 
         Raises
         ------
@@ -266,8 +263,7 @@ class CanaryMonitor:
             If there is no baseline.
         """
         report = self.compare(poisoned, baseline=baseline)
-        if keep:
-            self.store.save_check(report)
+        self.store.save_check(report)
         if report.flagged:
             n = len(report.canaries)
             logger.warning("canaries: %d of %d flagged", len(report.flagged), n)
@@ -368,7 +364,7 @@ class CanaryMonitor:
         --------
         ragshield_core.tools.canary.drift_trace.trace_drift : How responsibility is found.
         """
-        report = self.check(keep=False) if report is None else report
+        report = self.compare() if report is None else report
         names = {drift.name for drift in report.flagged}
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):

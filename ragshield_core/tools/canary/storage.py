@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -44,7 +43,6 @@ class _Baseline(_Base):
     version: Mapped[int]
     created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
     k: Mapped[int]
-    fingerprint: Mapped[str | None] = mapped_column(String(32))
     content: Mapped[str] = mapped_column(Text)
     vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
 
@@ -125,14 +123,6 @@ class Baseline:
     asked: Mapping[str, str]
     observations: Mapping[str, Observation]
 
-    @property
-    def fingerprint(self) -> str | None:
-        """A short name of the embedder: a hash of its rounded vectors of fixed texts."""
-        if self.probes is None:
-            return None
-        rounded = np.round(self.probes.astype(np.float64), 2) + 0.0  # no negative zero
-        return hashlib.blake2b(rounded.tobytes(), digest_size=8).hexdigest()
-
 
 class CanaryStore:
     """Baselines and checks of a namespace, in the database of a quarantine."""
@@ -167,7 +157,6 @@ class CanaryStore:
                     version=version,
                     created_at=baseline.created_at.isoformat(timespec="microseconds"),
                     k=baseline.k,
-                    fingerprint=baseline.fingerprint,
                     content=json.dumps(content),
                     vectors=vectors,
                 )
@@ -198,24 +187,6 @@ class CanaryStore:
                 )
                 raise CanaryError(msg)
             return _unpacked(row)
-
-    def suites(self) -> list[str]:
-        """Return the names of all suites that have a baseline."""
-        query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
-        with self._session() as session:
-            return sorted(session.scalars(query))
-
-    def versions(self, suite: str) -> list[tuple[int, dt.datetime, str | None, int]]:
-        """Return version, time, fingerprint of the embedder, and k of each baseline, in order."""
-        query = (
-            select(_Baseline.version, _Baseline.created_at, _Baseline.fingerprint, _Baseline.k)
-            .where(_Baseline.namespace == self._namespace, _Baseline.suite == suite)
-            .order_by(_Baseline.version)
-        )
-        with self._session() as session:
-            return [
-                (v, dt.datetime.fromisoformat(at), f, k) for v, at, f, k in session.execute(query)
-            ]
 
     def save_check(self, report: DriftReport) -> None:
         """Keep a check."""
