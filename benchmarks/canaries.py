@@ -24,6 +24,7 @@ import numpy as np
 from cliques import renamed
 from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
@@ -35,7 +36,6 @@ from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport,
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEEDS = 5
