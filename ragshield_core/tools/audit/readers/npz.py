@@ -13,15 +13,12 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import (
     CHUNK_ROWS,
     USUAL,
+    RecordReader,
     Rows,
     Source,
-    Vectors,
-    as_id,
     first_of,
     raise_for_column,
     reading,
-    scalars,
-    strings,
 )
 
 
@@ -41,22 +38,15 @@ class Npz(Source):
             names = self._names(archive)
             columns = {role: self._array(archive, name) for role, name in names.items()}
         self._check(columns, names)
+        matrix, reader = columns.pop("embedding", None), RecordReader(self)
         for start in range(0, len(columns["id"]), CHUNK_ROWS):
-            parts = {role: column[start : start + CHUNK_ROWS] for role, column in columns.items()}
-            matrix = parts.pop("embedding", None)
-            values = {role: part.tolist() for role, part in parts.items()}
-            size = len(values["id"])
-            places = [f"{self.path}, row {start + row}" for row in range(size)]
-            nothing: list[Any] = [None] * size
-            yield Rows(
-                ids=[as_id(*pair) for pair in zip(values["id"], places, strict=True)],
-                texts=strings("text", values.get("text", [""] * size), places),
-                labels=scalars("label", values.get("label", nothing), places),
-                lineages=scalars("lineage", values.get("lineage", nothing), places),
-                vectors=None
-                if matrix is None
-                else Vectors(np.arange(size), matrix.astype(np.float32)),
-            )
+            part = slice(start, start + CHUNK_ROWS)
+            values = {names[role]: column[part].tolist() for role, column in columns.items()}
+            records = [
+                (f"row {start + row}", dict(zip(values, record, strict=True)))
+                for row, record in enumerate(zip(*values.values(), strict=True))
+            ]
+            yield reader.rows(records, None if matrix is None else matrix[part].astype(np.float32))
 
     def _names(self, archive: zipfile.ZipFile) -> dict[str, str]:
         """Return the names of the arrays that are columns."""
