@@ -42,8 +42,8 @@ def test_nothing_changed_nothing_drifts():
     report = world.monitor.check()
     assert not report.flagged
     for drift in report.canaries:
-        assert (drift.score, drift.jaccard, drift.rank_biased_overlap) == (0.0, 1.0, 1.0)
-        assert (drift.overlap_at_k, drift.takeover, drift.newcomers) == (1.0, 0.0, ())
+        assert (drift.score, drift.jaccard, drift.overlap_at_k) == (0.0, 1.0, 1.0)
+        assert (drift.takeover, drift.newcomers) == (0.0, ())
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -190,7 +190,6 @@ def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     assert drift.flagged
     assert drift.answer_drift > 0.25
     assert "the answer drifted" in drift.reasons[0]
-    assert len(drift.answer_hash) == 64
 
 
 def test_what_is_expected_of_a_canary():
@@ -225,11 +224,6 @@ def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name
     assert drift.ids
     assert drift.jaccard is None
     assert not drift.flagged
-
-
-def test_an_answer_that_is_no_unicode_text_is_hashed():
-    world = watched(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
-    assert len(world.monitor.check()[questions()[0]].answer_hash) == 64
 
 
 # What is kept

@@ -210,7 +210,6 @@ class CanaryMonitor:
         baseline = Baseline(
             suite=self.suite.name,
             version=0,
-            created_at=dt.datetime.now(dt.UTC),
             k=self.k,
             rule=self.rule,
             size=self._knowledge_base.size(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -41,8 +40,6 @@ class _Baseline(_Base):
     namespace: Mapped[str] = mapped_column(String(200))
     suite: Mapped[str] = mapped_column(String(200))
     version: Mapped[int]
-    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
-    k: Mapped[int]
     content: Mapped[str] = mapped_column(Text)
     vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
 
@@ -54,7 +51,6 @@ class _Check(_Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     namespace: Mapped[str] = mapped_column(String(200))
     suite: Mapped[str] = mapped_column(String(200))
-    checked_at: Mapped[str] = mapped_column(String(32))
     report: Mapped[str] = mapped_column(Text)
 
 
@@ -99,8 +95,8 @@ class Baseline:
 
     Attributes
     ----------
-    suite, version, created_at, k, rule
-        Name of the suite, number of the baseline, UTC, places, and the rule of its suspicions.
+    suite, version, k, rule
+        Name of the suite, number of the baseline, places, and the rule of its suspicions.
     size
         Entries of the knowledge base, if the retriever told.
     probes, queries
@@ -114,7 +110,6 @@ class Baseline:
 
     suite: str
     version: int
-    created_at: dt.datetime
     k: int
     rule: Rule
     size: int | None
@@ -155,8 +150,6 @@ class CanaryStore:
                     namespace=self._namespace,
                     suite=baseline.suite,
                     version=version,
-                    created_at=baseline.created_at.isoformat(timespec="microseconds"),
-                    k=baseline.k,
                     content=json.dumps(content),
                     vectors=vectors,
                 )
@@ -195,7 +188,6 @@ class CanaryStore:
                 _Check(
                     namespace=self._namespace,
                     suite=report.suite,
-                    checked_at=report.checked_at.isoformat(timespec="microseconds"),
                     report=report.to_json(),
                 )
             )
@@ -246,7 +238,7 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
         canaries.append({"name": name, "query": baseline.asked[name]} | values)
     file = io.BytesIO()
     np.savez(file, **{name: v for name, v in vectors.items() if v is not None})
-    content = {"format": FORMAT, "rule": baseline.rule, "size": baseline.size}
+    content = {"format": FORMAT, "k": baseline.k, "rule": baseline.rule, "size": baseline.size}
     return content | {"canaries": canaries}, file.getvalue()
 
 
@@ -271,10 +263,7 @@ def _unpacked(row: _Baseline) -> Baseline:
     return Baseline(
         suite=row.suite,
         version=row.version,
-        created_at=dt.datetime.fromisoformat(row.created_at),
-        k=row.k,
-        rule=content["rule"],
-        size=content["size"],
+        **{name: content[name] for name in ("k", "rule", "size")},
         probes=vectors.get("probes"),
         queries=vectors.get("queries"),
         asked=asked,
