@@ -6,7 +6,7 @@ import pytest
 from small_trials import corpus, small
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.evaluate import Bound, Rate, at_least, at_most, targets_of, worse_than
+from ragshield_core.tools.evaluate import Bound, Rate, targets_of, worse_than
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
 from ragshield_core.tools.evaluate.trial import halves
 
@@ -40,11 +40,11 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
     low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
 
     def worse(*texts):
-        lines = worse_than(low, bounds=[at_least(text) for text in texts])
+        lines = worse_than(low, bounds=[Bound.of(text) for text in texts])
         return [line.partition(",")[0] for line in lines]
 
-    assert worse("recall=.5") == worse(".5") == worse() == []
-    assert worse("recall=.85") == worse(".85") == ["hidden instructions", "clones"]
+    assert worse("recall=.5") == worse() == []
+    assert worse("recall=.85") == ["hidden instructions", "clones"]
     assert worse("recall=.95", "recall.clones=.5") == ["PoisonedRAG", "hidden instructions"]
     assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
     assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
@@ -61,18 +61,18 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(
     now = replace(now, milliseconds=10.0)
 
     def worse(*texts, before=None):
-        return worse_than(now, before, [at_most(text) for text in texts])
+        return worse_than(now, before, [Bound.of(text) for text in texts])
 
     assert worse("fpr=.3", "reached=.1", "lost=.4") == []
-    assert [line.partition(":")[0] for line in worse(".15")] == [
-        "clean entries, stream",
-        "clean entries, batch",
+    assert [line.partition(":")[0] for line in worse("fpr=.15")] == [
+        "clean entries held, stream",
+        "clean entries held, batch",
     ]
     (line,) = worse("reached=.05")
-    assert line.startswith("clones: reaches 0.100")
+    assert line.startswith("questions that clones reaches: 0.100")
     assert worse("reached=.05", "reached.clones=.1") == []
     (line,) = worse("lost=.3")
-    assert "miss one, at most 0.3" in line
+    assert line.startswith("questions about clean entries that miss one: 0.400")
     slow = replace(now, milliseconds=2.0)
     assert worse(before=slow) == worse("time=5", before=slow) == []
     (line,) = worse("time=4.9", before=slow)
@@ -82,30 +82,21 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(
 
 
 @pytest.mark.parametrize(
-    ("read", "text"),
+    "text",
     [
-        (at_least, "fpr=.1"),
-        (at_least, "recall=2"),
-        (at_least, "recall=nan"),
-        (at_least, "recall"),
-        (at_least, "recall.=.5"),
-        (at_least, ""),
-        (at_most, "recall=.5"),
-        (at_most, "fpr.clones=.5"),
-        (at_most, "time=.5"),
-        (at_most, "time=inf"),
-        (at_most, "\x1b[31m=1"),
+        *("recall=2", "recall=nan", "recall", "recall.=.5", "", ".8", "precision=.5"),
+        *("fpr.clones=.5", "time=.5", "time=inf", "\x1b[31m=1"),
     ],
 )
-def test_what_is_no_bound_is_refused_with_what_would_be_one(read, text):
-    with pytest.raises(SourceError, match=r"expected a share in \[0, 1\] for (recall|fpr), or"):
-        read(text)
+def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
+    with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
+        Bound.of(text)
 
 
 def test_a_bound_is_read_as_it_is_meant():
-    assert at_least(".8") == at_least("recall=.8") == Bound(figure="recall", value=0.8)
-    assert at_most("time=3").value == 3.0
-    assert at_most("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
+    assert Bound.of("recall=.8") == Bound(figure="recall", value=0.8)
+    assert Bound.of("time=3").value == 3.0
+    assert Bound.of("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
 
 
 def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
@@ -116,7 +107,7 @@ def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
     now = replace(now, false_positives={"batch": Rate(200, 207)}, milliseconds=1e6)
     lines = worse_than(now, found)
     assert any(line.startswith(f"{FRONT}, alone, 1 of a target: not measured") for line in lines)
-    assert any(line.startswith("clones, stream, 5 of a target: recall 0.000") for line in lines)
+    assert any(line.startswith("clones, stream, 5 of a target: 0.000") for line in lines)
     assert any(line.startswith("clean entries held, batch: 0.966") for line in lines)
     assert any(line.startswith(f"questions that {FRONT} reaches: 1.000") for line in lines)
     assert any(line.startswith("questions about clean entries that miss one") for line in lines)

@@ -477,10 +477,10 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
-    low = run(folder, "--fail-below", "recall.hidden-instructions=1", "--fail-above", "lost=1")
+    low = run(folder, "--bound", "recall.hidden-instructions=1", "--bound", "lost=1")
     assert low.exit_code == 0, low.output
     recall = next(r for r in report.main_recalls if "front" in r.attack).held
-    worse = run(folder, "--fail-below", "recall=1", "--fail-above", "reached=0")
+    worse = run(folder, "--bound", "recall=1", "--bound", "reached=0")
     reached = any(each.after.hits for each in report.reached)
     assert worse.exit_code == int(recall.hits < recall.n or reached)
     assert ("worse:" in worse.output) is bool(worse.exit_code)
@@ -537,9 +537,9 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--difficulty", "magic"], "'magic' is not one of"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
         (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
-        (["kb.jsonl", "--fail-below", "precision=.5"], "recall.ATTACK=SHARE"),
-        (["kb.jsonl", "--fail-below", "recall.clones=.5"], "recall.clones is not measured"),
-        (["kb.jsonl", "--fail-above", "time=2"], "--baseline too"),
+        (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
+        (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
+        (["kb.jsonl", "--bound", "time=2"], "--baseline too"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )

@@ -38,8 +38,7 @@ from ragshield_core.tools.evaluate.attacks import (
 from ragshield_core.tools.evaluate.attacks.wordings import mark_of
 from ragshield_core.tools.evaluate.figures import Evaluation
 from ragshield_core.tools.evaluate.gate import (
-    at_least,
-    at_most,
+    Bound,
     check_bounds,
     check_comparable,
     worse_than,
@@ -126,18 +125,13 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             help="An earlier --json: fail if a figure has left its interval for the worse."
         ),
     ] = None,
-    fail_below: Annotated[
+    bound: Annotated[
         list[str] | None,
         typer.Option(
             help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
-            "one text alone, is below that share; repeatable, the narrowest counts."
-        ),
-    ] = None,
-    fail_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="fpr=.02, reached=.1, reached.corruptrag=.2, lost=.1: fail if a share is above "
-            "that; time=3: if entries take three times as long as in --baseline; repeatable."
+            "one text alone, is below that share; fpr=.02, reached=.1, reached.corruptrag=.2, "
+            "lost=.1: if a share is above; time=3: if entries take three times as long as in "
+            "--baseline; repeatable, the narrowest counts."
         ),
     ] = None,
     embedder: Annotated[
@@ -153,13 +147,13 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Plant attacks into your corpus, and see what the default guard holds.
 
-    Exit code 0: done; 1: worse than --baseline, --fail-below or --fail-above allow; 2: an error.
+    Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
         for path in (json_file, html_file):
             check_parent(path)
         check_fpr(fpr)
-        bounds = [*map(at_least, fail_below or ()), *map(at_most, fail_above or ())]
+        bounds = list(map(Bound.of, bound or ()))
         words = WORDINGS if wordings is None else read_wordings(wordings)
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
