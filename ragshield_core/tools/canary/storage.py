@@ -181,6 +181,12 @@ class CanaryStore:
                 raise CanaryError(msg)
             return _unpacked(row)
 
+    def suites(self) -> list[str]:
+        """Return the names of all suites that have a baseline."""
+        query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
+        with self._session() as session:
+            return sorted(session.scalars(query))
+
     def save_check(self, report: DriftReport) -> None:
         """Keep a check."""
         with self._session(writes=True) as session:
