@@ -32,6 +32,7 @@ from decisions import arrive, chunks, failed, opened
 from ingestion import PHRASES, salad, written
 from label_flipping import flip
 from natural import FORMS, reworded
+from rates import DetectionRates
 from results_files import Parts
 from rich.progress import track
 from vectors import embedded, use_folder
@@ -41,7 +42,6 @@ from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.model.entries import together
 from ragshield_core.store.adoption import learn_store
-from ragshield_core.tools.evaluate.rates import DetectionRates
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}

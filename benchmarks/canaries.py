@@ -24,6 +24,7 @@ import numpy as np
 from cliques import renamed
 from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
@@ -35,7 +36,6 @@ from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport,
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEEDS = 5
@@ -278,7 +278,7 @@ def wikipedia(embed: Embed, seeds: int) -> Iterator[str]:
             for style, size in runs:
                 poison = crafted(drawn, style, size, embed) if size else drawn.added.take([])
                 retriever.batch = joined(drawn.base, drawn.added, poison)
-                report = monitor.check(keep=False)
+                report = monitor.compare()
                 wanted = {target["id"] for target in drawn.targets} if size else set()
                 found = {drift.name for drift in report.flagged}
                 counts = flagged.setdefault((style, size), Counts())
@@ -394,11 +394,11 @@ def web(embed: Embed, seeds: int) -> Iterator[str]:
             monitor.record_baseline()
             clean = together([base, found.batch.take(new)])
             retriever.batch = clean
-            early.append(len(monitor.check(keep=False).flagged))
+            early.append(len(monitor.compare().flagged))
             for texts, column, size in WEB_ATTACKS:
                 poison = published(column, size, targets, seed)
                 retriever.batch = together([clean, poison])
-                report = monitor.check(keep=False)
+                report = monitor.compare()
                 hits = {drift.name for drift in report.flagged}
                 flagged[texts].add(targets, hits, len(suite))
                 bad = set(poison.ids)

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 from corpora import load, read_rows
+from rates import proportion_interval
 from results_files import RESULTS, write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPRS = (0.01, 0.002)
 # The default keeps an accepted rate in nine samples of ten, which makes it stricter than the rate.

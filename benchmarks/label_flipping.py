@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one split a core
 import numpy as np
 from corpora import load
 from decisions import arrive, chunks, opened
+from rates import DetectionRates, mean_interval
 from results_files import RESULTS, write
 from rich.progress import track
 
@@ -35,7 +36,6 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
-from ragshield_core.tools.evaluate.rates import DetectionRates, mean_interval
 
 # name -> random splits
 CORPORA = {"sms_spam": 4, "enron1_spam": 4, "banking77": 3}

@@ -27,11 +27,12 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.tools.evaluate.rates import Interval, proportion_interval
+from ragshield_core.tools.evaluate.rates import Interval
 from ragshield_langchain import GuardedRetriever, GuardedVectorStore
 
 with warnings.catch_warnings():

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from corpora import from_source, load, read_rows
 from decisions import failed
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 from singles import alone, targets
@@ -33,7 +34,6 @@ from vectors import embedded
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import LeadingQuestionDetector
 from ragshield_core.detectors.question.leading_question import _remembered as questions
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, KNOWN, NEW, CARRIERS = 0.01, 2_000, 500, 40
 LENGTHS = (100, 400, 1_500)  # words

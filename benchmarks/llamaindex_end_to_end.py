@@ -31,11 +31,11 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
+from rates import proportion_interval
 from results_files import RESULTS, write
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_llamaindex import GuardedIngestionPipeline, GuardedVectorStoreIndex
 
 K = 5

@@ -126,7 +126,7 @@ def canaries(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
                     drawn = world(wiki, seed, articles=False)
                     monitor, retriever = monitor_of(watch, drawn, embed)
                     retriever.batch = joined(drawn.base, drawn.added)
-                    clean.append(scores_of(monitor.check(keep=False)))
+                    clean.append(scores_of(monitor.compare()))
                 thresholds[watch] = threshold_at(np.concatenate(clean))
         for seed in track(test_draws, description="canaries"):
             drawn = world(wiki, seed, articles=False)
@@ -164,8 +164,8 @@ def count(
     counts: Counts,
 ) -> None:
     """Check once, and count what was flagged and blamed."""
-    report = monitor.check(keep=False)  # answers are remembered: checked once more for the time
-    _, seconds = timed(lambda: monitor.check(keep=False))
+    report = monitor.compare()  # answers are remembered: checked once more for the time
+    _, seconds = timed(monitor.compare)
     wanted = {target["id"] for target in drawn.targets} if len(poison) else set()
     bad = np.array([drift.name in wanted for drift in report.canaries])
     ours = "" if watch.rule == "ragshield" else ", as it comes"

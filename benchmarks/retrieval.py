@@ -26,6 +26,7 @@ from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
+from rates import proportion_interval
 from results_files import RESULTS, write
 from rich.progress import track
 
@@ -34,7 +35,6 @@ from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.retrieval import GuardedRetriever
 
 ATTACKS = ("nq", "hotpotqa")

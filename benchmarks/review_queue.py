@@ -21,11 +21,11 @@ import numpy as np
 from cliques import attack, join, knowledge_base, renamed
 from corpora import read_rows
 from ingestion import chunks
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_core.tools.review.cases import Cases
 
 FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5

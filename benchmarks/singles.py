@@ -22,13 +22,13 @@ from cliques import knowledge_base
 from corpora import read_rows
 from decisions import failed
 from ingestion import guard_of, split, written
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.huggingface.minilm import MiniLM
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, SPLITS, NEW, OTHERS = 0.01, 3, 1_000, 300
 # The template of the paper (arXiv 2504.03957).

@@ -23,12 +23,12 @@ from corpora import load, read_rows
 from decisions import failed
 from ingestion import chunks, guard_of, split
 from numpy.typing import NDArray
+from rates import proportion_interval
 from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 1_000, 10, 5
 

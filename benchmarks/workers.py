@@ -30,12 +30,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from cliques import attack, knowledge_base
 from databases import KINDS, Databases, databases
+from rates import proportion_interval
 from rich.progress import track
 from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard
 from ragshield_core.model.entries import together
-from ragshield_core.tools.evaluate.rates import proportion_interval
 
 KNOWN = 8_000
 AT_ONCE = 0.2

@@ -42,8 +42,8 @@ def test_nothing_changed_nothing_drifts():
     report = world.monitor.check()
     assert not report.flagged
     for drift in report.canaries:
-        assert (drift.score, drift.jaccard, drift.rank_biased_overlap) == (0.0, 1.0, 1.0)
-        assert (drift.overlap_at_k, drift.takeover, drift.newcomers) == (1.0, 0.0, ())
+        assert (drift.score, drift.jaccard, drift.overlap_at_k) == (0.0, 1.0, 1.0)
+        assert (drift.takeover, drift.newcomers) == (0.0, ())
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -190,7 +190,6 @@ def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     assert drift.flagged
     assert drift.answer_drift > 0.25
     assert "the answer drifted" in drift.reasons[0]
-    assert len(drift.answer_hash) == 64
 
 
 def test_what_is_expected_of_a_canary():
@@ -227,11 +226,6 @@ def test_a_canary_that_the_baseline_did_not_ask_is_recorded_and_not_flagged(name
     assert not drift.flagged
 
 
-def test_an_answer_that_is_no_unicode_text_is_hashed():
-    world = watched(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
-    assert len(world.monitor.check()[questions()[0]].answer_hash) == 64
-
-
 # What is kept
 
 
@@ -244,10 +238,7 @@ def test_baselines_are_numbered_and_named(tmp_path):
     assert not world.monitor.check().flagged
     assert world.monitor.check(baseline=1).flagged
     store = CanaryStore(Quarantine(url))
-    versions = store.versions("one")
-    assert [(version, k) for version, _, _, k in versions] == [(1, 6), (2, 6)]
-    assert versions[0][2] == versions[1][2] is not None
-    assert store.versions("another") == []
+    assert [store.baseline("one", version).version for version in (1, 2, None)] == [1, 2, 2]
     with pytest.raises(CanaryError, match="no baseline 3"):
         store.baseline("one", 3)
 
@@ -530,7 +521,8 @@ def test_nothing_retrieved_is_no_baseline():
     world = World(entries=knowledge().take([]))
     with pytest.raises(CanaryError, match="returns nothing for any of 32 canaries"):
         world.monitor.record_baseline()
-    assert world.monitor.store.versions("default") == []
+    with pytest.raises(CanaryError, match="no baseline"):
+        world.monitor.check()
 
 
 def test_more_places_than_entries():

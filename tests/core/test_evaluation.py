@@ -3,8 +3,7 @@
 import math
 
 import pytest
-
-from ragshield_core.tools.evaluate.rates import mean_interval
+from rates import mean_interval
 
 
 def test_an_interval_of_shares_stays_among_shares():

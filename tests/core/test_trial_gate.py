@@ -1,15 +1,13 @@
-"""What makes an evaluation fail, and what it says in SARIF."""
+"""What makes an evaluation fail."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from small_trials import HOSTILE, corpus, small
+from small_trials import corpus, small
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.evaluate import Bound, Rate, at_least, at_most, targets_of, worse_than
+from ragshield_core.tools.evaluate import Bound, Rate, targets_of, worse_than
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
-from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.trial import halves
 
 FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
@@ -42,11 +40,11 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
     low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
 
     def worse(*texts):
-        lines = worse_than(low, bounds=[at_least(text) for text in texts])
+        lines = worse_than(low, bounds=[Bound.of(text) for text in texts])
         return [line.partition(",")[0] for line in lines]
 
-    assert worse("recall=.5") == worse(".5") == worse() == []
-    assert worse("recall=.85") == worse(".85") == ["hidden instructions", "clones"]
+    assert worse("recall=.5") == worse() == []
+    assert worse("recall=.85") == ["hidden instructions", "clones"]
     assert worse("recall=.95", "recall.clones=.5") == ["PoisonedRAG", "hidden instructions"]
     assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
     assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
@@ -63,18 +61,18 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(
     now = replace(now, milliseconds=10.0)
 
     def worse(*texts, before=None):
-        return worse_than(now, before, [at_most(text) for text in texts])
+        return worse_than(now, before, [Bound.of(text) for text in texts])
 
     assert worse("fpr=.3", "reached=.1", "lost=.4") == []
-    assert [line.partition(":")[0] for line in worse(".15")] == [
-        "clean entries, stream",
-        "clean entries, batch",
+    assert [line.partition(":")[0] for line in worse("fpr=.15")] == [
+        "clean entries held, stream",
+        "clean entries held, batch",
     ]
     (line,) = worse("reached=.05")
-    assert line.startswith("clones: reaches 0.100")
+    assert line.startswith("questions that clones reaches: 0.100")
     assert worse("reached=.05", "reached.clones=.1") == []
     (line,) = worse("lost=.3")
-    assert "miss one, at most 0.3" in line
+    assert line.startswith("questions about clean entries that miss one: 0.400")
     slow = replace(now, milliseconds=2.0)
     assert worse(before=slow) == worse("time=5", before=slow) == []
     (line,) = worse("time=4.9", before=slow)
@@ -84,30 +82,21 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(
 
 
 @pytest.mark.parametrize(
-    ("read", "text"),
+    "text",
     [
-        (at_least, "fpr=.1"),
-        (at_least, "recall=2"),
-        (at_least, "recall=nan"),
-        (at_least, "recall"),
-        (at_least, "recall.=.5"),
-        (at_least, ""),
-        (at_most, "recall=.5"),
-        (at_most, "fpr.clones=.5"),
-        (at_most, "time=.5"),
-        (at_most, "time=inf"),
-        (at_most, "\x1b[31m=1"),
+        *("recall=2", "recall=nan", "recall", "recall.=.5", "", ".8", "precision=.5"),
+        *("fpr.clones=.5", "time=.5", "time=inf", "\x1b[31m=1"),
     ],
 )
-def test_what_is_no_bound_is_refused_with_what_would_be_one(read, text):
-    with pytest.raises(SourceError, match=r"expected a share in \[0, 1\] for (recall|fpr), or"):
-        read(text)
+def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
+    with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
+        Bound.of(text)
 
 
 def test_a_bound_is_read_as_it_is_meant():
-    assert at_least(".8") == at_least("recall=.8") == Bound(figure="recall", value=0.8)
-    assert at_most("time=3").value == 3.0
-    assert at_most("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
+    assert Bound.of("recall=.8") == Bound(figure="recall", value=0.8)
+    assert Bound.of("time=3").value == 3.0
+    assert Bound.of("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
 
 
 def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
@@ -118,7 +107,7 @@ def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
     now = replace(now, false_positives={"batch": Rate(200, 207)}, milliseconds=1e6)
     lines = worse_than(now, found)
     assert any(line.startswith(f"{FRONT}, alone, 1 of a target: not measured") for line in lines)
-    assert any(line.startswith("clones, stream, 5 of a target: recall 0.000") for line in lines)
+    assert any(line.startswith("clones, stream, 5 of a target: 0.000") for line in lines)
     assert any(line.startswith("clean entries held, batch: 0.966") for line in lines)
     assert any(line.startswith(f"questions that {FRONT} reaches: 1.000") for line in lines)
     assert any(line.startswith("questions about clean entries that miss one") for line in lines)
@@ -137,33 +126,6 @@ def test_a_baseline_of_other_settings_is_refused(name, other, found):
     assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
 
 
-def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(found):
-    missed = (*found.missed, replace(found.missed[0], entry_id=HOSTILE, attack=HOSTILE))
-    content = to_sarif(replace(found, missed=missed), "my corpus/kb.jsonl")
-    assert "\\u001b" not in content
-    assert "\x1b" not in content
-    document = json.loads(content)
-    assert document["version"] == "2.1.0"
-    (trial,) = document["runs"]
-    rules = trial["tool"]["driver"]["rules"]
-    levels = {"missed-poison": "error", "clean-entry-held": "warning"}
-    for result in trial["results"]:
-        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["level"] == levels[result["ruleId"]]
-        place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-        assert place == "my%20corpus/kb.jsonl"
-        assert result["partialFingerprints"]
-    errors = [r for r in trial["results"] if r["level"] == "error"]
-    assert [r["properties"]["attack"] for r in errors[:-1]] == [m.attack for m in found.missed]
-    clean = [r["locations"][0]["logicalLocations"][0] for r in trial["results"][len(errors) :]]
-    assert [place["fullyQualifiedName"] for place in clean] == [
-        each.entry_id for each in found.wrongly_held
-    ]
-    assert trial["invocations"][0]["executionSuccessful"] is True
-    notes = trial["invocations"][0]["toolExecutionNotifications"]
-    assert len(notes) == len(found.idle) > 0
-
-
 def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(found):
     for r in found.main_recalls:
         missed = [each for each in found.missed if each.attack == r.attack]
@@ -172,14 +134,6 @@ def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(foun
     assert {each.attack for each in found.missed} == {QUIET}
     assert len(found.wrongly_held) == found.false_positives["batch"].hits > 0
     assert len({each.entry_id for each in found.missed}) == len(found.missed)
-    said = to_sarif(found, "kb.jsonl") + found.to_json()
+    said = found.to_json()
     answers = [target.wrong_answer for target in targets_of(halves(corpus())[0], 3)]
     assert not any(text in said for text in (*answers, *corpus().texts))
-
-
-def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
-    fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
-    again = {each.mark: each.entry_id for each in fewer.missed}
-    before = {each.mark: each.entry_id for each in found.missed}
-    assert again
-    assert all(before[mark] != entry_id for mark, entry_id in again.items())

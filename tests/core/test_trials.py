@@ -338,7 +338,7 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
     assert "default-src 'none'" in page
     assert "&lt;worse&gt;" in page
-    assert page.count("<svg") >= 3
+    assert page.count("<svg") >= 2
     cells, values = "\n".join(read.cells), json.loads(found.to_json())
 
     def shown(rate):
@@ -370,28 +370,6 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
         *(html.escape(f"{name}: {what}") for name, what in values["recipes"].items()),
     )
     assert all(sentence in page for sentence in sentences)
-
-
-def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_others(found):
-    scores = {
-        "mine": {
-            CLEAN: tuple(n / 100 for n in range(100)),
-            "found by half": (0.2, 2.0),
-            "never found": (0.1, 0.2),
-            **{f"always found {n}": (3.0,) for n in range(3)},
-            "found <a little>": (0.1, 0.2, 2.0),
-            "found least": (*(0.1,) * 9, 2.0),
-        },
-        "idle": {CLEAN: (0.0,), "never found": (0.0,)},
-    }
-    page = html_page(replace(found, scores=scores, recipes={}))
-    plots = page.partition("Recall against false positives")[2].split("<figure>")[1:]
-    (plot,) = plots  # none of a detector that finds nothing
-    order = [f"always found {n}" for n in range(3)] + ["found by half"]
-    assert re.findall(r"<text[^>]*>([^<]*found[^<]*)</text>", plot) == order
-    assert plot.count("<polyline") == 4
-    heights = [re.findall(r",([\d.]+)", points) for points in re.findall(r'points="(.*?)"', plot)]
-    assert [each[0] for each in heights] == ["10.0", "10.0", "10.0", "85.0"]
 
 
 def test_hostile_texts_are_escaped_on_the_page(found):
@@ -499,28 +477,23 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
-    kept = {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")}
-    assert len(kept) == 2
-    low = run(folder, "--fail-below", "recall.hidden-instructions=1", "--fail-above", "lost=1")
+    low = run(folder, "--bound", "recall.hidden-instructions=1", "--bound", "lost=1")
     assert low.exit_code == 0, low.output
     recall = next(r for r in report.main_recalls if "front" in r.attack).held
-    worse = run(folder, "--fail-below", "recall=1", "--fail-above", "reached=0")
+    worse = run(folder, "--bound", "recall=1", "--bound", "reached=0")
     reached = any(each.after.hits for each in report.reached)
     assert worse.exit_code == int(recall.hits < recall.n or reached)
     assert ("worse:" in worse.output) is bool(worse.exit_code)
-    assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
 
 
 @pytest.mark.usefixtures("own_model")
-def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
-    tmp_path, monkeypatch
-):
+def test_own_wordings_harder_steps_and_sizes_are_planted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [json.dumps({"id": row["id"], "text": row["text"]}) for row in help_desk()]
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
     (tmp_path / "words.json").write_text(json.dumps({"orders": ["Say {a} to {q}, zebra."]}))
     options = ["--wordings", "words.json", "--difficulty", "published", "--difficulty", "blended"]
-    options += ["--sizes", "2,4", "--json", "out.json", "--sarif", "out.sarif"]
+    options += ["--sizes", "2,4", "--json", "out.json"]
     done = run("kb.jsonl", *options)
     assert done.exit_code == 0, done.output
     found = Evaluation.read(tmp_path / "out.json")
@@ -531,8 +504,6 @@ def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
     }
     assert set(found.groups_alone[f"{front}, blended"]) == {2, 4, 5}
     assert found.settings["wordings"].startswith("own ")
-    results = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
-    assert len(results) == len(found.missed) + len(found.wrongly_held) > 0
     refused = run("kb.jsonl", "--baseline", "out.json")
     assert refused.exit_code == 2
     assert "measured with wordings" in refused.output
@@ -563,13 +534,12 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
-        (["kb.jsonl", "--difficulty", "magic"], "one of: published; reworded; blended"),
+        (["kb.jsonl", "--difficulty", "magic"], "'magic' is not one of"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
         (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
-        (["kb.jsonl", "--fail-below", "precision=.5"], "recall.ATTACK=SHARE"),
-        (["kb.jsonl", "--fail-below", "recall.clones=.5"], "recall.clones is not measured"),
-        (["kb.jsonl", "--fail-above", "time=2"], "--baseline too"),
-        (["kb.jsonl", "--sarif", "no/such/out.sarif"], "is not a folder"),
+        (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
+        (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
+        (["kb.jsonl", "--bound", "time=2"], "--baseline too"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )

@@ -172,7 +172,7 @@ def growing(by_topic):
 def test_growth_by_topics_is_no_drift_and_poison_within_it_is(by_topic):
     monitor, retriever, pages, names, centres, rng = growing(by_topic)
     retriever.batch = pages
-    before = monitor.check(keep=False)
+    before = monitor.compare()
     assert sum(any(d.newcomers) for d in before.canaries) >= 8  # there is growth
     assert len(before.flagged) <= 1
     targets = (0, 5, 30, 50)  # two of which grow by topic
@@ -189,7 +189,7 @@ def test_growth_by_topics_is_no_drift_and_poison_within_it_is(by_topic):
         texts=[*pages.texts, *bad.texts],
         embeddings=np.concatenate([pages.embeddings, bad.embeddings]),
     )
-    after = monitor.check(keep=False)
+    after = monitor.compare()
     assert {names[t] for t in targets} <= {d.name for d in after.flagged}
     reasons = " ".join(after[names[0]].reasons)
     assert "resemble each other more than what stands around them" in reasons

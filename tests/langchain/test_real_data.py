@@ -9,10 +9,10 @@ from corpora import ROOT, load
 from label_flipping import flip
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
+from rates import DetectionRates
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.tools.evaluate.rates import DetectionRates
 from ragshield_langchain import GuardedVectorStore
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
-from ragshield_core.tools.audit.judging import Judge, found_by, unknown_ids
+from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
@@ -107,68 +108,54 @@ def scan(
         )
         raise TypeError(msg)
     trusted = _rows_of(batch, clean_ids)
-    judges, skipped, failed = _judges(batch, detectors, seed, tell)
+    timings: dict[str, float] = {}
+    judges, skipped, failed = _judges(batch, detectors, seed, tell, timings)
     found = found_by(judges, policy, trusted, lambda rows: [batch.ids[row] for row in rows])
     tell("auditing", len(detectors), len(detectors))
     acting = [judge for judge in judges if judge.name in found.thresholds]
-    unjudged = np.ones(len(batch), dtype=np.bool_)
-    for judge in acting:
-        unjudged &= np.isnan(judge.all)
     return ScanReport(
         batch=batch,
         remarkable={
             row: policy.decide(batch.ids[row], found.findings[row])
             for row in sorted(found.findings)
         },
-        scores={judge.name: judge.all for judge in acting},
+        scores={judge.name: judge.scores for judge in acting},
         skipped=(*skipped, *found.skipped),
-        timings={judge.name: judge.seconds for judge in acting},
+        timings={judge.name: timings[judge.name] for judge in acting},
         fpr=fpr,
         thresholds=found.thresholds,
         n_clean=0 if trusted is None else len(trusted),
         failed=tuple(failed),
         by_rule=found.by_rule,
         n_audited=len(batch),
-        n_unjudged=int(np.count_nonzero(unjudged)),
+        n_unjudged=unjudged(acting, len(batch)),
         has_texts=any(batch.texts),
         judged=found.judged,
         high=found.high,
     )
 
 
-class _InMemory(Judge):
-    """A detector, what it says of each row of a batch, and the seconds that it took."""
-
-    def __init__(
-        self, detector: Detector, batch: Batch, scores: NDArray[np.float64], seconds: float
-    ) -> None:
-        self.detector, self._batch, self.all, self.seconds = detector, batch, scores, seconds
-        self.judged = int(np.count_nonzero(~np.isnan(scores)))
-
-    def scores(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.all[numbers]
-
-    def above(self, threshold: float) -> NDArray[np.int64]:
-        return np.flatnonzero(self.all > threshold)  # never where NaN
-
-    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
-        start = time.perf_counter()
-        rows = numbers.tolist()
-        told = explained(
-            self.name, lambda *what: explained_audit(self.detector, *what), self._batch, rows
-        )
-        self.seconds += time.perf_counter() - start
-        return told
-
-
 def _judges(
-    batch: Batch, detectors: Sequence[Detector], seed: int, tell: Progress
-) -> tuple[list[_InMemory], list[Skipped], list[str]]:
+    batch: Batch,
+    detectors: Sequence[Detector],
+    seed: int,
+    tell: Progress,
+    timings: dict[str, float],
+) -> tuple[list[Judge], list[Skipped], list[str]]:
     """Let each detector audit; return those with opinions, those without, and those that crashed.
 
-    A crash costs the findings of that detector, not those of the others.
+    A crash costs the findings of that detector, not those of the others. ``timings`` gets the
+    seconds of each, which go on when it explains.
     """
     judges, skipped, failed = [], [], []
+
+    def explain(detector: Detector, rows: NDArray[np.int64]) -> Sequence[Evidence]:
+        start = time.perf_counter()
+        why = partial(explained_audit, detector)
+        told = explained(detector.name, why, batch, rows.tolist())
+        timings[detector.name] += time.perf_counter() - start
+        return told
+
     for number, detector in enumerate(detectors):
         tell(f"auditing: {detector.name}", number, len(detectors))
         start = time.perf_counter()
@@ -179,8 +166,9 @@ def _judges(
                     detector.name, audited_by(detector, batch, seed), len(batch), partial=True
                 )
                 if not np.isnan(scores).all():
-                    seconds = time.perf_counter() - start
-                    judges.append(_InMemory(detector, batch, scores, seconds))
+                    timings[detector.name] = time.perf_counter() - start
+                    why = partial(explain, detector)
+                    judges.append(Judge(detector=detector, scores=scores, explain=why))
                     continue
                 why_not = next(iter(detector.unjudged(batch).values()), "no reason given")
                 reason = f"it could judge none of the entries: {why_not}"

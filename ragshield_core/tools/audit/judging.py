@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,36 +17,41 @@ from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import findings_of
 
 
-class Judge(ABC):
-    """A detector that had opinions about the entries of a knowledge base, which have numbers.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judge:
+    """A detector, and what it says of the entries of a knowledge base, which have numbers.
 
     Attributes
     ----------
     detector
         Who judges.
-    judged
-        About how many entries it had an opinion.
+    scores
+        Of all entries; NaN where there is no opinion.
+    explain
+        Returns the reasons for the scores of numbered entries.
     """
 
     detector: Detector
-    judged: int
+    scores: NDArray[np.float64]
+    explain: Callable[[NDArray[np.int64]], Sequence[Evidence]]
 
     @property
     def name(self) -> str:
         """The detector's."""
         return self.detector.name
 
-    @abstractmethod
-    def scores(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the scores of entries, NaN where there is no opinion."""
+    @property
+    def judged(self) -> int:
+        """About how many entries there is an opinion."""
+        return int(np.count_nonzero(~np.isnan(self.scores)))
 
-    @abstractmethod
-    def above(self, threshold: float) -> NDArray[np.int64]:
-        """Return the numbers of all entries that score higher, ascending."""
 
-    @abstractmethod
-    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
-        """Return the reasons for scores."""
+def unjudged(judges: Sequence[Judge], n: int) -> int:
+    """Return about how many of n entries no judge has an opinion."""
+    silent = np.ones(n, dtype=np.bool_)
+    for judge in judges:
+        silent &= np.isnan(judge.scores)
+    return int(np.count_nonzero(silent))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,13 +119,13 @@ def found_by(
         comparable = [judge for judge in judges if judge.detector.exchangeable]
         if comparable:
             calibration = JointCalibration(
-                {judge.name: judge.scores(trusted) for judge in comparable},
+                {judge.name: judge.scores[trusted] for judge in comparable},
                 {judge.name: judge.detector.floor for judge in comparable},
             )
     thresholds = _thresholds(judges, policy, calibration)
     for judge in judges:
         if judge.name not in thresholds:
-            n = 0 if trusted is None else np.count_nonzero(~np.isnan(judge.scores(trusted)))
+            n = 0 if trusted is None else np.count_nonzero(~np.isnan(judge.scores[trusted]))
             reason = f"not calibrated: it could judge {n} of the trusted entries, too few"
             skipped.append(Skipped(detector=judge.name, reason=reason))
     judges = [judge for judge in judges if judge.name in thresholds]
@@ -137,15 +141,15 @@ def found_by(
         ),
     )
     for judge in judges:
-        above = judge.above(thresholds[judge.name])
-        found.high[judge.name] = np.sort(judge.scores(above))
+        above = np.flatnonzero(judge.scores > thresholds[judge.name])  # never where NaN
+        found.high[judge.name] = np.sort(judge.scores[above])
         numbers = above if trusted is None else np.setdiff1d(above, trusted)
         told = findings_of(
             judge.detector,
             ids_of(numbers),
-            judge.scores(numbers),
+            judge.scores[numbers],
             thresholds[judge.name],
-            judge.why(numbers),
+            judge.explain(numbers),
             None if calibration is None else calibration.calibrations.get(judge.name),
         )
         for number, finding in zip(numbers.tolist(), told, strict=True):
@@ -157,7 +161,7 @@ def _with_clean_scores(
     judges: Sequence[Judge], trusted: NDArray[np.int64]
 ) -> tuple[list[Judge], list[Skipped]]:
     """Set judges aside that have no opinion about any trusted entry."""
-    blind = [judge for judge in judges if np.isnan(judge.scores(trusted)).all()]
+    blind = [judge for judge in judges if np.isnan(judge.scores[trusted]).all()]
     if judges and len(blind) == len(judges):
         names = ", ".join(judge.name for judge in judges)
         msg = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,7 +19,6 @@ from ragshield_core.tools.canary.rank_figures import (
     cosine,
     jaccard,
     overlap_at_k,
-    rank_biased_overlap,
     takeover,
 )
 from ragshield_core.tools.canary.storage import Baseline, Observation
@@ -155,7 +152,7 @@ class Comparison:
         return max(self.weights.takeover_p, EVERYWHERE) if everywhere else self.weights.takeover_p
 
     def _figures(self, asked: Asked, poisoned: Collection[str] | None) -> CanaryDrift:
-        """Return the figures of the notebook, and rank-biased overlap."""
+        """Return the figures of the notebook."""
         canary, before, passages = asked.canary, asked.before, asked.head
         answer, vector = asked.answer
         ids = tuple(p.id for p in passages)
@@ -168,7 +165,6 @@ class Comparison:
             flagged=False,
             score=0.0,
             answer=answer,
-            answer_hash=None if answer is None else _hash(answer),
             suspicion_ratio=ratio,
             poison_ratio=poison,
             ids=ids,
@@ -198,7 +194,6 @@ class Comparison:
             answer_drift=compared["answer_drift"],
             jaccard=compared["jaccard"],
             overlap_at_k=compared["overlap"],
-            rank_biased_overlap=rank_biased_overlap(ids, before.ids, self.weights.persistence),
             suspicion_delta=compared["suspicion_delta"],
             poison_delta=poison_delta,
             baseline_ids=before.ids,
@@ -251,13 +246,11 @@ class Comparison:
         Pages about what it asks come at once, and to all its ranks: where more of those below the
         head are new than by growth elsewhere, they tell.
         """
+        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
         below = flags[min(self.k, len(flags) // 2) :]
         came = sum(below)
-        as_much = sum(
-            math.comb(len(below), n) * growth**n * (1.0 - growth) ** (len(below) - n)
-            for n in range(came, len(below) + 1)
-        )
-        if as_much > BY_TOPIC:
+        if bdtrc(came - 1, len(below), growth) > BY_TOPIC:  # so many or more
             return growth
         return max(growth, (came + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
 
@@ -342,10 +335,6 @@ class Comparison:
     def _cannot_tell(self, then: Baseline, growth: float) -> bool:
         """Return whether so much is new that growth is no explanation without a known size."""
         return growth > MOST_UNCOUNTED and not (self.size and then.size is not None)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) -> float | None:

@@ -117,10 +117,10 @@ class CanaryDrift:
         Whether something is wrong, and what: sentences with the number that convinced.
     score
         Anomaly, in [0, 1]; see :class:`AnomalyWeights`.
-    answer, answer_hash, answer_cosine, answer_drift
-        The answer, its SHA-256, its cosine to the baseline's, and 1 minus that; ``None`` without an
-        answerer, and the last two without an embedder.
-    jaccard, overlap_at_k, rank_biased_overlap
+    answer, answer_cosine, answer_drift
+        The answer, its cosine to the baseline's, and 1 minus that; ``None`` without an answerer,
+        and the last two without an embedder.
+    jaccard, overlap_at_k
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
         Share of the head that newcomers hold, and how probable it is under mere growth, together
@@ -150,12 +150,10 @@ class CanaryDrift:
     score: float
     reasons: tuple[str, ...] = ()
     answer: str | None = None
-    answer_hash: str | None = None
     answer_cosine: float | None = None
     answer_drift: float | None = None
     jaccard: float | None = None
     overlap_at_k: float | None = None
-    rank_biased_overlap: float | None = None
     takeover: float | None = None
     takeover_p: float | None = None
     resemblance_p: float | None = None
@@ -175,7 +173,7 @@ class CanaryDrift:
             ("anomaly", f"{self.score:.3f}"),
         ]
         for name in (
-            *("answer_drift", "answer_cosine", "jaccard", "overlap_at_k", "rank_biased_overlap"),
+            *("answer_drift", "answer_cosine", "jaccard", "overlap_at_k"),
             *("takeover", "takeover_p", "resemblance_p", "suspicion_ratio", "suspicion_delta"),
             *("poison_ratio", "poison_delta"),
         ):

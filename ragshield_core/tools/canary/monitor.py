@@ -19,17 +19,11 @@ from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport
 from ragshield_core.tools.canary.drift_trace import trace_drift, trace_drift_as_source
 from ragshield_core.tools.canary.embedder import PROBES, Embedder, Vectors
 from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.tools.canary.passages import Passage, Revision
+from ragshield_core.tools.canary.knowledge_base import WritableKnowledgeBase
+from ragshield_core.tools.canary.passages import Passage, Revision, batch_of
 from ragshield_core.tools.canary.rank_figures import Rule
-from ragshield_core.tools.canary.remediation import (
-    BY,
-    Holder,
-    Remediation,
-    Remove,
-    Restore,
-    remediate,
-)
-from ragshield_core.tools.canary.search import Search
+from ragshield_core.tools.canary.remediation import Remediation, remediate
+from ragshield_core.tools.canary.search import Found, search
 from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.tools.canary.suite import Canary, CanarySuite
 from ragshield_core.tools.canary.suspicions import Suspicions
@@ -43,6 +37,8 @@ if TYPE_CHECKING:
 # Ids and counts only: queries and answers may be confidential, retrieved texts hostile.
 logger = logging.getLogger("ragshield")
 
+# Who holds suspects where nobody says so.
+BY = "ragshield canary"
 # What a rebuilt model, or another processor, changes in a vector is far below; another model is
 # nowhere near.
 SAME_MODEL = 0.999
@@ -128,8 +124,8 @@ class CanaryMonitor:
         rule: Rule = "ragshield",
         weights: AnomalyWeights | None = None,
         quarantine: Quarantine | None = None,
-        remove: Remove | None = None,
-        restore: Restore | None = None,
+        remove: Callable[[Sequence[str]], object] | None = None,
+        restore: Callable[[Batch], object] | None = None,
     ) -> None:
         check_type("weights", weights, AnomalyWeights, "AnomalyWeights(...)")
         check_type("quarantine", quarantine, ["hold"], "a Quarantine: Quarantine(url)")
@@ -175,20 +171,6 @@ class CanaryMonitor:
         found = self._knowledge_base.quarantine
         return Quarantine() if found is None else found
 
-    @property
-    def _search(self) -> Search:
-        return Search(self._knowledge_base, self.quarantine_store, self.k)
-
-    @property
-    def _holder(self) -> Holder:
-        return Holder(
-            knowledge_base=self._knowledge_base,
-            quarantine=self.quarantine_store,
-            embedder=self._embedder,
-            remove=self._remove,
-            restore=self._restore,
-        )
-
     # Baseline and check
 
     def record_baseline(self, poisoned: Collection[str] | None = None) -> int:
@@ -209,8 +191,7 @@ class CanaryMonitor:
         CanaryError
             If nothing at all is retrieved.
         """
-        vectors = self._query_vectors(self.suite.queries)
-        deep = self._search(self.suite.queries, vectors, DEPTH * self.k).passages
+        deep = self._search(self.suite.queries, DEPTH * self.k).passages
         found = [passages[: self.k] for passages in deep]
         if not any(found):
             msg = (
@@ -229,12 +210,11 @@ class CanaryMonitor:
         baseline = Baseline(
             suite=self.suite.name,
             version=0,
-            created_at=dt.datetime.now(dt.UTC),
             k=self.k,
             rule=self.rule,
             size=self._knowledge_base.size(),
             probes=self._probes(),
-            queries=vectors,
+            queries=self._query_vectors(self.suite.queries),
             asked={canary.name: canary.query for canary in self.suite},
             observations=observations,
         )
@@ -245,9 +225,8 @@ class CanaryMonitor:
         poisoned: Collection[str] | None = None,
         *,
         baseline: int | None = None,
-        keep: bool = True,
     ) -> DriftReport:
-        """Ask every canary again and compare with a baseline.
+        """Ask every canary again, compare with a baseline, and keep the outcome in the database.
 
         Parameters
         ----------
@@ -255,8 +234,6 @@ class CanaryMonitor:
             Ids known to be poisoned: for evaluation only.
         baseline
             Its version; default: the latest.
-        keep
-            Whether the check is kept in the database.
 
         Raises
         ------
@@ -266,8 +243,7 @@ class CanaryMonitor:
             If there is no baseline.
         """
         report = self.compare(poisoned, baseline=baseline)
-        if keep:
-            self.store.save_check(report)
+        self.store.save_check(report)
         if report.flagged:
             n = len(report.canaries)
             logger.warning("canaries: %d of %d flagged", len(report.flagged), n)
@@ -297,9 +273,7 @@ class CanaryMonitor:
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        queries = self.suite.queries
-        vectors = self._query_vectors(queries)
-        deep, still_served = self._search(queries, vectors, DEPTH * self.k, without)
+        deep, still_served = self._search(self.suite.queries, DEPTH * self.k, without)
         for observation in then.observations.values():
             self._suspicions.remember(observation.revisions, observation.suspicions)
         found = [passages[: self.k] for passages in deep]
@@ -368,13 +342,12 @@ class CanaryMonitor:
         --------
         ragshield_core.tools.canary.drift_trace.trace_drift : How responsibility is found.
         """
-        report = self.check(keep=False) if report is None else report
+        report = self.compare() if report is None else report
         names = {drift.name for drift in report.flagged}
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
             queries = [canary.query for canary in canaries]
-            vectors = self._query_vectors(queries)
-            found = self._search(queries, vectors, DEPTH * report.k).passages
+            found = self._search(queries, DEPTH * report.k).passages
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
@@ -410,7 +383,7 @@ class CanaryMonitor:
         --------
         ragshield_core.tools.canary.answer_trace.trace_answer : How responsibility is found.
         """
-        passages = self._search([query], self._query_vectors([query]), depth).passages[0]
+        passages = self._search([query], depth).passages[0]
         self._suspicions.judge(passages)
         return trace_answer(
             query,
@@ -444,11 +417,58 @@ class CanaryMonitor:
         From an index or retriever that is not guarded, and without ``remove=``, nothing can be
         taken out: a warning says so, and checks name it in ``still_served``.
         """
-        return self._holder.hold(suspects, by=by)
+        there = self._knowledge_base.texts([s.entry_id for s in suspects])
+        suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
+        # Retrievers may give one id to several texts; the first suspect is the most responsible.
+        suspects = [*{s.entry_id: s for s in reversed(suspects)}.values()][::-1]
+        if not suspects:
+            return ()
+        decisions = [suspect.decision() for suspect in suspects]
+        guarded = self._knowledge_base.guarded
+        if self._remove is None and guarded is not None:
+            return guarded.recall([s.entry_id for s in suspects], decisions, by=by)
+        passages = [suspect.passage for suspect in suspects]
+        vectors: Any = [p.vector for p in passages]
+        if any(vector is None for vector in vectors):
+            texts = [p.text for p in passages]
+            vectors = None if self._embedder is None else self._embedder.documents(texts)
+        batch = batch_of(passages, vectors)
+        released = self.quarantine_store.hold(batch, decisions, by=by)
+        gone = tuple(i for i in batch.ids if i not in released)
+        self._take_out(gone)
+        return gone
+
+    def _take_out(self, ids: Sequence[str]) -> None:
+        """Take what is held out of the knowledge base, as far as it can be written."""
+        if self._remove is not None:
+            self._remove(ids)
+        elif isinstance(self._knowledge_base, WritableKnowledgeBase):
+            left = self._knowledge_base.remove(ids)
+            if left:
+                logger.warning("%d held entries could not be deleted from the store", len(left))
+        elif ids:
+            logger.warning(
+                "%d entries are held, but not taken out of the knowledge base, which the monitor "
+                "cannot write: pass remove= and restore=, or guard the index",
+                len(ids),
+            )
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
         """Judge quarantined entries good and put them back."""
-        self._holder.put_back(ids, by=by, note=note)
+        if not ids:
+            return
+        knowledge_base, write = self._knowledge_base, self._restore
+        if write is None and knowledge_base.guarded is not None:
+            knowledge_base.guarded.release(list(ids), by=by, note=note)
+            return
+        if write is None and isinstance(knowledge_base, WritableKnowledgeBase):
+            write = knowledge_base.restore
+        if write is not None:
+            from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
+
+            for batch in batches_of(self.quarantine_store.vouched(ids, Status.HELD)):
+                write(batch)
+        self.quarantine_store.release(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
         """Quarantine suspects until the drift is gone; restore what turned out not to matter.
@@ -479,6 +499,18 @@ class CanaryMonitor:
         return remediate(self, max_entries, by)
 
     # How it is asked
+
+    def _search(self, queries: Sequence[str], k: int, without: Collection[Revision] = ()) -> Found:
+        """Return what is retrieved, but for what is held and some more revisions."""
+        return search(
+            self._knowledge_base,
+            self.quarantine_store,
+            queries,
+            self._query_vectors(queries),
+            k,
+            shown=self.k,
+            without=without,
+        )
 
     def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
         """Return the vectors of queries, each embedded once."""

@@ -54,43 +54,6 @@ def overlap_at_k(
     return len(one & other) / places if places else 1.0
 
 
-def rank_biased_overlap(
-    first: Sequence[str], second: Sequence[str], persistence: float = 0.8
-) -> float:
-    """Return how much two rankings agree, the head counting more, in [0, 1].
-
-    The share that the first d entries have in common, averaged over all d down to the end of the
-    longer ranking with weights that fall by the persistence; 1 for two empty rankings.
-
-    References
-    ----------
-    Webber, Moffat, Zobel, "A similarity measure for indefinite rankings", ACM TOIS 28(4), 2010;
-    here cut at the end and divided by the weight that is there.
-
-    Examples
-    --------
-    >>> rank_biased_overlap(["a", "b", "c"], ["a", "b", "c"])
-    1.0
-    >>> tail = rank_biased_overlap(["a", "b", "c"], ["a", "b", "x"])
-    >>> head = rank_biased_overlap(["a", "b", "c"], ["x", "b", "c"])
-    >>> bool(head < tail)
-    True
-    """
-    depth = max(len(first), len(second))
-    if not depth:
-        return 1.0
-    seen_one: set[str] = set()
-    seen_other: set[str] = set()
-    agreed = weights = 0.0
-    for place in range(depth):
-        seen_one.update(first[place : place + 1])
-        seen_other.update(second[place : place + 1])
-        weight = persistence**place
-        agreed += weight * len(seen_one & seen_other) / (place + 1)
-        weights += weight
-    return agreed / weights
-
-
 def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tuple[float, float]:
     """Return how much of the head newcomers hold, and how probable that is under mere growth.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -42,9 +40,6 @@ class _Baseline(_Base):
     namespace: Mapped[str] = mapped_column(String(200))
     suite: Mapped[str] = mapped_column(String(200))
     version: Mapped[int]
-    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
-    k: Mapped[int]
-    fingerprint: Mapped[str | None] = mapped_column(String(32))
     content: Mapped[str] = mapped_column(Text)
     vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
 
@@ -56,7 +51,6 @@ class _Check(_Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     namespace: Mapped[str] = mapped_column(String(200))
     suite: Mapped[str] = mapped_column(String(200))
-    checked_at: Mapped[str] = mapped_column(String(32))
     report: Mapped[str] = mapped_column(Text)
 
 
@@ -101,8 +95,8 @@ class Baseline:
 
     Attributes
     ----------
-    suite, version, created_at, k, rule
-        Name of the suite, number of the baseline, UTC, places, and the rule of its suspicions.
+    suite, version, k, rule
+        Name of the suite, number of the baseline, places, and the rule of its suspicions.
     size
         Entries of the knowledge base, if the retriever told.
     probes, queries
@@ -116,7 +110,6 @@ class Baseline:
 
     suite: str
     version: int
-    created_at: dt.datetime
     k: int
     rule: Rule
     size: int | None
@@ -124,14 +117,6 @@ class Baseline:
     queries: Vectors | None
     asked: Mapping[str, str]
     observations: Mapping[str, Observation]
-
-    @property
-    def fingerprint(self) -> str | None:
-        """A short name of the embedder: a hash of its rounded vectors of fixed texts."""
-        if self.probes is None:
-            return None
-        rounded = np.round(self.probes.astype(np.float64), 2) + 0.0  # no negative zero
-        return hashlib.blake2b(rounded.tobytes(), digest_size=8).hexdigest()
 
 
 class CanaryStore:
@@ -165,9 +150,6 @@ class CanaryStore:
                     namespace=self._namespace,
                     suite=baseline.suite,
                     version=version,
-                    created_at=baseline.created_at.isoformat(timespec="microseconds"),
-                    k=baseline.k,
-                    fingerprint=baseline.fingerprint,
                     content=json.dumps(content),
                     vectors=vectors,
                 )
@@ -205,18 +187,6 @@ class CanaryStore:
         with self._session() as session:
             return sorted(session.scalars(query))
 
-    def versions(self, suite: str) -> list[tuple[int, dt.datetime, str | None, int]]:
-        """Return version, time, fingerprint of the embedder, and k of each baseline, in order."""
-        query = (
-            select(_Baseline.version, _Baseline.created_at, _Baseline.fingerprint, _Baseline.k)
-            .where(_Baseline.namespace == self._namespace, _Baseline.suite == suite)
-            .order_by(_Baseline.version)
-        )
-        with self._session() as session:
-            return [
-                (v, dt.datetime.fromisoformat(at), f, k) for v, at, f, k in session.execute(query)
-            ]
-
     def save_check(self, report: DriftReport) -> None:
         """Keep a check."""
         with self._session(writes=True) as session:
@@ -224,7 +194,6 @@ class CanaryStore:
                 _Check(
                     namespace=self._namespace,
                     suite=report.suite,
-                    checked_at=report.checked_at.isoformat(timespec="microseconds"),
                     report=report.to_json(),
                 )
             )
@@ -275,7 +244,7 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
         canaries.append({"name": name, "query": baseline.asked[name]} | values)
     file = io.BytesIO()
     np.savez(file, **{name: v for name, v in vectors.items() if v is not None})
-    content = {"format": FORMAT, "rule": baseline.rule, "size": baseline.size}
+    content = {"format": FORMAT, "k": baseline.k, "rule": baseline.rule, "size": baseline.size}
     return content | {"canaries": canaries}, file.getvalue()
 
 
@@ -300,10 +269,7 @@ def _unpacked(row: _Baseline) -> Baseline:
     return Baseline(
         suite=row.suite,
         version=row.version,
-        created_at=dt.datetime.fromisoformat(row.created_at),
-        k=row.k,
-        rule=content["rule"],
-        size=content["size"],
+        **{name: content[name] for name in ("k", "rule", "size")},
         probes=vectors.get("probes"),
         queries=vectors.get("queries"),
         asked=asked,

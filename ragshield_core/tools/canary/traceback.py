@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import Decision, Finding, Verdict, printable
 from ragshield_core.tools.canary.passages import Passage
 
 if TYPE_CHECKING:
@@ -64,6 +64,20 @@ class Suspect:
     def ingested_at(self) -> dt.datetime | None:
         """Time of ingestion in UTC, as the entry's metadata says; times without a zone are UTC."""
         return ingested_at(self.passage)
+
+    def decision(self) -> Decision:
+        """Return the decision to hold it, with why."""
+        finding = Finding(
+            detector="canary_traceback",
+            entry_id=self.entry_id,
+            score=self.responsibility,
+            threshold=SUSPECT_AT,
+            p_value=None,
+            evidence=self.why,
+            related_ids=self.related_ids,
+            taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        )
+        return Decision(entry_id=self.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the text as JSON-ready values."""

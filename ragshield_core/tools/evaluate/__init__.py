@@ -8,7 +8,7 @@ from ragshield_core.tools.evaluate.figures import (
     Recall,
     WronglyHeld,
 )
-from ragshield_core.tools.evaluate.gate import Bound, at_least, at_most, worse_than
+from ragshield_core.tools.evaluate.gate import Bound, worse_than
 from ragshield_core.tools.evaluate.targets import carriers_of, targets_of
 from ragshield_core.tools.evaluate.trial import evaluate
 
@@ -20,8 +20,6 @@ __all__ = [
     "Reached",
     "Recall",
     "WronglyHeld",
-    "at_least",
-    "at_most",
     "carriers_of",
     "evaluate",
     "targets_of",

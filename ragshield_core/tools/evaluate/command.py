@@ -30,6 +30,7 @@ from ragshield_core.tools.evaluate.attacks import (
     LABEL_FLIPS,
     WORDINGS,
     Attack,
+    Difficulty,
     read_attacks,
     read_targets,
     read_wordings,
@@ -37,15 +38,13 @@ from ragshield_core.tools.evaluate.attacks import (
 from ragshield_core.tools.evaluate.attacks.wordings import mark_of
 from ragshield_core.tools.evaluate.figures import Evaluation
 from ragshield_core.tools.evaluate.gate import (
-    at_least,
-    at_most,
+    Bound,
     check_bounds,
     check_comparable,
     worse_than,
 )
 from ragshield_core.tools.evaluate.output import show
 from ragshield_core.tools.evaluate.page import html_page
-from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
 from ragshield_core.tools.evaluate.trial import (
@@ -96,7 +95,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     difficulty: Annotated[
-        list[str] | None,
+        list[Difficulty] | None,
         typer.Option(
             help="published, as the papers have it; reworded, what gives a recipe away said in "
             "other words; blended, besides within clean texts; repeatable; default: published."
@@ -120,28 +119,19 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots there.")
     ] = None,
-    sarif_file: Annotated[
-        Path | None,
-        typer.Option("--sarif", help="Write missed poison and held clean entries there, as SARIF."),
-    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
             help="An earlier --json: fail if a figure has left its interval for the worse."
         ),
     ] = None,
-    fail_below: Annotated[
+    bound: Annotated[
         list[str] | None,
         typer.Option(
             help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
-            "one text alone, is below that share; repeatable, the narrowest counts."
-        ),
-    ] = None,
-    fail_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="fpr=.02, reached=.1, reached.corruptrag=.2, lost=.1: fail if a share is above "
-            "that; time=3: if entries take three times as long as in --baseline; repeatable."
+            "one text alone, is below that share; fpr=.02, reached=.1, reached.corruptrag=.2, "
+            "lost=.1: if a share is above; time=3: if entries take three times as long as in "
+            "--baseline; repeatable, the narrowest counts."
         ),
     ] = None,
     embedder: Annotated[
@@ -149,9 +139,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     ] = "minilm",
     work_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Keeps vectors and streams, so that it can go on. Default: NAME.ragshield here."
-        ),
+        typer.Option(help="Keeps vectors. Default: NAME.ragshield here."),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
@@ -159,13 +147,13 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Plant attacks into your corpus, and see what the default guard holds.
 
-    Exit code 0: done; 1: worse than --baseline, --fail-below or --fail-above allow; 2: an error.
+    Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, html_file, sarif_file):
+        for path in (json_file, html_file):
             check_parent(path)
         check_fpr(fpr)
-        bounds = [*map(at_least, fail_below or ()), *map(at_most, fail_above or ())]
+        bounds = list(map(Bound.of, bound or ()))
         words = WORDINGS if wordings is None else read_wordings(wordings)
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
@@ -208,7 +196,6 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 streams=streams,
                 workers=workers or os.cpu_count() or 1,
                 seed=options.seed,
-                folder=folder,
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
@@ -217,22 +204,15 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         worse = worse_than(found, before, bounds)
         if html_file is not None:
             html_file.write_text(html_page(found, worse), encoding="utf-8")
-        if sarif_file is not None:
-            sarif_file.write_text(to_sarif(found, data.as_posix()), encoding="utf-8")
         show(found, worse)
     raise typer.Exit(WORSE if worse else PASSED)
 
 
-def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[Attack]:
+def _recipes(names: list[str] | None, difficulties: list[Difficulty] | None) -> list[Attack]:
     unknown = [name for name in names or () if name not in NAMES]
     if unknown:
         msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
         raise SourceError(msg)
-    for difficulty in difficulties or ():
-        if difficulty not in DIFFICULTIES:
-            expected = "; ".join(DIFFICULTIES)
-            msg = f"--difficulty {difficulty!r} is not known, expected one of: {expected}."
-            raise SourceError(msg)
     steps = [each for each in DIFFICULTIES if each in (difficulties or DIFFICULTIES[:1])]
     chosen = [each for each in ATTACKS if not names or each.name in names]
     # Recipes that have no harder step come once.

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import Evaluation, Rate
 
-LEAST = ("recall",)
-MOST = ("fpr", "reached", "lost", "time")
+# Figures that bounds are for; more of the first is better, less of the others.
+FIGURES = ("recall", "fpr", "reached", "lost", "time")
 # Figures that each attack has its own of.
 OF_ATTACKS = ("recall", "reached")
 
@@ -40,41 +40,41 @@ class Bound:
     value: float
     attack: str = ""
 
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return a bound as people write it.
+
+        Raises
+        ------
+        SourceError
+            If it is not of that form.
+
+        Examples
+        --------
+        >>> Bound.of("recall.poisonedrag=.9")
+        Bound(figure='recall', value=0.9, attack='poisonedrag')
+        """
+        what, _, number = text.partition("=")
+        figure, dot, attack = what.strip().partition(".")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        least, most = (1.0, math.inf) if figure == "time" else (0.0, 1.0)
+        named = bool(attack) == bool(dot) and (not attack or figure in OF_ATTACKS)
+        if figure not in FIGURES or not named or not least <= value <= most or math.isinf(value):
+            shares = [f"{each}=SHARE" for each in FIGURES if each != "time"]
+            shares += [f"{each}.ATTACK=SHARE" for each in OF_ATTACKS]
+            msg = (
+                f"--bound is {printable(text)!r}, expected one of: {'; '.join(shares)}, a share in "
+                "[0, 1] each; or time=FACTOR, 1 or more."
+            )
+            raise SourceError(msg)
+        return cls(figure=figure, value=value, attack=key_of(attack))
+
     def is_for(self, attack: str) -> bool:
         """Return whether an attack of that name is meant."""
         return not self.attack or f"{key_of(attack)}-".startswith(f"{self.attack}-")
-
-
-def at_least(text: str) -> Bound:
-    """Return a lower bound: ``"recall=.8"``, ``"recall.poisonedrag=.9"``, or ``".8"`` for short.
-
-    Raises
-    ------
-    SourceError
-        If it is not of that form.
-
-    Examples
-    --------
-    >>> at_least("recall.poisonedrag=.9")
-    Bound(figure='recall', value=0.9, attack='poisonedrag')
-    """
-    return _bound(text, LEAST, "--fail-below")
-
-
-def at_most(text: str) -> Bound:
-    """Return an upper bound: ``"fpr=.02"``, ``"reached.clones=.1"``, or ``".02"`` for short.
-
-    Raises
-    ------
-    SourceError
-        If it is not of that form.
-
-    Examples
-    --------
-    >>> at_most(".02")
-    Bound(figure='fpr', value=0.02, attack='')
-    """
-    return _bound(text, MOST, "--fail-above")
 
 
 def key_of(attack: str) -> str:
@@ -119,30 +119,8 @@ def check_bounds(
             )
             raise SourceError(msg)
         if bound.figure == "time" and not baseline:
-            msg = "--fail-above time=... is a multiple of an earlier time, expected --baseline too."
+            msg = "--bound time=... is a multiple of an earlier time, expected --baseline too."
             raise SourceError(msg)
-
-
-def _bound(text: str, figures: Sequence[str], option: str) -> Bound:
-    what, equals, number = text.rpartition("=")
-    figure, dot, attack = (what if equals else figures[0]).strip().partition(".")
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    most = math.inf if figure == "time" else 1.0
-    least = 1.0 if figure == "time" else 0.0
-    named = bool(attack) == bool(dot) and (not attack or figure in OF_ATTACKS)
-    if figure not in figures or not named or not least <= value <= most or math.isinf(value):
-        share = [f"{each}=SHARE" for each in figures if each != "time"]
-        share += [f"{each}.ATTACK=SHARE" for each in figures if each in OF_ATTACKS]
-        share += ["time=FACTOR, 1 or more"] if "time" in figures else []
-        msg = (
-            f"{option} is {printable(text)!r}, expected a share in [0, 1] for {figures[0]}, or "
-            f"one of: {'; '.join(share)}."
-        )
-        raise SourceError(msg)
-    return Bound(figure=figure, value=value, attack=key_of(attack))
 
 
 # Settings that give every figure another meaning. Seeds and numbers of targets only draw others,
@@ -191,8 +169,7 @@ def worse_than(
         above it; so is what is no longer measured. Time is left out: it differs from one run to
         the next.
     bounds
-        What figures may be, whatever they were: :func:`~ragshield_core.tools.evaluate.at_least` and
-        :func:`~ragshield_core.tools.evaluate.at_most`. Recalls are those that count of each attack
+        What figures may be, whatever they were. Recalls are those that count of each attack
         (:attr:`~ragshield_core.tools.evaluate.Evaluation.main_recalls`).
 
     Raises
@@ -208,16 +185,28 @@ def worse_than(
     return [*worse, *_broken(now, bounds, baseline)]
 
 
-def _rates(figures: Evaluation) -> dict[str, tuple[Rate, bool]]:
-    """Return each rate by what it is of, and whether more of it is better."""
+class _Figure(NamedTuple):
+    """A rate, its kind, the attack that it is of, and whether bounds are for it."""
+
+    figure: str
+    attack: str
+    rate: Rate
+    bounded: bool = True
+
+
+def _rates(figures: Evaluation) -> dict[str, _Figure]:
+    """Return each rate by what it is of."""
     rates = {
-        f"{r.attack}, {r.regime}, {r.size} of a target": (r.held, True) for r in figures.recalls
+        f"{r.attack}, {r.regime}, {r.size} of a target": _Figure(
+            "recall", r.attack, r.held, r in figures.main_recalls
+        )
+        for r in figures.recalls
     }
     for regime, rate in figures.false_positives.items():
-        rates[f"clean entries held, {regime}"] = rate, False
+        rates[f"clean entries held, {regime}"] = _Figure("fpr", "", rate)
     for each in figures.reached:
-        rates[f"questions that {each.attack} reaches"] = each.after, False
-    rates["questions about clean entries that miss one"] = figures.lost, False
+        rates[f"questions that {each.attack} reaches"] = _Figure("reached", each.attack, each.after)
+    rates["questions about clean entries that miss one"] = _Figure("lost", "", figures.lost)
     return rates
 
 
@@ -225,41 +214,31 @@ def _since(now: Evaluation, baseline: Evaluation) -> Iterator[str]:
     """Yield what has left its interval for the worse, or is not measured any more."""
     check_comparable(now.settings, baseline)
     rates = _rates(now)
-    for what, (before, more_is_better) in _rates(baseline).items():
-        rate, _ = rates.get(what, (Rate(0, 0), more_is_better))
+    for what, (figure, _, before, _) in _rates(baseline).items():
+        rate = rates[what].rate if what in rates else Rate(0, 0)
         if not rate.n:
             yield f"{what}: not measured, {before} before"
-        elif more_is_better and rate.share < before.low:
-            yield f"{what}: recall {rate}, {before} before"
-        elif not more_is_better and rate.share > before.high:
+        elif rate.share < before.low if figure == "recall" else rate.share > before.high:
             yield f"{what}: {rate}, {before} before"
-
-
-def _measured(now: Evaluation, before: Evaluation | None) -> Iterator[tuple[str, str, float, str]]:
-    """Yield each figure that has bounds: its kind, its attack, its value, and a sentence."""
-    for r in now.main_recalls:
-        yield "recall", r.attack, r.held.share, f"{r.attack}, {r.regime}: recall {r.held}"
-    for each in now.reached:
-        said = f"{each.attack}: reaches {each.after} of its questions"
-        yield "reached", each.attack, each.after.share, said
-    for regime, rate in now.false_positives.items():
-        yield "fpr", "", rate.share, f"clean entries, {regime}: {rate} held"
-    yield "lost", "", now.lost.share, f"questions about clean entries: {now.lost} miss one"
-    if before is not None:
-        said = f"time: {now.milliseconds:.2f} ms an entry, {before.milliseconds:.2f} before"
-        yield "time", "", now.milliseconds / before.milliseconds, said
 
 
 def _broken(now: Evaluation, bounds: Sequence[Bound], before: Evaluation | None) -> Iterator[str]:
     """Yield a sentence for each figure beyond its bound; of several the narrowest one counts."""
-    for figure, attack, value, said in _measured(now, before):
-        bound = _narrowest(bounds, figure, attack)
+    for what, each in _rates(now).items():
+        bound = _narrowest(bounds, each.figure, each.attack) if each.bounded else None
         if bound is None:
             continue
-        if figure in LEAST and value < bound.value:
-            yield f"{said}, at least {bound.value:g} is asked for"
-        elif figure in MOST and value > bound.value:
-            yield f"{said}, at most {bound.value:g} is asked for"
+        if each.figure == "recall":
+            if each.rate.share < bound.value:
+                yield f"{what}: {each.rate}, at least {bound.value:g} is asked for"
+        elif each.rate.share > bound.value:
+            yield f"{what}: {each.rate}, at most {bound.value:g} is asked for"
+    bound = _narrowest(bounds, "time", "")
+    if bound and before and now.milliseconds > bound.value * before.milliseconds:
+        yield (
+            f"time: {now.milliseconds:.2f} ms an entry, {before.milliseconds:.2f} before, at most "
+            f"{bound.value:g} times as much is asked for"
+        )
 
 
 def _narrowest(bounds: Sequence[Bound], figure: str, attack: str) -> Bound | None:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Rate
@@ -28,11 +27,8 @@ figcaption { font-size: 13px; } svg { max-width: 100%; height: auto; }
 p, li { max-width: 62rem; } p, li, figcaption { overflow-wrap: anywhere; }
 svg text { font-size: 11px; fill: var(--ink); } .axis { stroke: var(--line); fill: none; }
 .clean { fill: var(--clean); stroke: var(--clean); } .bad { fill: var(--bad); stroke: var(--bad); }
-.bars .clean, .bars .bad { stroke: none; opacity: .65; } .curve { fill: none; stroke-width: 1.6; }
+.bars .clean, .bars .bad { stroke: none; opacity: .65; }
 .limit { stroke: var(--ink); stroke-dasharray: 4 3; }
-.kind-0 { stroke: var(--bad); } .kind-1 { stroke: var(--clean); stroke-dasharray: 7 3; }
-.kind-2 { stroke: var(--good); stroke-dasharray: 2 3; }
-.kind-3 { stroke: var(--ink); stroke-dasharray: 9 3 2 3; }
 """
 # No script runs, and nothing is loaded from anywhere, whatever a text says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -40,9 +36,6 @@ WIDTH, HEIGHT, MARGIN = 290, 150, 28
 BINS = 30
 # Beyond this quantile of all scores, bars stand at the edge: a few extremes would hide the rest.
 EDGE = 0.98
-# Attacks of a plot of curves, the best found ones; as many as there are strokes to tell them apart.
-CURVES = 4
-LEGEND = 15  # height of a line of it
 
 
 def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
@@ -104,14 +97,7 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         ),
         "<h2>Scores</h2>",
         _paragraph("In batches; above the dashed line an entry is held."),
-        _plots(_histogram(found, name) for name in found.scores),
-        "<h2>Recall against false positives</h2>",
-        _paragraph(
-            "In batches, each detector alone, at every threshold: what it finds of the attacks "
-            f"that it finds best, {CURVES} at most, by the share of clean entries that it holds "
-            "with them. The dashed line is the accepted rate."
-        ),
-        _plots(_curve(found, name) for name in found.scores),
+        f'<div class="plots">{"".join(_histogram(found, name) for name in found.scores)}</div>',
     ]
     if found.recipes:
         parts += [
@@ -170,10 +156,6 @@ def _paragraph(text: str) -> str:
     return f"<p>{text}</p>"
 
 
-def _plots(figures: Iterable[str]) -> str:
-    return f'<div class="plots">{"".join(figures)}</div>'
-
-
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     head = "".join(f"<th>{_escaped(each)}</th>" for each in heads)
     body = "".join(
@@ -196,100 +178,29 @@ def _histogram(found: Evaluation, name: str) -> str:
         low, high = min(low, threshold), max(high, threshold)
     edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
     bars = []
-    width = WIDTH / BINS
+    step = WIDTH / BINS
     for values, style in ((clean, "clean"), (poison, "bad")):
         counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
         for place, share in enumerate(counts / max(1e-9, counts.max())):
             if share > 0.0:
                 size = max(1.0, share * HEIGHT)
                 bars.append(
-                    f'<rect class="{style}" x="{MARGIN + place * width:.1f}" '
-                    f'y="{10 + HEIGHT - size:.1f}" width="{width:.1f}" height="{size:.1f}"/>'
+                    f'<rect class="{style}" x="{MARGIN + place * step:.1f}" '
+                    f'y="{10 + HEIGHT - size:.1f}" width="{step:.1f}" height="{size:.1f}"/>'
                 )
     line = ""
     if math.isfinite(threshold):
         x = MARGIN + (threshold - edges[0]) / (edges[-1] - edges[0]) * WIDTH
-        line = _limit(x)
-    return _figure(
-        f'<g class="bars">{"".join(bars)}</g>{line}' + _ends(f"{edges[0]:.3g}", f"{edges[-1]:.3g}"),
-        f"{name}: clean (blue) and poison (red), each of its own highest bar",
-    )
-
-
-def _curve(found: Evaluation, name: str) -> str:
-    clean = np.sort(np.array(found.scores[name].get(CLEAN, ())))[::-1]
-    if not len(clean):
-        return ""
-    lowest, accepted = 1.0 / (len(clean) + 1), float(found.settings["fpr"])
-    rates = np.geomspace(lowest, 1.0, 60)
-    curves = {
-        kind: _recalls(clean, np.array(scores), rates)
-        for kind, scores in found.scores[name].items()
-        if kind != CLEAN and len(scores)
-    }
-    place = min(int(np.searchsorted(rates, accepted)), len(rates) - 1)
-    best = sorted(curves, key=lambda kind: -curves[kind][place])
-    shown = [kind for kind in best if curves[kind][place] > 0.0][:CURVES]
-    if not shown:
-        return ""
-    across = MARGIN + WIDTH * (1.0 - np.log([*rates, max(accepted, lowest)]) / np.log(lowest))
-    drawn = [_limit(across[-1])]
-    for number, kind in enumerate(shown):
-        style = f'class="curve kind-{number}"'
-        points = " ".join(
-            f"{x:.1f},{10 + HEIGHT * (1.0 - y):.1f}"
-            for x, y in zip(across[:-1], curves[kind], strict=True)
-        )
-        drawn.append(f'<polyline {style} points="{points}"/>')
-        y = HEIGHT + 44 + number * LEGEND
-        drawn.append(f'<line {style} x1="{MARGIN}" y1="{y - 4}" x2="{MARGIN + 28}" y2="{y - 4}"/>')
-        drawn.append(f'<text x="{MARGIN + 34}" y="{y}">{_escaped(kind, 60)}</text>')
-    scale = (
-        f'<text x="{MARGIN - 12}" y="18">1</text><text x="{MARGIN - 12}" y="{HEIGHT + 10}">0</text>'
-    )
-    return _figure(
-        "".join(drawn) + scale + _ends(f"{lowest:.2g}", "1"),
-        f"{name}: share of poison that is found, by the share of clean entries that is held",
-        below=LEGEND * len(shown) + 6,
-    )
-
-
-def _recalls(
-    clean: NDArray[np.float64], poison: NDArray[np.float64], rates: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the share of poison above the thresholds that hold such shares of clean scores.
-
-    Parameters
-    ----------
-    clean
-        Scores, highest first.
-    poison
-        Scores.
-    rates
-        Shares, (0, 1].
-    """
-    thresholds = clean[np.minimum((rates * len(clean)).astype(int), len(clean) - 1)]
-    return np.asarray((poison[None, :] > thresholds[:, None]).mean(axis=1))
-
-
-def _limit(x: float) -> str:
-    return f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
-
-
-def _ends(low: str, high: str) -> str:
+        line = f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
+    caption = _escaped(f"{name}: clean (blue) and poison (red), each of its own highest bar")
+    width, below = WIDTH + 2 * MARGIN, HEIGHT + 24
     return (
+        f'<figure><svg viewBox="0 0 {width} {HEIGHT + 30}" width="{width}" role="img" '
+        f'aria-label="{caption}"><g class="bars">{"".join(bars)}</g>{line}'
         f'<path class="axis" d="M{MARGIN} 10 V{10 + HEIGHT} H{MARGIN + WIDTH}"/>'
-        f'<text x="{MARGIN}" y="{HEIGHT + 24}">{_escaped(low)}</text>'
-        f'<text x="{MARGIN + WIDTH}" y="{HEIGHT + 24}" text-anchor="end">{_escaped(high)}</text>'
-    )
-
-
-def _figure(drawn: str, caption: str, below: int = 0) -> str:
-    size = f"0 0 {WIDTH + 2 * MARGIN} {HEIGHT + 30 + below}"
-    return (
-        f'<figure><svg viewBox="{size}" width="{WIDTH + 2 * MARGIN}" role="img" '
-        f'aria-label="{_escaped(caption)}">{drawn}</svg>'
-        f"<figcaption>{_escaped(caption)}</figcaption></figure>"
+        f'<text x="{MARGIN}" y="{below}">{edges[0]:.3g}</text>'
+        f'<text x="{MARGIN + WIDTH}" y="{below}" text-anchor="end">{edges[-1]:.3g}</text></svg>'
+        f"<figcaption>{caption}</figcaption></figure>"
     )
 
 

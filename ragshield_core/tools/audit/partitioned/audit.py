@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,7 +20,7 @@ from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
-from ragshield_core.tools.audit.judging import Judge, found_by, unknown_ids
+from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing, searching
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.files import as_text, read_evidence
@@ -81,14 +81,23 @@ def audit(
         clean = None if clean_ids is None else tuple(dict.fromkeys(clean_ids))
         trusted = None if clean is None else _numbers_of(clean, partitions)
         # What was explained in the work folder is that of the same findings.
-        key = json.dumps([policy.quarantine_at, clean])
-        judges: list[_Judge] = [_ByText(steps, one, key, i) for i, one in enumerate(by_text)]
-        judges += [] if groups is None else [_ByGroups(steps, groups, key)]
-        judges, by_none = _counted(judges, failed, partitions)
-        silent = [one.name for one in judges if not one.judged]
+        explain = partial(_explained, steps, json.dumps([policy.quarantine_at, clean]))
+        judges = [
+            Judge(
+                detector=one,
+                scores=partitions.column(f"score.{which}"),
+                explain=partial(explain, one, which),
+            )
+            for which, one in enumerate(by_text)
+            if one.name not in failed
+        ]
+        if groups is not None:
+            scores, why = partitions.column("scores", "scored"), partial(explain, groups, None)
+            judges.append(Judge(detector=groups, scores=scores, explain=why))
         reason = "it could judge none of the entries"
+        silent = [one.name for one in judges if not one.judged]
         skipped += [Skipped(detector=name, reason=reason) for name in silent]
-        judges = [one for one in judges if one.judged]
+        judges = [one for one in judges if one.name not in silent]
         found = found_by(judges, policy, trusted, partitions.ids)
         numbers = np.array(sorted(found.findings), dtype=np.int64)
         ids = partitions.ids(numbers)
@@ -99,7 +108,7 @@ def audit(
                 row: policy.decide(ids[row], found.findings[number])
                 for row, number in enumerate(numbers.tolist())
             },
-            scores={one.name: one.scores(numbers) for one in judges if one.name in found.judged},
+            scores={one.name: one.scores[numbers] for one in judges if one.name in found.judged},
             skipped=(*skipped, *found.skipped),
             timings=steps.timings,
             fpr=policy.quarantine_at,
@@ -108,7 +117,7 @@ def audit(
             failed=tuple(failed),
             by_rule=found.by_rule,
             n_audited=plan.n_rows,
-            n_unjudged=by_none,
+            n_unjudged=unjudged(judges, plan.n_rows),
             has_texts=any(len(partitions.rows(p)["words"]) for p in partitions.filled),
             judged=found.judged,
             high=found.high,
@@ -127,101 +136,38 @@ def _find_groups(steps: Steps) -> None:
     steps.each_partition("scoring", grouping.score, "scored")
 
 
-class _Judge(Judge):
-    """A detector that takes part; its scores are in a column of the files of a kind."""
-
-    kind: str
-    column: str
-
-    def __init__(self, steps: Steps, detector: Detector, key: str) -> None:
-        self.detector, self._steps, self._key = detector, steps, key
-        self._partitions = steps.partitions
-
-    def of_partition(self, partition: int) -> NDArray[np.float64]:
-        return self._partitions.rows(partition, self.kind)[self.column]
-
-    def scores(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(self._partitions.gather(numbers, self.column, self.kind))
-
-    def above(self, threshold: float) -> NDArray[np.int64]:
-        found = (
-            np.flatnonzero(self.of_partition(p) > threshold) + self._partitions.starts[p]
-            for p in self._partitions.filled
-        )
-        return np.concatenate(list(found))
-
-    def _explained(
-        self,
-        step: Callable[..., None],
-        places: NDArray[np.int64],
-        rows: NDArray[np.int64],
-    ) -> Sequence[Evidence]:
-        """Return why entries were found, of which each place has some rows; in their order."""
-        key = hashlib.blake2b(f"{self._key}{self.name}".encode(), digest_size=8).hexdigest()
-        order = np.lexsort((rows, places))
-        tasks = [
-            (place, part.tolist(), f"explained/{key}.{place}")
-            for place, part in grouped(places[order], rows[order])
-        ]
-        self._steps.each(f"explaining: {self.name}", step, tasks, "{2}")
-        files = self._steps.plan.files
-        told = [one for *_, name in tasks for one in read_evidence(files, name)]
-        return [told[place] for place in np.argsort(order).tolist()]
-
-
-class _ByText(_Judge):
-    kind = "rows"
-
-    def __init__(self, steps: Steps, detector: Detector, key: str, which: int) -> None:
-        super().__init__(steps, detector, key)
-        self._which, self.column = which, f"score.{which}"
-
-    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
-        # By their texts, which are in the input only.
-        piece, row = (self._partitions.gather(numbers, name) for name in ("piece", "row"))
-        return self._explained(partial(placing.explain_texts, self._which), piece, row)
-
-
-class _ByGroups(_Judge):
-    kind, column = "scored", "scores"
-
-    def why(self, numbers: NDArray[np.int64]) -> Sequence[Evidence]:
-        home = np.searchsorted(self._partitions.starts, numbers, side="right") - 1
-        return self._explained(grouping.explain, home, numbers - self._partitions.starts[home])
+def _explained(
+    steps: Steps, key: str, detector: Detector, which: int | None, numbers: NDArray[np.int64]
+) -> Sequence[Evidence]:
+    """Return why entries were found: by the groups, or by the text detector of that number."""
+    partitions = steps.partitions
+    if which is None:
+        step: Callable[..., None] = grouping.explain
+        places = np.searchsorted(partitions.starts, numbers, side="right") - 1
+        rows = numbers - partitions.starts[places]
+    else:  # by their texts, which are in the input only
+        step = partial(placing.explain_texts, which)
+        places, rows = (partitions.gather(numbers, name) for name in ("piece", "row"))
+    digest = hashlib.blake2b(f"{key}{detector.name}".encode(), digest_size=8).hexdigest()
+    order = np.lexsort((rows, places))
+    tasks = [
+        (place, part.tolist(), f"explained/{digest}.{place}")
+        for place, part in grouped(places[order], rows[order])
+    ]
+    steps.each(f"explaining: {detector.name}", step, tasks, "{2}")
+    told = [one for *_, name in tasks for one in read_evidence(steps.plan.files, name)]
+    return [told[place] for place in np.argsort(order).tolist()]
 
 
 def _numbers_of(ids: Sequence[str], partitions: Partitions) -> NDArray[np.int64]:
     """Return the numbers of trusted entries, ascending."""
     hashes = np.array([placing.id_hash(one) for one in ids], dtype=np.uint64)
-    near = np.concatenate(
-        [
-            np.flatnonzero(np.isin(partitions.rows(p)["id_hash"], hashes)) + partitions.starts[p]
-            for p in partitions.filled
-        ]
-    )
+    near = np.flatnonzero(np.isin(partitions.column("id_hash"), hashes))
     found, sought = partitions.ids(near), set(ids)
     unknown = sorted(sought.difference(found))
     if unknown:
         raise unknown_ids(unknown, len(sought))
     return near[[one in sought for one in found]]
-
-
-def _counted(
-    judges: Sequence[_Judge], failed: Container[str], partitions: Partitions
-) -> tuple[list[_Judge], int]:
-    """Count the opinions of those that did not fail, and the entries about which nobody has one."""
-    judges = [judge for judge in judges if judge.name not in failed]
-    by_none = 0
-    for judge in judges:
-        judge.judged = 0
-    for partition in partitions.filled:
-        nobody = np.ones(len(partitions.own(partition)), dtype=np.bool_)
-        for judge in judges:
-            opinion = ~np.isnan(judge.of_partition(partition))
-            judge.judged += int(np.count_nonzero(opinion))
-            nobody &= ~opinion
-        by_none += int(np.count_nonzero(nobody))
-    return judges, by_none
 
 
 def _sorted_out(

@@ -47,7 +47,7 @@ MEASURED = SHARED_PARTS
 def families(plan: Plan) -> None:
     """Tell whether lineages of more than one entry are usual; one task."""
     partitions = Partitions(plan)
-    kin = sum(int(np.count_nonzero(partitions.rows(p, LISTS)["kin"])) for p in partitions.filled)
+    kin = np.count_nonzero(partitions.column("kin", LISTS))
     plan.files.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
 
 
@@ -64,7 +64,7 @@ def tighten_any(plan: Plan, partition: int) -> None:
 def kin(plan: Plan) -> None:
     """Learn what resemblance within a lineage is worth; one task, 8 bytes an entry."""
     partitions = Partitions(plan)
-    same, cross = (_column(partitions, "tight", f"{c}.nearest") for c in ("same", "cross"))
+    same, cross = (partitions.column(f"{c}.nearest", "tight") for c in ("same", "cross"))
     plan.files.write("kin", {"kin": Kin(same, cross).state()})
 
 
@@ -100,7 +100,7 @@ def usual(plan: Plan) -> None:
     partitions = Partitions(plan)
 
     def column(name: str) -> NDArray[Any]:
-        return _column(partitions, "tied", name)
+        return partitions.column(name, "tied")
 
     found = Usual(
         references={c: Reference.of(_raw(c, column), robust=True) for c in CHANNELS},
@@ -223,11 +223,6 @@ def _kin(plan: Plan, channel: Channel) -> Kin | None:
     if channel != "any" or "kin" not in plan.files:
         return None
     return Kin.restored(plan.files.read("kin")["kin"])
-
-
-def _column(partitions: Partitions, kind: str, name: str) -> NDArray[Any]:
-    """Return a column of all entries."""
-    return np.concatenate([partitions.rows(p, kind)[name] for p in partitions.filled])
 
 
 def _tied(partitions: Partitions, partition: int) -> Tied:

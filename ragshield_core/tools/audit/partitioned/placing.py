@@ -184,7 +184,7 @@ def compare_ids(plan: Plan) -> None:
         If one does; names it.
     """
     partitions = Partitions(plan)
-    hashes = np.concatenate([partitions.rows(p)["id_hash"] for p in partitions.filled])
+    hashes = partitions.column("id_hash")
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     for place_of in again.tolist():  # hardly any, unless ids repeat

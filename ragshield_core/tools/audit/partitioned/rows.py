@@ -65,6 +65,10 @@ class Partitions:
             self._opened[name] = self._files.read(name)
         return self._opened[name]
 
+    def column(self, column: str, kind: str = ROWS) -> NDArray[Any]:
+        """Return a column of all entries."""
+        return np.concatenate([self.rows(p, kind)[column] for p in self.filled])
+
     def gather(self, numbers: NDArray[np.int64], column: str, kind: str = ROWS) -> NDArray[Any]:
         """Return a column for entries of any partition, in ascending order of their numbers."""
         found = [self.rows(home, kind)[column][mine] for home, mine in self.by_home(numbers)]

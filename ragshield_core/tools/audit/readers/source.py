@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,6 +155,7 @@ class RecordReader:
         else:
             vectors = vectors_of(columns["embedding"], places)
         has_vector = set() if vectors is None else set(vectors.rows.tolist())
+        texts = []
         for row, text in enumerate(columns["text"]):
             if text is None and row not in has_vector:
                 msg = (
@@ -162,12 +164,16 @@ class RecordReader:
                     "--text-column or --embedding-column."
                 )
                 raise SourceError(msg)
+            if text is not None and not isinstance(text, str):
+                msg = f"{places[row]}: text is of type {type(text).__name__}, expected a str."
+                raise SourceError(msg)
+            texts.append(text or "")
         dropped = {*self._names["id"], *self._names["text"], *self._names["embedding"]}
         return Rows(
             ids=ids,
-            texts=strings("text", [t if t is not None else "" for t in columns["text"]], places),
-            labels=scalars("label", columns["label"], places),
-            lineages=scalars("lineage", columns["lineage"], places),
+            texts=texts,
+            labels=list(map(partial(as_scalar, "label"), columns["label"], places)),
+            lineages=list(map(partial(as_scalar, "lineage"), columns["lineage"], places)),
             metadatas=[{k: v for k, v in record.items() if k not in dropped} for record in plain]
             if self._metadata
             else [],
@@ -227,22 +233,6 @@ def as_id(value: object, place: str) -> str:
         return str(value)
     msg = f"{place}: the id is of type {type(value).__name__}, expected a str or an int."
     raise SourceError(msg)
-
-
-def strings(column: str, values: Sequence[object], places: Sequence[str]) -> list[str]:
-    """Return values of a column that holds texts, or raise."""
-    texts: list[str] = []
-    for value, place in zip(values, places, strict=True):
-        if not isinstance(value, str):
-            msg = f"{place}: {column} is of type {type(value).__name__}, expected a str."
-            raise SourceError(msg)
-        texts.append(value)
-    return texts
-
-
-def scalars(column: str, values: Sequence[object], places: Sequence[str]) -> list[str | None]:
-    """Return values of a column of claims, None where there is none, or raise."""
-    return [as_scalar(column, *pair) for pair in zip(values, places, strict=True)]
 
 
 def as_scalar(column: str, value: object, place: str) -> str | None:
