@@ -12,9 +12,7 @@ from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
     GuardedIndexingResult,
     aguarded_index,
-    arelease_indexed,
     guarded_index,
-    release_indexed,
 )
 from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore, Stored
@@ -40,11 +38,9 @@ __all__ = [
     "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",
-    "arelease_indexed",
     "areport_detection",
     "guarded_index",
     "ingest",
-    "release_indexed",
     "report_detection",
 ]
 

@@ -33,10 +33,9 @@ from langchain_core.indexing import IndexingResult, RecordManager, aindex, index
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
-from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.model.findings import Verdict, printable
-from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.quarantine import Status
 from ragshield_core.store.malformed import taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.store.updates import NewVersion
@@ -105,8 +104,8 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     source_id_key
         Metadata key of, or function for, what a document was cut from. Needed for
         ``"incremental"`` and ``"scoped_full"``. With ``"full"`` it says which earlier documents
-        are kept when one is held; without it, that is decided by the store's lineage key, and
-        where a held document has neither, nothing is deleted in that run. With it, and any cleanup,
+        are kept when one is held; without it, the store's lineage key does, and where a held
+        document has none, nothing is deleted in that run. With it, and any cleanup,
         new documents of a source that is recorded are judged and written at the end of the run, all
         together: they are its new version, against which the earlier ones are no evidence. Without
         it, nobody knows beforehand what replaces what.
@@ -141,10 +140,9 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     -----
     A run that was cut short can be repeated: whatever the store holds is durable before it is
     recorded, and a record without a document in the store does not count as one. Held documents
-    that the source still brings stay held, without another look, until a person decides;
-    :func:`release_indexed` releases and records in one go. What ``store.release`` has put back
-    instead is recorded when the next run begins, and cleaned up like any other: the quarantine
-    keeps the namespace of the record manager by which it came.
+    that the source still brings stay held, without another look, until a person decides.
+    What ``store.release`` has put back is recorded when the next run begins, and cleaned up like
+    any other: the quarantine keeps the namespace of the record manager by which it came.
 
     Examples
     --------
@@ -190,69 +188,6 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
 aguarded_index = asynchronous(guarded_index)
 
 
-@synchronous
-def release_indexed(
-    ids: Sequence[str],
-    record_manager: RecordManager,
-    vector_store: GuardedVectorStore,
-    *,
-    source_id_key: SourceIdKey = None,
-    by: str = "ragshield",
-    note: str | None = None,
-) -> Steps[tuple[HeldEntry, ...]]:
-    """Release documents that :func:`guarded_index` has held, and record them as indexed.
-
-    The next run then takes them for what they are: it skips them while the source brings them,
-    deletes the versions that they replace, and deletes them once the source has others.
-
-    Parameters
-    ----------
-    ids
-        Of held documents. Those that are in the store already are recorded only, so that a call
-        that was cut short can be repeated.
-    record_manager, vector_store, source_id_key
-        As of :func:`guarded_index`.
-    by, note
-        Who decided, and why; kept in the quarantine's log.
-
-    Returns
-    -------
-    tuple[HeldEntry, ...]
-        What was released.
-
-    Raises
-    ------
-    ragshield_core.model.errors.QuarantineError
-        If one of them is neither held nor in the store; nothing is released then.
-    """
-    expect_ids(ids)
-    expect_records(record_manager)
-    expect("vector_store", vector_store, GuardedVectorStore, "the store that holds them")
-    present = _ids((yield asked(vector_store, "get_by_ids", ids)))
-    held = yield own(vector_store.quarantine.held_ids, ids)
-    # What is neither here nor there, only an error can answer.
-    waiting = [entry_id for entry_id in ids if entry_id in held or entry_id not in present]
-    released: tuple[HeldEntry, ...] = ()
-    if waiting:
-        released = yield asked(vector_store, "release", waiting, by=by, note=note)
-    # Other parts of a version come in with the released ones.
-    noted = yield own(vector_store.quarantine.indexes.ids, record_manager.namespace)
-    every = list(dict.fromkeys([*ids, *noted]))
-    documents = yield asked(vector_store, "get_by_ids", every)
-    if documents:
-        groups = _groups(documents, source_id_key)
-        yield asked(record_manager, "update", _ids(documents), group_ids=groups)
-        if sources := _known(groups):  # the version before has left with the release
-            recorded = yield asked(record_manager, "list_keys", group_ids=sources)
-            there = yield asked(vector_store, "get_by_ids", recorded)
-            gone = sorted(set(recorded).difference(_ids(there)))
-            yield asked(record_manager, "delete_keys", gone)
-    return released
-
-
-arelease_indexed = asynchronous(release_indexed)
-
-
 def _known(groups: Iterable[str | None]) -> list[str]:
     return [source for source in dict.fromkeys(groups) if source is not None]
 
@@ -260,7 +195,7 @@ def _known(groups: Iterable[str | None]) -> list[str]:
 def _record_released(
     records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
 ) -> Steps[None]:
-    """Record what a person has released since, other than by :func:`release_indexed`."""
+    """Record what a person has released since."""
     noted = yield own(store.quarantine.indexes.ids, records.namespace)
     if noted:
         live = yield asked(store, "get_by_ids", noted)
@@ -317,9 +252,7 @@ class _Run(RecordManager, VectorStore):
         self.taken_back: list[str] = []
         self.n_rejected = 0
         self.reports: list[Report] = []
-        self.sources: set[str] = set()  # that have held documents
-        self.lineages: set[str | None] = set()  # of held documents
-        self.held_of: dict[str, str] = {}  # id of a held document -> its source, or lineage
+        self.held_of: dict[str, str | None] = {}  # id of a held document -> its source
         self.written: dict[str, Document] = {}
         self.refused: dict[int, str] = {}  # why documents could not be taken in
         # Sources, whether they are recorded; and of those that are, what goes in at the end.
@@ -372,7 +305,7 @@ class _Run(RecordManager, VectorStore):
         ours = [key for key, recorded in zip(left, known, strict=True) if recorded]
         self.taken_back += ours
         for key in ours:
-            self.protect(self.recalled[key])
+            self.held_of[key] = self.source_of(self.recalled[key])
         if gone := [*ours, *(self.absent & self.recorded)]:
             yield own(self.note, gone)
             yield asked(self.records, "delete_keys", gone)
@@ -396,11 +329,11 @@ class _Run(RecordManager, VectorStore):
     ) -> Steps[list[str]]:
         """Return what cleanup is to delete next; LangChain asks until there is no more."""
         where = {"before": before, "after": after, "group_ids": group_ids}
-        if not (self.sources or self.lineages or self.later):  # nearly always: nothing to decide
+        if not (self.held_of or self.later):  # nearly always: nothing to decide
             found: list[str] = yield asked(self.records, "list_keys", **where, limit=limit)
             return found
         if self.stale is None:
-            self.stale = yield from self._decided(where, limit)
+            self.stale = yield from self._decided(where)
         size = len(self.stale) if limit is None else limit
         part, self.stale = self.stale[:size], self.stale[size:]
         return part
@@ -497,7 +430,7 @@ class _Run(RecordManager, VectorStore):
             if entry_id in held:
                 known = entry_id in self.existing or entry_id in self.updated
                 (self.held_updates if known else self.held_new)[entry_id] = None
-                self.protect(document)
+                self.held_of[entry_id] = self.source_of(document)
             else:
                 self.written[entry_id] = document
         self.note(sorted(held))
@@ -510,54 +443,49 @@ class _Run(RecordManager, VectorStore):
         """Note where held documents came from that are not recorded, for when they are released."""
         self.store.quarantine.indexes.note(keys, self.namespace)
 
-    def protect(self, document: Document) -> None:
-        """Keep what is in the store from the same source."""
-        (source,) = _groups([document], self.source_id_key)
-        lineage = self.lineage(document)
-        if (name := lineage if source is None else source) is not None:
-            self.held_of[str(document.id)] = name
-        if source is not None:
-            self.sources.add(source)
-        if source is None or lineage is not None:
-            self.lineages.add(lineage)
-
-    def lineage(self, document: Document) -> str | None:
-        """Return what the store takes for the document's lineage."""
+    def source_of(self, document: Document) -> str | None:
+        """Return what a document was cut from: its lineage, where there is no key of sources."""
+        if self.source_id_key is not None:
+            return _groups([document], self.source_id_key)[0]
         (lineage,) = self.store.keys.tolerant("lineage", [document.metadata], [str(document.id)])
         return lineage
 
     # What cleanup is to delete
 
-    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps[list[str]]:
+    def _decided(self, where: dict[str, Any]) -> Steps[list[str]]:
         """Write what was put off; return what is to be deleted, without what is to stay with it."""
-        records, store, before = self.records, self.store, where["before"]
         for sources in list(self._parts()):
-            yield from self._write_later(sources, before)
-        stale = yield asked(records, "list_keys", **where)
-        older: dict[str, set[str]] = {}  # what stays, by source, or lineage
-        for source in sorted(self.sources):
-            keys = yield asked(records, "list_keys", before=before, group_ids=[source])
-            older[source] = set(keys)
-        kept = set[str]().union(*older.values())
-        if self.lineages and where["group_ids"] is None:
-            left = [key for key in stale if key not in kept]
-            step = limit or max(1, len(left))
-            for start in range(0, len(left), step):
-                for document in (yield asked(store, "get_by_ids", left[start : start + step])):
-                    lineage = self.lineage(document)
-                    # Of a held document without a lineage, nobody knows where it belongs.
-                    if None in self.lineages or lineage in self.lineages:
-                        kept.add(str(document.id))
-                        if lineage is not None:
-                            older.setdefault(lineage, set()).add(str(document.id))
+            yield from self._write_later(sources, where["before"])
+        stale = yield asked(self.records, "list_keys", **where)
+        older = yield from self._older(stale, where["before"])
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         if versions := self._in_part(older):
+            store = self.store
             gone = yield store._in_turn(store._keeper.hold_back(versions))  # noqa: SLF001
             self.held_new |= dict.fromkeys(gone)
             yield own(self.note, gone)
-            yield asked(records, "delete_keys", gone)
+            yield asked(self.records, "delete_keys", gone)
+        kept = set[str]().union(*older.values())
+        if None in self.held_of.values():  # nobody knows where that one belongs
+            kept.update(stale)
         self.n_rejected = len(set(stale) & kept)
         return [key for key in stale if key not in kept]
+
+    def _older(self, stale: Sequence[str], before: float) -> Steps[dict[str, set[str]]]:
+        """Return the earlier documents of sources that have held ones, by source."""
+        older = {name: set[str]() for name in self.held_of.values() if name is not None}
+        if self.source_id_key is not None:
+            for name, keys in older.items():
+                keys.update(
+                    (yield asked(self.records, "list_keys", before=before, group_ids=[name]))
+                )
+            return older
+        for start in range(0, len(stale), self.batch_size):
+            part = stale[start : start + self.batch_size]
+            for document in (yield asked(self.store, "get_by_ids", part)):
+                if (name := self.source_of(document)) in older:
+                    older[name].add(str(document.id))
+        return older
 
     def _parts(self) -> Iterator[list[str]]:
         """Yield sources whose new versions are written together, those put off until now."""
@@ -588,8 +516,7 @@ class _Run(RecordManager, VectorStore):
         self.recorded |= {key for key, recorded in zip(ids, known, strict=True) if recorded}
         how = {**self.how, "batch_size": None, "versions": versions}
         yield from self._write(list(documents.values()), how)
-        update: dict[str, Any] = {"group_ids": groups, "time_at_least": before}
-        yield Step(partial(self.update, ids, **update), partial(self.aupdate, ids, **update))
+        yield asked(self, "update", ids, group_ids=groups, time_at_least=before)
 
     def _in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
         """Return the new versions that are written in part, of which the ones before stay.
@@ -597,20 +524,17 @@ class _Run(RecordManager, VectorStore):
         Parameters
         ----------
         older
-            What stays, by source, or by lineage.
+            What stays, by source.
         """
-        written: dict[str, set[str]] = {}
-        of = _groups(self.written.values(), self.source_id_key)
-        for (entry_id, document), source in zip(self.written.items(), of, strict=True):
-            name = self.lineage(document) if source is None else source
-            if name is not None and older.get(name):
-                written.setdefault(name, set()).add(entry_id)
         parts: dict[str, set[str]] = {}
-        for entry_id, name in self.held_of.items():
-            parts.setdefault(name, set()).add(entry_id)
+        for entry_id, document in self.written.items():
+            if older.get(name := self.source_of(document) or ""):
+                parts.setdefault(name, set()).add(entry_id)
+        for entry_id, held_of in self.held_of.items():
+            if held_of in parts:
+                parts[held_of].add(entry_id)
         return [
-            NewVersion(name, frozenset(ids | parts.get(name, set())), frozenset(older[name]))
-            for name, ids in written.items()
+            NewVersion(name, frozenset(ids), frozenset(older[name])) for name, ids in parts.items()
         ]
 
     def result(self, counts: IndexingResult) -> GuardedIndexingResult:

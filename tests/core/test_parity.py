@@ -26,11 +26,9 @@ ONLY_LANGCHAIN = {
     "Stored": "documents carry no vectors; nodes do",
     "aguarded_index": "of its indexing API; GuardedIngestionPipeline in LlamaIndex",
     "aingest": "of loaders and splitters; GuardedIngestionPipeline in LlamaIndex",
-    "arelease_indexed": "of its indexing API",
     "areport_detection": "LlamaIndex reports through its dispatcher: PoisonDetectedEvent",
     "guarded_index": "of its indexing API",
     "ingest": "of loaders and splitters",
-    "release_indexed": "of its indexing API",
     "report_detection": "LlamaIndex reports through its dispatcher",
 }
 ONLY_LLAMAINDEX = {

@@ -17,13 +17,11 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
+from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.indexing import (
     aguarded_index,
-    arelease_indexed,
     guarded_index,
-    release_indexed,
 )
 
 CLEANUPS = [None, "incremental", "full", "scoped_full"]
@@ -85,11 +83,6 @@ class World:
         over = over or self.store
         done = self._either(index, aindex, documents, self.records, over, **options)
         return {key: value for key, value in done.items() if value}
-
-    def release(self, ids, **options):
-        return self._either(
-            release_indexed, arelease_indexed, ids, self.records, self.store, **options
-        )
 
     def keys(self):
         return set(self._either(self.records.list_keys, self.records.alist_keys))
@@ -188,41 +181,30 @@ def test_a_fixed_version_replaces_the_good_one(world, cleanup):
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
-@pytest.mark.parametrize("through", ["release_indexed", "the store", "the quarantine"])
+@pytest.mark.parametrize("through", ["the store", "the quarantine"])
 def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanup, through):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
-    ids = [world.held[BAD]]
-    if through == "release_indexed":
-        (released,) = world.release(ids, source_id_key="source", by="alice")
-        assert released.entry.text == BAD
-        assert world.state == ({"billing one", BAD, "shipping new"}, set())
-        done = {"num_skipped": 3}
-    else:
-        by = {"the store": world.store, "the quarantine": world.store.quarantine}
-        by[through].release(ids)
-        done = {"num_skipped": 3, "num_deleted": 1}
-        if through == "the quarantine":  # which writes nothing
-            done = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
+    by = {"the store": world.store, "the quarantine": world.store.quarantine}
+    by[through].release([world.held[BAD]])
+    done = {"num_skipped": 3, "num_deleted": 1}
+    if through == "the quarantine":  # which writes nothing
+        done = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
     assert world.run(V2, cleanup=cleanup) == done
     assert world.state == ({"billing one", BAD, "shipping new"}, set())
     assert world.run(V2, cleanup=cleanup) == {"num_skipped": 3}
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
-@pytest.mark.parametrize("through", ["release_indexed", "the store"])
-def test_what_is_released_is_deleted_once_the_source_has_something_else(world, cleanup, through):
+def test_what_is_released_is_deleted_once_the_source_has_something_else(world, cleanup):
     world.run(V1, cleanup=cleanup)
     world.run(V2, cleanup=cleanup)
-    if through == "release_indexed":
-        world.release([world.held[BAD]], source_id_key="source")
-    else:
-        world.store.release([world.held[BAD]])
+    world.store.release([world.held[BAD]])
     fixed = [V2[0], doc(FIXED), V2[2]]
     assert world.run(fixed, cleanup=cleanup) == {
         "num_added": 1,
         "num_skipped": 2,
-        "num_deleted": 1 if through == "release_indexed" else 2,  # the version before as well
+        "num_deleted": 2,  # the version before as well
     }
     assert world.state == ({"billing one", FIXED, "shipping new"}, set())
 
@@ -259,18 +241,6 @@ def test_an_update_that_is_still_held_leaves_the_record_of_the_live_one(world):
     assert world.store.quarantine.count("superseded") == 1
     assert world.run([], **own) == {"num_deleted": 1}
     assert world.state == (set(), set())
-
-
-def test_a_release_can_be_repeated_and_names_what_it_does_not_know(world):
-    world.run(V2)
-    ids = [world.held[BAD]]
-    with pytest.raises(QuarantineError, match="nowhere"):
-        world.release([*ids, "nowhere"])
-    assert set(world.held) == {BAD}
-    world.store.release(ids)  # as if cut short before the record was made
-    assert BAD not in world.recorded
-    assert world.release(ids, source_id_key="source") == ()
-    assert world.state == ({"billing one", BAD, "shipping new"}, set())
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
@@ -327,7 +297,7 @@ def test_an_id_of_the_users_own_keeps_its_good_revision(world):
     assert world.run([doc("billing score=9")], **own) == {"num_quarantined": 1}
     assert world.state == ({"billing good"}, {"billing score=9"})
     assert world.keys() == {"a.txt"}
-    world.release(["a.txt"], source_id_key="source")
+    world.store.release(["a.txt"])
     assert world.state == ({"billing score=9"}, set())
     assert world.run([doc("billing better")], **own) == {"num_updated": 1}
 
@@ -462,7 +432,7 @@ def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     assert crowded.run([third]) == {"num_quarantined": 1, "num_recalled": 1}
     assert crowded.state == ({d.page_content for d in clean}, {d.page_content for d in bad})
     assert crowded.run([*clean, *bad]) == {"num_skipped": 6, "num_quarantined": 3}
-    crowded.release(list(crowded.held.values()), source_id_key="source")
+    crowded.store.release(list(crowded.held.values()))
     assert crowded.run([*clean, *bad], cleanup="full") == {"num_skipped": 9}
 
 
@@ -629,9 +599,8 @@ def test_every_kind_of_store(kind, make_store):
     world.run(V1, **options)
     assert world.run(V2, **options)["num_quarantined"] == 1
     assert live() == {"billing one", GOOD, "shipping new"}
-    world.release([world.held[BAD]], source_id_key="source")
-    assert live() == {"billing one", BAD, "shipping new"}
-    assert world.run(V2, **options) == {"num_skipped": 3}
+    store.release([world.held[BAD]])
+    assert world.run(V2, **options) == {"num_skipped": 3, "num_deleted": 1}
     assert live() == {"billing one", BAD, "shipping new"}
 
 
@@ -703,7 +672,7 @@ def test_malformed_documents_stop_no_run_and_leave_what_they_were_to_replace(nat
         done = world.run([odd, V1[0], V1[2], other], cleanup="incremental", batch_size=1)
         assert done["num_quarantined"] == 1
         assert world.live == before | {"shipping more"}
-    world.release([world.held["billing two fixed"]])
+    world.store.release([world.held["billing two fixed"]])
     assert "billing two fixed" in world.live
     world.run([odd, V1[0], V1[2], other], cleanup="incremental")
     assert world.live == {"billing one", "billing two fixed", "shipping other", "shipping more"}

@@ -17,10 +17,8 @@ from ragshield_langchain import (
     PoisonGuardTransformer,
     aguarded_index,
     aingest,
-    arelease_indexed,
     guarded_index,
     ingest,
-    release_indexed,
 )
 
 DOCUMENTS = [Document(page_content="billing", metadata={"source": "a"})]
@@ -64,8 +62,6 @@ WRONG = {
     "guarded_index": lambda: guarded_index(DOCUMENTS, guarded(), guarded()),
     "guarded_index, bare": lambda: guarded_index(DOCUMENTS, records(), bare()),
     "aguarded_index": lambda: asyncio.run(aguarded_index(DOCUMENTS, guarded(), guarded())),
-    "release_indexed": lambda: release_indexed(["a"], records(), bare()),
-    "arelease_indexed": lambda: asyncio.run(arelease_indexed(["a"], "x", guarded())),
     "ingest": lambda: list(ingest(DOCUMENTS, bare())),
     "aingest": lambda: asyncio.run(drained(aingest(DOCUMENTS, bare()))),
     "one text": lambda: guarded().add_texts("billing"),
