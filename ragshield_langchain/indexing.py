@@ -483,8 +483,9 @@ class _Run(RecordManager, VectorStore):
         for start in range(0, len(stale), self.batch_size):
             part = stale[start : start + self.batch_size]
             for document in (yield asked(self.store, "get_by_ids", part)):
-                if (name := self.source_of(document)) in older:
-                    older[name].add(str(document.id))
+                source = self.source_of(document)
+                if source is not None and source in older:
+                    older[source].add(str(document.id))
         return older
 
     def _parts(self) -> Iterator[list[str]]:
