@@ -106,11 +106,11 @@ class Moment:
         """Note what a store does."""
         self.during(store.guard, "screen", "judging")
         self.during(store.keeper, "_decide", "journal: intended")
-        self.during(store.guard, "intend", "journal: intended")
-        self.during(store.guard, "intend_recall", "journal: intended")
+        self.during(store.guard.writes, "intend", "journal: intended")
+        self.during(store.guard.writes, "intend_recall", "journal: intended")
         for method in ("write", "delete"):
             self.during(store.access, method, "store")
-        self.during(store.guard, "finish", "journal: done")
+        self.during(store.guard.writes, "finish", "journal: done")
         self.during(store, "save", "saving")
 
 

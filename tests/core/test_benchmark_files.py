@@ -35,7 +35,7 @@ def core(tmp_path):
     for name, text in {
         "guard.py": '"""A guard."""\n\n\ndef screen():\n    return 1\n',
         "detectors/rules.json": "[1]",
-        "review/app.py": "PAGE = 1\n",
+        "tools/review.py": "PAGE = 1\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -46,7 +46,7 @@ def core(tmp_path):
     ("file", "text"),
     [
         ("guard.py", '"""Another docstring."""\n\ndef screen():\n    # a remark\n\n    return 1\n'),
-        ("review/app.py", "PAGE = 2\n"),
+        ("tools/review.py", "PAGE = 2\n"),
     ],
 )
 def test_a_fingerprint_is_of_code_that_decides(core, file, text):
@@ -71,8 +71,8 @@ def test_another_decision_is_another_fingerprint(core, file, text):
 
 def test_what_decides_is_hashed_and_the_review_page_is_not():
     there = {path.relative_to(results_files.CORE).parts[0] for path in deciding_files()}
-    assert {"detectors", "text", "growth", "neighbors", "guard.py", "policy.py"} <= there
-    assert not there & {"review", "quarantine", "canary", "cli.py"}
+    assert {"detectors", "text", "calibration", "neighbors", "guard.py", "model"} <= there
+    assert not there & {"tools", "quarantine", "store", "cli.py"}
 
 
 def test_text_that_is_no_docstring_is_code():

@@ -176,7 +176,9 @@ class CountingTable(FakeTable):
 
 def test_vectors_stay_in_the_store(folder, batch, in_memory):
     table = CountingTable(dict(zip(batch.ids, batch.vectors, strict=True)))
-    guard = fitted(folder, guard=guard_of([CliqueDetector()]).use_table(table, "store"))
+    guard = guard_of([CliqueDetector()])
+    guard.connections.use_table(table, "store")
+    fitted(folder, guard=guard)
     assert guard.detectors[0].n_local == 0
     assert table.fetched == N  # to see that they are there
     guard = fitted(folder, guard=guard_of().use_table(table, "store")).calibrate()

@@ -205,7 +205,7 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
         left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
         assert left.scalar() < 25
     assert asleep.writes.catch_up() == 30
-    assert asleep.known(["p29-0"]) == ["p29-0"]
+    assert asleep.writes.known(["p29-0"]) == ["p29-0"]
     assert_same(one, asleep, tmp_path)
 
 

@@ -66,7 +66,7 @@ class Tenant:
             "released": quarantine.released_among(BAD),
             "held ids": quarantine.held_ids(IDS),
             "mask": [self.keeper.mask.covers(entry) for entry in BAD],
-            "baselines": [version for version, *_ in canaries.store.versions("default")],
+            "baselines": canaries.store.suites(),
             "checks": len(canaries.history()),
             "abandoned": guard.writes.abandoned(),
             "retrieved": kept(quarantine),

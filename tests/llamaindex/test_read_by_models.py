@@ -291,7 +291,7 @@ def test_what_a_scan_takes_out_takes_its_parents_along():
     nodes = hierarchy()
     poison = get_leaf_nodes(nodes)[0]
     index = GuardedVectorStoreIndex(nodes, guard=guard(), embed_model=MODEL)
-    index.guard.detectors = (Marked(poison.text),)
+    index.guard.state.detectors = (Marked(poison.text),)
     report = index.scan(quarantine=True)
     assert [decision.entry_id for decision in report.found] == [poison.node_id]
     assert index.quarantine.count() == 3

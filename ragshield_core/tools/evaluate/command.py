@@ -30,7 +30,6 @@ from ragshield_core.tools.evaluate.attacks import (
     LABEL_FLIPS,
     WORDINGS,
     Attack,
-    Difficulty,
     read_attacks,
     read_targets,
     read_wordings,
@@ -95,7 +94,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     difficulty: Annotated[
-        list[Difficulty] | None,
+        list[str] | None,
         typer.Option(
             help="published, as the papers have it; reworded, what gives a recipe away said in "
             "other words; blended, besides within clean texts; repeatable; default: published."
@@ -208,11 +207,16 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     raise typer.Exit(WORSE if worse else PASSED)
 
 
-def _recipes(names: list[str] | None, difficulties: list[Difficulty] | None) -> list[Attack]:
+def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[Attack]:
     unknown = [name for name in names or () if name not in NAMES]
     if unknown:
         msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
         raise SourceError(msg)
+    for difficulty in difficulties or ():
+        if difficulty not in DIFFICULTIES:
+            expected = "; ".join(DIFFICULTIES)
+            msg = f"--difficulty {difficulty!r} is not known, expected one of: {expected}."
+            raise SourceError(msg)
     steps = [each for each in DIFFICULTIES if each in (difficulties or DIFFICULTIES[:1])]
     chosen = [each for each in ATTACKS if not names or each.name in names]
     # Recipes that have no harder step come once.
