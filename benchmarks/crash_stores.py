@@ -233,7 +233,7 @@ class _OfNodes(Store):
 
         index, nodes = self.guarded, self._nodes(entries)
         VectorStoreIndex._add_nodes_to_index(index, index.index_struct, nodes)  # noqa: SLF001
-        index._record()  # noqa: SLF001 - which nodes there are
+        index.storage_context.index_store.add_index_struct(index.index_struct)
 
     def add(self, entries: Batch) -> None:
         """Write entries."""

@@ -181,7 +181,9 @@ def test_vectors_stay_in_the_store(folder, batch, in_memory):
     fitted(folder, guard=guard)
     assert guard.detectors[0].n_local == 0
     assert table.fetched == N  # to see that they are there
-    guard = fitted(folder, guard=guard_of().use_table(table, "store")).calibrate()
+    guard = guard_of()
+    guard.connections.use_table(table, "store")
+    fitted(folder, guard=guard).calibrate()
     assert (guard.neighbors, guard.detectors[0].n_local) == ("store", 0)
     assert_same(guard, in_memory, batch, within=1e-3)  # what stores return is rounded
 

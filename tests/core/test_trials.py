@@ -534,7 +534,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
-        (["kb.jsonl", "--difficulty", "magic"], "'magic' is not one of"),
+        (["kb.jsonl", "--difficulty", "magic"], "'magic' is not known, expected one of: published"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
         (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
         (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
