@@ -6,10 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import chunks
+from ragshield_core.database.tables import ANY_STORE, HeldRow, LogRow
 from ragshield_core.model.errors import QuarantineError, RAGShieldError
 from ragshield_core.model.findings import Decision, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
@@ -17,7 +20,7 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
-from ragshield_core.quarantine.revisions import check_one_store, revisions
+from ragshield_core.quarantine.revisions import check_one_store, revisions, seen_by
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 if TYPE_CHECKING:
@@ -238,13 +241,15 @@ class Desk:
         first, last = undone.lines
         lines = self.quarantine.log.lines(since=undone.at, until=last, limit=AT_ONCE)
         ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-        latest = last_lines(self.quarantine, list(dict.fromkeys(ids)))
+        latest = last_decided(self.quarantine, list(dict.fromkeys(ids)))
         mine = {
-            i: line.action
-            for i, line in latest.items()
-            if line.actor == by and line.action in DECIDING and first <= line.seq <= last
+            i: told.line.action
+            for i, told in latest.items()
+            if told.line.actor == by
+            and told.line.action in DECIDING
+            and first <= told.line.seq <= last
         }
-        self._reopen(mine, by, "taken back")
+        self._reopen(mine, list(latest.values()), by, "taken back")
         at = lines[-1].seq if len(lines) == AT_ONCE else last
         return replace(undone, at=at, n_done=undone.n_done + len(mine))
 
@@ -293,11 +298,16 @@ class Desk:
         msg = f"{what}, which nobody has looked at as it is: look at it, and decide of the rest."
         raise QuarantineError(msg)
 
-    def _reopen(self, ids: Mapping[str, str], by: str, note: str | None) -> None:
+    def _reopen(
+        self,
+        ids: Mapping[str, str],
+        held: Sequence[HeldEntry | Place | Told],
+        by: str,
+        note: str | None,
+    ) -> None:
         """Let entries wait again, by their ids, each with what was decided of it."""
         if not ids:
             return
-        held = [one for one in self.quarantine.list(None, ids=list(ids)) if one.decided]
         because: dict[str, Decision] = {}
         for quarantine, some in self._by_store(list(ids), held):
             for one in quarantine.reopen(some, by=by, note=note):
@@ -316,7 +326,7 @@ class Desk:
         ids = [one.id for one in held]
         if action is Action.REOPEN:
             decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
-            self._reopen({one.id: decided[one.status] for one in held}, by, note)
+            self._reopen({one.id: decided[one.status] for one in held}, held, by, note)
             return self._outcome(action, before, len(ids))
         alone: list[str] = []
         if action is Action.RELEASE and self.two_persons:
@@ -341,7 +351,7 @@ class Desk:
         return Outcome(action=action, n_done=n_done, n_proposed=n_proposed, lines=lines)
 
     def _by_store(
-        self, ids: Sequence[str], held: Sequence[HeldEntry | Place] = ()
+        self, ids: Sequence[str], held: Sequence[HeldEntry | Place | Told] = ()
     ) -> list[tuple[Quarantine, list[str]]]:
         """Return ids with the quarantine of the store that each is of."""
         if not ids:
@@ -360,6 +370,8 @@ class Desk:
 
 # Lines of the log that tell of what can be taken back.
 DECIDING = frozenset({"release", "confirm"})
+# Lines of the log after which a decision is not that of before any more.
+UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}
 
 
 def note_in_log(
@@ -398,17 +410,51 @@ def note_in_log(
 
 
 def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
-    """Return the open proposal for each entry that has one, by id: nothing was noted since."""
-    lines = last_lines(quarantine, ids)
-    return {name: line for name, line in lines.items() if line.action == WOULD_RELEASE}
+    """Return the open proposal for each held entry that has one, by id.
 
-
-def last_lines(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
-    """Return the last line of the log about the revisions under each id.
-
-    Only if the log vouches for it. By the index of revisions: quick, however long the log is.
+    Only if the log vouches for it, and nothing was decided or noted since.
     """
     with quarantine.database.read() as session:
-        rows = [row for some in revisions(session, quarantine, ids).values() for row in some]
-        lines = last_lines_of(session, quarantine.log.digests, rows).values()
-        return {one.entry_id: record_of(one) for one in sorted(lines, key=lambda one: one.seq)}
+        held = [rows[-1] for rows in revisions(session, quarantine, ids, Status.HELD).values()]
+        told = last_lines_of(session, quarantine.log.digests, held)
+        return {
+            row.entry_id: record_of(told[row.number])
+            for row in held
+            if row.number in told and told[row.number].action == WOULD_RELEASE
+        }
+
+
+class Told(NamedTuple):
+    """A line of the log about an entry, and the store that the entry is of."""
+
+    id: str
+    store: str | None
+    line: LogRecord
+
+
+def last_decided(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, Told]:
+    """Return the last line of the log with a decision about each entry.
+
+    Of all its revisions, by the index of revisions: quick, however long the log is. Their texts
+    are not read.
+    """
+    store_of: dict[int, str] = {}
+    latest: dict[str, Told] = {}
+    with quarantine.database.read() as session:
+        query = select(HeldRow.number, HeldRow.store).where(*seen_by(quarantine))
+        for some in chunks(ids):
+            found = session.execute(query.where(HeldRow.entry_id.in_(some)))
+            store_of.update((number, store) for number, store in found)
+        for part in chunks(list(store_of)):
+            last = select(func.max(LogRow.seq))
+            last = last.where(LogRow.held_number.in_(part), LogRow.action.in_(UNDOING))
+            lines = select(LogRow).where(
+                LogRow.seq.in_(last.group_by(LogRow.held_number).scalar_subquery())
+            )
+            for line in session.scalars(lines):
+                store = store_of[line.held_number or 0]  # one of those numbers
+                told = Told(line.entry_id, None if store == ANY_STORE else store, record_of(line))
+                before = latest.get(told.id)
+                if before is None or before.line.seq < told.line.seq:
+                    latest[told.id] = told
+    return latest
