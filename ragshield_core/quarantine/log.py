@@ -109,8 +109,8 @@ class AuditLog:
 
     def end(self) -> int:
         """Return the number of the last line."""
-        with self.database.read() as session:
-            return int(session.scalar(select(func.max(LogRow.seq))) or 0)
+        with self.database.connection() as connection:
+            return int(connection.scalar(select(func.max(LogRow.seq))) or 0)
 
     def head(self) -> str:
         """Return the number and the digest of the last line, which vouches for all before it."""
@@ -133,8 +133,8 @@ class AuditLog:
             .where(LogRow.seq > line, LogRow.seq <= end)
             .where(checked(LogRow.namespace) == self.namespace)
         )
-        with self.database.read() as session:
-            return end, frozenset(session.scalars(query).all())
+        with self.database.connection() as connection:
+            return end, frozenset(connection.scalars(query).all())
 
     # Writing
 

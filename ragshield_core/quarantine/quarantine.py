@@ -34,6 +34,7 @@ from ragshield_core.quarantine.revisions import (
     storable,
 )
 from ragshield_core.quarantine.rows import encoded, to_held
+from ragshield_core.quarantine.searching import checked
 
 logger = logging.getLogger("ragshield")
 
@@ -506,23 +507,23 @@ class Quarantine:
             If entries are both narrowed and named.
         """
         wanted = None if status is None else Status(status)
-        query = select(HeldRow).where(*seen_by(self))
+        query = select(HeldRow).order_by(HeldRow.number)
         if ids is None and documents is None:
-            query = query.where(*self._narrowed(wanted, narrowing)).order_by(HeldRow.number)
-            with self.database.read() as session:
-                return tuple(map(to_held, session.scalars(query.limit(limit).offset(offset))))
-        if narrowing is not None:
+            query = query.where(*seen_by(self), *self._narrowed(wanted, narrowing))
+            pages = [query.limit(limit).offset(offset)]
+        elif narrowing is None:
+            # First which rows: texts are read of those that are asked for.
+            some = self.prints(ids=ids, documents=documents)
+            numbers = [one.number for one in some if wanted in (None, one.status)][offset:]
+            query = query.where(checked(HeldRow.namespace) == self.namespace)
+            if wanted is not None:  # by now, as it was a moment ago
+                query = query.where(checked(HeldRow.status) == wanted)
+            pages = [query.where(HeldRow.number.in_(part)) for part in chunks(numbers[:limit])]
+        else:
             msg = "narrowing came with ids or documents, expected one of them: narrow or name."
             raise ValueError(msg)
         with self.database.read() as session:
-            rows = [
-                row
-                for part in _parts(query, ids, documents)
-                for row in session.scalars(part)
-                if wanted in (None, row.status)
-            ]
-            rows.sort(key=lambda row: row.number)
-            return tuple(map(to_held, rows[offset:][:limit]))
+            return tuple(to_held(row) for page in pages for row in session.scalars(page))
 
     def count(
         self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
@@ -557,9 +558,9 @@ class Quarantine:
         if metadata:
             columns.append(HeldRow.entry_metadata)
         query = select(*columns).where(*seen_by(self))
-        with self.database.read() as session:
-            parts = _parts(query, ids, documents)
-            rows: list[Any] = [row for part in parts for row in session.execute(part)]
+        parts = _parts(query, ids, documents)
+        with self.database.connection() as connection:
+            rows: list[Any] = [row for part in parts for row in connection.execute(part)]
         rows.sort(key=lambda row: row[0])
         return tuple(
             Print(number, i, revision, STATUSES[status], *text)
@@ -609,9 +610,10 @@ class Quarantine:
         """Return which of the ids are held."""
         held: set[str] = set()
         query = select(HeldRow.entry_id, HeldRow.status).where(*seen_by(self))
-        with self.database.read() as session:
+        # Asked at every write and every screening: without a session, which costs more.
+        with self.database.connection() as connection:
             for some in chunks(ids):
-                rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
+                rows = connection.execute(query.where(HeldRow.entry_id.in_(some)))
                 # The status is compared here, as in revisions().
                 held |= {name for name, status in rows if status == Status.HELD}
         return held
@@ -655,8 +657,8 @@ class Quarantine:
         if not self.exists():
             return []
         query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *seen_by(self))
-        with self.database.read() as session:
-            return [*dict.fromkeys(session.scalars(query))]
+        with self.database.connection() as connection:
+            return [*dict.fromkeys(connection.scalars(query))]
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return the entries that a reviewer confirmed as poisoned, each with a remark by whom.
@@ -667,6 +669,10 @@ class Quarantine:
         if not self.exists():
             return {}
         confirmed = (HeldRow.status == Status.CONFIRMED, *seen_by(self))
+        # Asked at every write, and nearly always in vain: without a session, which costs more.
+        with self.database.connection() as connection:
+            if connection.scalar(select(HeldRow.number).where(*confirmed).limit(1)) is None:
+                return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
         wanted = [*{revision for both in prints.values() for revision in both}]
         remarks: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -116,24 +116,26 @@ class Snapshots:
         write(lambda session: session.execute(insert(_SNAPSHOTS).values(touched=now(), **row)))
         parts: list[_Part] = []
         rows: list[dict[str, Any]] = []
-        number = 0
+        number = size = 0
 
         def add(session: Session) -> None:
             self._touch(session, snapshot)
             session.execute(insert(_CHUNKS), rows)
 
-        # One part at a time is in memory as bytes.
-        whole = ((name, named_arrays.to_bytes({name: array})) for name, array in arrays.items())
-        for part, data in chain([(None, content)], whole):
+        every: Iterator[tuple[str | None, Iterable[bytes]]] = chain(
+            [(None, _cut(content, self.chunk))],
+            ((name, named_arrays.pieces(array, self.chunk)) for name, array in arrays.items()),
+        )
+        for part, data in every:
             parts.append(_Part(part, number, []))
-            for start in range(0, len(data), self.chunk):
-                piece = data[start : start + self.chunk]
+            for piece in data:
                 parts[-1].sha256.append(hashlib.sha256(piece).hexdigest())
                 rows.append({"snapshot": snapshot, "number": number, "data": piece})
-                number += 1
-                if sum(len(row["data"]) for row in rows) >= self.chunk:
+                number, size = number + 1, size + len(piece)
+                if size >= self.chunk:
                     write(add)
                     rows.clear()
+                    size = 0
         if rows:
             write(add)
         manifest = json.dumps({"format": FORMAT, "parts": parts})
@@ -201,7 +203,7 @@ class Snapshots:
         for part in [one for one in parts if one.name is None or one.name.startswith(only)]:
             name = "the values" if part.name is None else f"array {printable(part.name, SHOWN)!r}"
             what = f"{name} of {where}"
-            pieces = []
+            data = bytearray()
             for number, expected in enumerate(part.sha256, part.first):
                 chunk = select(ChunkRow.data).where(
                     ChunkRow.snapshot == snapshot.id, ChunkRow.number == number
@@ -214,14 +216,12 @@ class Snapshots:
                     raise StateError(msg)
                 if hashlib.sha256(piece).hexdigest() != expected:
                     raise_damaged(what)
-                pieces.append(piece)
-            data = b"".join(pieces)
-            del pieces
+                data += piece
             try:
                 if part.name is None:
                     values = json.loads(data)
                 else:
-                    arrays |= named_arrays.from_bytes(data)
+                    arrays[part.name] = named_arrays.joined(data)
             except (ValueError, TypeError, EOFError, RecursionError) as error:
                 msg = f"{what} cannot be read ({type(error).__name__}); restore the database."
                 raise StateError(msg) from error
@@ -302,3 +302,8 @@ _SNAPSHOTS = table_of(SnapshotRow)
 _CHUNKS = table_of(ChunkRow)
 # Rows that are deleted at once.
 _DELETED = 16
+
+
+def _cut(data: bytes, size: int) -> Iterator[bytes]:
+    """Yield bytes in pieces of a size."""
+    return (data[start : start + size] for start in range(0, len(data), size))
