@@ -1,13 +1,15 @@
-"""What makes an evaluation fail."""
+"""What makes an evaluation fail, and what it says in SARIF."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from small_trials import corpus, small
+from small_trials import HOSTILE, corpus, small
 
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate import Bound, Rate, targets_of, worse_than
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.trial import halves
 
 FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
@@ -126,6 +128,33 @@ def test_a_baseline_of_other_settings_is_refused(name, other, found):
     assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
 
 
+def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(found):
+    missed = (*found.missed, replace(found.missed[0], entry_id=HOSTILE, attack=HOSTILE))
+    content = to_sarif(replace(found, missed=missed), "my corpus/kb.jsonl")
+    assert "\\u001b" not in content
+    assert "\x1b" not in content
+    document = json.loads(content)
+    assert document["version"] == "2.1.0"
+    (trial,) = document["runs"]
+    rules = trial["tool"]["driver"]["rules"]
+    levels = {"missed-poison": "error", "clean-entry-held": "warning"}
+    for result in trial["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] == levels[result["ruleId"]]
+        place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert place == "my%20corpus/kb.jsonl"
+        assert result["partialFingerprints"]
+    errors = [r for r in trial["results"] if r["level"] == "error"]
+    assert [r["properties"]["attack"] for r in errors[:-1]] == [m.attack for m in found.missed]
+    clean = [r["locations"][0]["logicalLocations"][0] for r in trial["results"][len(errors) :]]
+    assert [place["fullyQualifiedName"] for place in clean] == [
+        each.entry_id for each in found.wrongly_held
+    ]
+    assert trial["invocations"][0]["executionSuccessful"] is True
+    notes = trial["invocations"][0]["toolExecutionNotifications"]
+    assert len(notes) == len(found.idle) > 0
+
+
 def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(found):
     for r in found.main_recalls:
         missed = [each for each in found.missed if each.attack == r.attack]
@@ -134,6 +163,14 @@ def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(foun
     assert {each.attack for each in found.missed} == {QUIET}
     assert len(found.wrongly_held) == found.false_positives["batch"].hits > 0
     assert len({each.entry_id for each in found.missed}) == len(found.missed)
-    said = found.to_json()
+    said = to_sarif(found, "kb.jsonl") + found.to_json()
     answers = [target.wrong_answer for target in targets_of(halves(corpus())[0], 3)]
     assert not any(text in said for text in (*answers, *corpus().texts))
+
+
+def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
+    fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
+    again = {each.mark: each.entry_id for each in fewer.missed}
+    before = {each.mark: each.entry_id for each in found.missed}
+    assert again
+    assert all(before[mark] != entry_id for mark, entry_id in again.items())

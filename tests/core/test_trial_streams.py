@@ -1,13 +1,25 @@
-"""Streams of an evaluation, and what is in them."""
+"""Streams of an evaluation: what is in them, and that they go on where they were interrupted."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
-from small_trials import corpus, embed
+import pytest
+from small_trials import corpus, embed, small
 
-from ragshield_core.tools.evaluate import evaluate
+from ragshield_core.tools.evaluate import evaluate, streams
 from ragshield_core.tools.evaluate.attacks import Planted
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
 from ragshield_core.tools.evaluate.poison import Poison
 from ragshield_core.tools.evaluate.streams import Stream, first_comings, streams_of
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Return the streams that were run, not read."""
+    calls, real = [], streams._streamed
+    monkeypatch.setattr(streams, "_streamed", lambda *job: calls.append(job) or real(*job))
+    return calls
 
 
 def poison_of(sizes):
@@ -79,3 +91,40 @@ def test_own_targets_with_fewer_texts_than_others_come_with_all_of_them():
         ("stream", 3): 5,
         ("batch", 3): 5,
     }
+
+
+def test_streams_go_on_where_they_were_interrupted(tmp_path, ran):
+    def stop(what, done, _):
+        if what == "poison, in streams" and done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(folder=tmp_path, progress=stop)
+    assert len(ran) == 4
+    told = []
+    found = small(folder=tmp_path, progress=lambda what, *n: told.append((what, *n)))
+    assert len(ran) == 6
+    assert ("poison, in streams", 4, 6) in told
+    fresh = small()
+    assert len(ran) == 12
+    same = replace(found, fit_seconds=fresh.fit_seconds, milliseconds=fresh.milliseconds)
+    assert same.to_json() == fresh.to_json()
+
+
+def test_what_was_found_under_other_settings_or_is_damaged_is_not_used(tmp_path, ran, monkeypatch):
+    attacks = [BY_NAME["clones"]]
+    small(folder=tmp_path, attacks=attacks)
+    kept = sorted(tmp_path.glob("stream-*.json"))
+    assert len(kept) == len(ran) == 3
+    small(folder=tmp_path, attacks=attacks)
+    assert len(ran) == 3
+    kept[0].write_text('{"held": [')
+    kept[1].write_text('{"held": 3}')
+    small(folder=tmp_path, attacks=attacks)
+    assert len(ran) == 5
+    assert all(isinstance(json.loads(path.read_text())["held"], dict) for path in kept)
+    small(folder=tmp_path, attacks=attacks, seed=1)
+    assert len(ran) == 8
+    monkeypatch.setattr(streams, "_code", lambda: b"another version")
+    small(folder=tmp_path, attacks=attacks)
+    assert len(ran) == 11

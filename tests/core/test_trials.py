@@ -477,6 +477,8 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
+    kept = {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")}
+    assert len(kept) == 2
     low = run(folder, "--bound", "recall.hidden-instructions=1", "--bound", "lost=1")
     assert low.exit_code == 0, low.output
     recall = next(r for r in report.main_recalls if "front" in r.attack).held
@@ -484,16 +486,19 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     reached = any(each.after.hits for each in report.reached)
     assert worse.exit_code == int(recall.hits < recall.n or reached)
     assert ("worse:" in worse.output) is bool(worse.exit_code)
+    assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
 
 
 @pytest.mark.usefixtures("own_model")
-def test_own_wordings_harder_steps_and_sizes_are_planted(tmp_path, monkeypatch):
+def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     lines = [json.dumps({"id": row["id"], "text": row["text"]}) for row in help_desk()]
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
     (tmp_path / "words.json").write_text(json.dumps({"orders": ["Say {a} to {q}, zebra."]}))
     options = ["--wordings", "words.json", "--difficulty", "published", "--difficulty", "blended"]
-    options += ["--sizes", "2,4", "--json", "out.json"]
+    options += ["--sizes", "2,4", "--json", "out.json", "--sarif", "out.sarif"]
     done = run("kb.jsonl", *options)
     assert done.exit_code == 0, done.output
     found = Evaluation.read(tmp_path / "out.json")
@@ -504,6 +509,8 @@ def test_own_wordings_harder_steps_and_sizes_are_planted(tmp_path, monkeypatch):
     }
     assert set(found.groups_alone[f"{front}, blended"]) == {2, 4, 5}
     assert found.settings["wordings"].startswith("own ")
+    results = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+    assert len(results) == len(found.missed) + len(found.wrongly_held) > 0
     refused = run("kb.jsonl", "--baseline", "out.json")
     assert refused.exit_code == 2
     assert "measured with wordings" in refused.output
@@ -540,6 +547,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
         (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
         (["kb.jsonl", "--bound", "time=2"], "--baseline too"),
+        (["kb.jsonl", "--sarif", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
@@ -37,35 +38,71 @@ def to_sarif(report: ScanReport, source: str) -> str:
     """
     findings = [finding for decision in report.found for finding in decision.findings]
     kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    notes = [
+        (
+            "error" if skipped.detector in report.failed else "note",
+            f"{skipped.detector}: {skipped.reason}",
+        )
+        for skipped in report.skipped
+    ]
+    return document(
+        rules=[_rule(kind, findings) for kind in kinds],
+        results=[_result(finding, kinds.index(finding.detector), source) for finding in findings],
+        notes=notes,
+        successful=report.audited and not report.failed,
+        properties={"entries": report.n_audited, "fpr": report.fpr, "note": report.note},
+    )
+
+
+def document(
+    *,
+    rules: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    notes: Sequence[tuple[str, str]],
+    successful: bool,
+    properties: Mapping[str, Any],
+) -> str:
+    """Return one run as a whole file.
+
+    Parameters
+    ----------
+    rules, results, properties
+        As SARIF has them.
+    notes
+        Level and text of what is to be said of the run.
+    successful
+        Whether all was done.
+    """
     run = {
         "tool": {
             "driver": {
                 "name": "RAGShield",
                 "semanticVersion": version("ragshield"),
-                "rules": [_rule(kind, findings) for kind in kinds],
+                "rules": rules,
             }
         },
         "invocations": [
             {
-                "executionSuccessful": report.audited and not report.failed,
+                "executionSuccessful": successful,
                 "toolExecutionNotifications": [
-                    {
-                        "level": "error" if skipped.detector in report.failed else "note",
-                        "message": {
-                            "text": printable(f"{skipped.detector}: {skipped.reason}", MESSAGE)
-                        },
-                    }
-                    for skipped in report.skipped
+                    {"level": level, "message": {"text": printable(text, MESSAGE)}}
+                    for level, text in notes
                 ],
             }
         ],
-        "results": [
-            _result(finding, kinds.index(finding.detector), source) for finding in findings
-        ],
-        "properties": {"entries": report.n_audited, "fpr": report.fpr, "note": report.note},
+        "results": results,
+        "properties": properties,
     }
     values = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(values, indent=1, allow_nan=False) + "\n"
+
+
+def entry_location(entry_id: str, source: str) -> dict[str, Any]:
+    """Return where an entry is: in a source, a path with forward slashes, under its id."""
+    return {
+        "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
+        "logicalLocations": [{"fullyQualifiedName": printable(entry_id, MESSAGE), "kind": "entry"}],
+    }
 
 
 def _rule(kind: str, findings: list[Finding]) -> dict[str, Any]:
@@ -92,12 +129,7 @@ def _result(finding: Finding, rule: int, source: str) -> dict[str, Any]:
         "ruleIndex": rule,
         "level": "warning",
         "message": {"text": f"entry {name}: {printable(finding.evidence, MESSAGE)}"},
-        "locations": [
-            {
-                "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
-                "logicalLocations": [{"fullyQualifiedName": name, "kind": "entry"}],
-            }
-        ],
+        "locations": [entry_location(finding.entry_id, source)],
         "partialFingerprints": {"detectorAndEntry/v1": mark},
         "properties": {
             **{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)},

@@ -44,6 +44,7 @@ from ragshield_core.tools.evaluate.gate import (
 )
 from ragshield_core.tools.evaluate.output import show
 from ragshield_core.tools.evaluate.page import html_page
+from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
 from ragshield_core.tools.evaluate.trial import (
@@ -118,6 +119,10 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots there.")
     ] = None,
+    sarif_file: Annotated[
+        Path | None,
+        typer.Option("--sarif", help="Write missed poison and held clean entries there, as SARIF."),
+    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +143,9 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     ] = "minilm",
     work_dir: Annotated[
         Path | None,
-        typer.Option(help="Keeps vectors. Default: NAME.ragshield here."),
+        typer.Option(
+            help="Keeps vectors and streams, so that it can go on. Default: NAME.ragshield here."
+        ),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
@@ -149,7 +156,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, html_file):
+        for path in (json_file, html_file, sarif_file):
             check_parent(path)
         check_fpr(fpr)
         bounds = list(map(Bound.of, bound or ()))
@@ -195,6 +202,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 streams=streams,
                 workers=workers or os.cpu_count() or 1,
                 seed=options.seed,
+                folder=folder,
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
@@ -203,6 +211,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         worse = worse_than(found, before, bounds)
         if html_file is not None:
             html_file.write_text(html_page(found, worse), encoding="utf-8")
+        if sarif_file is not None:
+            sarif_file.write_text(to_sarif(found, data.as_posix()), encoding="utf-8")
         show(found, worse)
     raise typer.Exit(WORSE if worse else PASSED)
 

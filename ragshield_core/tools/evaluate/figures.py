@@ -94,11 +94,14 @@ class Missed:
         The id that it was planted under.
     attack, regime
         Whose text it is, and how it came.
+    mark
+        Digest of attack and text: the same in every evaluation that plants it, whatever its id.
     """
 
     entry_id: str
     attack: str
     regime: Regime
+    mark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,17 @@
-"""Streams of clean entries with poison in them: how they are made up, and run."""
+"""Streams of clean entries with poison in them: how they are made up, run, and remembered."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import islice
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from ragshield_core.logs import quiet
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report
 from ragshield_core.quarantine import Quarantine
+from ragshield_core.state import replace_file
 from ragshield_core.tools.evaluate.poison import Poison
 
 # Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
@@ -85,9 +90,11 @@ def streams_of(
 def run(
     streams: Sequence[Stream],
     guard: Guard,
+    known: Batch,
     entries: Batch,
     *,
     workers: int = 1,
+    folder: Path | None = None,
     done: Callable[[int], object] = lambda _: None,
 ) -> list[Held]:
     """Run streams, each by a guard that begins anew, and return who objects to what is held.
@@ -98,22 +105,34 @@ def run(
         What comes.
     guard
         Fitted and calibrated on what is known.
+    known
+        That, which tells whether an earlier result is of the same guard.
     entries
         Clean ones, and behind them the poison.
     workers
         Processes.
+    folder
+        Keeps what was found; streams that are found there are not run again, unless anything of
+        entries, settings or RAGShield's own files has changed. ``None`` keeps nothing.
     done
         Told how many are done.
     """
-    found: list[Held] = []
-    done(0)
+    found: dict[int, Held] = {}
+    paths = _paths(streams, guard, known, entries, folder)
+    for number, path in enumerate(paths):
+        held = None if path is None else _read(path)
+        if held is not None:
+            found[number] = held
+    done(len(found))
+    missing = [number for number in range(len(streams)) if number not in found]
     with tempfile.TemporaryDirectory() as saved:
         guard.save(saved)
-        rows = [stream.rows for stream in streams]
-        for held in _run(rows, (saved, entries), min(workers, len(rows))):
-            found.append(held)
+        jobs = [(streams[number].rows, paths[number]) for number in missing]
+        results = _run(jobs, (saved, entries), min(workers, len(missing)))
+        for number, held in zip(missing, results, strict=True):
+            found[number] = held
             done(len(found))
-    return found
+    return [found[number] for number in range(len(streams))]
 
 
 def first_comings(streams: Sequence[Stream], n_clean: int) -> Iterator[NDArray[np.intp]]:
@@ -144,24 +163,24 @@ _of_process: dict[str, Any] = {}
 
 
 def _run(
-    rows: Sequence[NDArray[np.intp]], begin: tuple[str, Batch], workers: int
+    jobs: Sequence[tuple[NDArray[np.intp], Path | None]], begin: tuple[str, Batch], workers: int
 ) -> Iterator[Held]:
     """Yield what was held in each stream, in their order."""
     if workers <= 1:
         _begin(*begin)
-        yield from map(_streamed, rows)
+        yield from (_streamed(*job) for job in jobs)
         return
     # A process that is forked inherits locks of threads that it does not have.
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, begin) as pool:
-        yield from pool.map(_streamed, rows)
+        yield from pool.map(_streamed, *zip(*jobs, strict=True))
 
 
 def _begin(saved: str, entries: Batch) -> None:
     _of_process.update(saved=saved, entries=entries)
 
 
-def _streamed(rows: NDArray[np.intp]) -> Held:
-    """Return who objects to what is held or taken back of a stream."""
+def _streamed(rows: NDArray[np.intp], path: Path | None) -> Held:
+    """Return who objects to what is held or taken back of a stream; keep it in a file."""
     whole: Batch = _of_process["entries"].take(rows)
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
     held: dict[str, list[str]] = {}
@@ -176,7 +195,54 @@ def _streamed(rows: NDArray[np.intp]) -> Held:
             guard.admit(report)
             held |= objecting(report)
             held |= {decision.entry_id: kinds(decision) for decision in earlier}
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps({"held": held}).encode())
     return held
+
+
+def _read(path: Path) -> Held | None:
+    """Return what a file says was held, or None where it is missing or damaged."""
+    try:
+        held = json.loads(path.read_bytes())["held"]
+        return {str(entry_id): [str(kind) for kind in each] for entry_id, each in held.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _paths(
+    streams: Sequence[Stream], guard: Guard, known: Batch, entries: Batch, folder: Path | None
+) -> list[Path | None]:
+    """Return where each stream's result is kept, by a digest of all that it depends on."""
+    if folder is None:
+        return [None] * len(streams)
+    settings = [guard.policy.model_dump(mode="json"), sorted(guard.thresholds.items())]
+    whole = hashlib.blake2b(json.dumps(settings).encode() + _code(), digest_size=20)
+    for batch in (known, entries):
+        columns = (batch.ids, batch.texts, batch.labels, batch.lineages, batch.contexts)
+        for column in (*columns, [sorted(each.items(), key=repr) for each in batch.metadatas]):
+            whole.update(repr(column).encode("utf-8", "surrogatepass"))
+        whole.update(np.ascontiguousarray(batch.embeddings).data)
+    paths: list[Path | None] = []
+    for each in streams:
+        digest = whole.copy()
+        digest.update(each.rows.tobytes())
+        paths.append(folder / f"stream-{digest.hexdigest()}.json")
+    return paths
+
+
+def _code() -> bytes:
+    """Return a digest of RAGShield's own files: another version judges otherwise."""
+    digest = hashlib.blake2b(digest_size=20)
+    found = [files("ragshield_core")]
+    while found:
+        for each in sorted(found.pop().iterdir(), key=lambda path: path.name):
+            if not each.is_dir():
+                data = each.read_bytes()
+                digest.update(f"{each.name}:{len(data)}:".encode() + data)
+            elif each.name != "__pycache__":
+                found.append(each)
+    return digest.digest()
 
 
 def objecting(report: Report) -> dict[str, list[str]]:

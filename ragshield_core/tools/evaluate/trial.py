@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,6 +118,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     wordings: Wordings = WORDINGS,
     workers: int = 1,
     seed: int = 0,
+    folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Plant attacks into one's own corpus, and see what the default guard holds.
@@ -168,6 +170,9 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         module that can be imported without running, as ``multiprocessing`` does.
     seed
         Of everything that is drawn.
+    folder
+        Keeps what was found in streams, so that the same evaluation goes on where it was
+        interrupted; ``None``, the default, keeps nothing.
     progress
         Told how far it is.
 
@@ -243,7 +248,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     alone = trial.alone(sizes)
     wrong, milliseconds = trial.clean_in_batches()
     batches = trial.in_batches()
-    streamed, clean_streamed = trial.in_streams(stream, streams, seed, workers)
+    streamed, clean_streamed = trial.in_streams(stream, streams, seed, workers, folder)
     arrived = [*alone, *streamed, *batches]
     arrived.sort(key=lambda a: (poison.attacks.index(a.attack), REGIMES.index(a.regime), a.size))
     # What counts of each attack.
@@ -425,7 +430,7 @@ class _Trial:
         return found
 
     def in_streams(
-        self, length: int, n_streams: int, seed: int, workers: int
+        self, length: int, n_streams: int, seed: int, workers: int, folder: Path | None
     ) -> tuple[list[_Arrived], Rate]:
         """Let the texts of each target trickle in among clean entries, by a guard that begins anew.
 
@@ -436,8 +441,10 @@ class _Trial:
         results = run(
             streams,
             self._guard,
+            self._known,
             together([self._rest, self._poison.batch]),
             workers=workers,
+            folder=folder,
             done=lambda n: self._tell("poison, in streams", n, len(streams)),
         )
         found: dict[str, _Arrived] = {}
@@ -479,10 +486,16 @@ class _Trial:
 
     def missed(self, arrived: Sequence[_Arrived]) -> Iterator[Missed]:
         """Yield the texts that nobody objects to."""
+        texts = dict(zip(self._poison.batch.ids, self._poison.batch.texts, strict=True))
         for each in arrived:
             for entry_id, kinds in each.kinds.items():
                 if kinds is None:
-                    yield Missed(entry_id=entry_id, attack=each.attack, regime=each.regime)
+                    exact = f"{len(each.attack)}:{each.attack}{texts[entry_id]}"
+                    data = exact.encode("utf-8", "surrogatepass")
+                    mark = hashlib.blake2b(data, digest_size=16).hexdigest()
+                    yield Missed(
+                        entry_id=entry_id, attack=each.attack, regime=each.regime, mark=mark
+                    )
 
     def lost(self, held: Collection[str], top_k: int, seed: int) -> Rate:
         """Return for how many clean entries one of the nearest is missing as it was held."""
