@@ -125,9 +125,10 @@ class Guard:
 
     def _begin(self, learned: GuardState, quarantine: Quarantine | None) -> None:
         self.state = learned
-        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
         self.connections = learned.connections
-        self.writes = Writes(learned, self.quarantine)
+        self.writes = Writes(
+            learned, quarantine if quarantine is not None else _default_quarantine()
+        )
         self._budget = TimeBudget()
         self._notifier: Notified | None = None
         self._warned = False  # that it is not calibrated
@@ -138,6 +139,15 @@ class Guard:
         guard = cls.__new__(cls)
         guard._begin(learned, quarantine)  # noqa: SLF001 - of this very class
         return guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held entries go: all of the namespace, or of one store once the guard is of one."""
+        return self.writes.quarantine
+
+    @quarantine.setter
+    def quarantine(self, quarantine: Quarantine) -> None:
+        self.writes.quarantine = quarantine
 
     @property
     def detectors(self) -> tuple[Detector, ...]:

@@ -35,12 +35,14 @@ class Writes:
 
     Attributes
     ----------
+    quarantine
+        Of the guard: all of its namespace, or of one store once the guard is of one.
     on_admit
         Called with the entries that were learned here, each time.
     """
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
-        self._state, self._quarantine = state, quarantine
+        self._state, self.quarantine = state, quarantine
         self.on_admit: list[Callable[[Batch], object]] = []
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
 
@@ -98,7 +100,7 @@ class Writes:
     def _recalibrate(self) -> None:
         # Read here and not where thresholds are taken: elsewhere it may say more by then.
         try:
-            confirmed = self._quarantine.confirmed_ids()
+            confirmed = self.quarantine.confirmed_ids()
         except Exception as error:  # noqa: BLE001 - the entries are written already
             kind = type(error).__name__
             logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400

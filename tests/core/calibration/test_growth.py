@@ -780,6 +780,15 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
     assert guard.status().calibrated_at == len(KNOWN) + 71
 
 
+def test_a_calibration_asks_what_was_confirmed_of_the_store_that_the_guard_is_of(monkeypatch):
+    guard, asked = fitted(rate=0.05), []
+    guard.quarantine = guard.quarantine.for_store("wiki")
+    monkeypatch.setattr(guard.quarantine, "confirmed_ids", lambda: asked.append("wiki") or [])
+    guard.learn(passages(70, 31, "new-"))
+    assert asked == ["wiki"]
+    assert guard.status().calibrated_at > len(KNOWN)
+
+
 class CountingInstructions(InstructionDetector):
     """Notes how many entries it judged."""
 
