@@ -37,13 +37,13 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Overtaken(logging.Handler):
-    """Counts how often a batch was screened again because another process was faster."""
+    """Counts how often a batch was screened again because its writer had lost its turn."""
 
     n = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count."""
-        self.n += record.getMessage().startswith("another process was faster")
+        self.n += record.getMessage().startswith("the turn was lost")
 
 
 class Done(NamedTuple):
@@ -167,7 +167,7 @@ Written by `benchmarks/throughput.py`. {len(rows):,} clean entries of several co
 {BATCH}, by one process and by {n}, each with {each:,} of them, on {os.cpu_count()} cores; all
 detectors, nothing known at first. Afterwards every entry was in the store or held, none in both,
 nothing pending, and the guard knew exactly what the store had; the log was verified. Milliseconds
-of a write: median / 95th percentile. Screened again: batches, because another process was faster.
+of a write: median / 95th percentile. Screened again: batches whose writer had lost its turn.
 Errors: exceptions that reached the writer. Python {platform.python_version()}.
 
 | database | processes | seconds | entries a second | against one | write, ms | screened again \

@@ -2,7 +2,10 @@
 
 import io
 import json
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -351,14 +354,24 @@ def held_by_one(known, bad, rate):
     return {entry.id for entry in guard.quarantine.list()}
 
 
+@contextmanager
 def meanwhile(guard, others):
-    """Have others write when a guard has screened, and nobody knows yet what it admits."""
-    screen, waiting = guard.screen, list(others)
+    """Have others begin to write while a guard has the turn: it has screened, and not yet written.
 
-    def screened(*args, **kwargs):
-        report = screen(*args, **kwargs)
-        if waiting:
-            waiting.pop(0)()
-        return report
+    They wait for their own turn, and are done when the block is.
+    """
+    screen, waiting, begun = guard.screen, list(others), []
+    with ThreadPoolExecutor() as threads:
 
-    return patch.object(guard, "screen", screened)
+        def screened(*args, **kwargs):
+            report = screen(*args, **kwargs)
+            if waiting:
+                begun.append(threads.submit(waiting.pop(0)))
+                time.sleep(0.1)
+                assert not begun[-1].done()
+            return report
+
+        with patch.object(guard, "screen", screened):
+            yield
+        for one in begun:
+            one.result()

@@ -405,18 +405,18 @@ class Sharing(Recorder):
         self._in_turn = waiting
         take = partial(self._journal.take_turn, writer=self.writer)
         try:
-            until = 0.0
-            mine = False
+            mine, seen, until = False, None, 0.0
             while not mine:
                 if time.monotonic() >= until:  # again, if it was believed dead meanwhile
                     mine = self._database.write(take)
                     until = time.monotonic() + self._journal.lease / BEATS
-                else:
+                elif (version := self._database.version()) != seen:
+                    seen = version
                     self.catch_up()  # what is read now need not be read in the turn
                     with self._database.read() as session:
                         mine = self._journal.turn(session) == self.writer
-                    if not mine:
-                        time.sleep(PAUSE)
+                else:
+                    time.sleep(PAUSE)
         except BaseException:
             self.give_up_turn()
             raise

@@ -1,11 +1,10 @@
-"""Judge again when another process has learned something meanwhile.
+"""Let processes that share a guard judge and write one after the other.
 
 For steps of pipelines, which write no store, and for keepers of stores.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -20,32 +19,30 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# How often a batch is screened, if others are faster each time, before they are asked to wait.
-TRIES = 3
-
 
 def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
-    """Do an attempt, and again where another process was faster.
+    """Do an attempt while no other process writes.
+
+    A process that is stopped for longer than its lease loses its turn, and makes the attempt again.
 
     Parameters
     ----------
     guard
-        Of this process; if others are faster again and again, it asks them to wait.
+        Of this process.
     attempt
         Takes effect by :meth:`~ragshield_core.learning.writes.Writes.together`, as a whole or not
         at all.
     """
     try:
-        for tries in itertools.count(1):
-            if tries > TRIES:
-                yield own(guard.writes.take_turn)
+        while True:
+            yield own(guard.writes.take_turn)
             try:
                 return (yield from attempt())
             except OvertakenError:
-                logger.info("another process was faster: a batch is screened again")
+                guard.writes.give_up_turn()
+                logger.info("the turn was lost: a batch is screened again")
     finally:
         guard.writes.give_up_turn()
-    raise AssertionError  # pragma: no cover - the loop has no end
 
 
 def judged(
@@ -58,7 +55,7 @@ def judged(
     guard
         Of this process.
     screen
-        Screens the entries; again, where another process was faster.
+        Screens the entries; again, where the process lost its turn.
     decide
         Holds what is suspicious, and learns the rest where nobody else does. It takes effect as a
         whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.

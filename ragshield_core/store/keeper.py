@@ -592,8 +592,7 @@ class Keeper(ABC, Generic[Item]):
     ) -> Steps[tuple[Report, Intent | None]]:
         """Judge entries, and say which are going to be stored, as one with what is held.
 
-        Processes that share what they know judge one after the other: who was overtaken by what
-        another has learned since, screens again.
+        Processes that share a guard judge one after the other.
 
         Parameters
         ----------

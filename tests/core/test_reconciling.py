@@ -2,13 +2,14 @@
 
 import io
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 from shared_store import FolderKeeper, add
-from support import Scripted, passages, scored
+from support import Scripted, meanwhile, passages, scored
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
@@ -249,16 +250,8 @@ def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_pa
 def test_two_workers_who_reconcile_at_once_do_it_once(workers):
     one, other = workers
     differing(one)
-    looking, begun = one.of_copies, []
-
-    def meanwhile(report):
-        if not begun:
-            begun.append(compared(other, adopt=True, forget=True))
-        return (yield from looking(report))
-
-    with patch.object(one, "of_copies", meanwhile):
+    with meanwhile(one.guard, [lambda: compared(other, adopt=True, forget=True)]):
         compared(one, adopt=True, forget=True)
-    assert begun[0].held == ("past1",)
     for keeper in workers:
         assert compared(keeper).agrees
         assert keeper.guard.writes.known_ids() == {"kb0", "kb1", "past0"}
@@ -290,20 +283,21 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
     assert other.guard.quarantine.count() == 1
 
 
-def test_what_a_worker_brings_back_meanwhile_is_not_forgotten(workers):
+def test_what_a_worker_brings_back_meanwhile_is_known_in_the_end(workers):
     one, other = workers
     one.store.delete(["kb2"])
     read, begun = one.store.read, []
+    back = scored([-0.9, -0.8, -0.7], "kb").take([2])
+    with ThreadPoolExecutor() as threads:
 
-    def meanwhile(ids):
-        found = read(ids)
-        if list(ids) == ["kb2"] and not begun:
-            begun.append(add(other, scored([-0.9, -0.8, -0.7], "kb").take([2])))
-        return found
+        def reading(ids):
+            if list(ids) == ["kb2"] and not begun:
+                begun.append(threads.submit(add, other, back))
+            return read(ids)
 
-    with patch.object(one.store, "read", meanwhile):
-        assert compared(one, forget=True).forgotten == ()
-    assert begun
+        with patch.object(one.store, "read", reading):
+            compared(one, forget=True)
+        begun[0].result()
     assert compared(one).agrees
     assert "kb2" in one.guard.writes.known_ids()
 

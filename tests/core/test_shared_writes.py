@@ -9,13 +9,12 @@ from unittest.mock import patch
 
 import pytest
 from shared_store import FolderKeeper, add
-from support import Scripted, group, join, passages, scored
+from support import Scripted, group, join, meanwhile, passages, scored
 from test_replay import assert_same
 from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.store.judging import TRIES
 
 RATE = 0.05
 KNOWN = passages(300, 1)
@@ -45,16 +44,10 @@ def alone(folder):
     return keeper
 
 
-def at_once(one, others):
-    """Have others write when a worker has screened, and not yet written down what it admits."""
-    looking, waiting = one.of_copies, list(others)
-
-    def meanwhile(report):
-        if waiting:
-            waiting.pop(0)()
-        return (yield from looking(report))
-
-    return patch.object(one, "of_copies", meanwhile)
+def silence(worker):
+    """Have all others take a worker for crashed, as if it had been stopped for long."""
+    end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+    worker.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
 
 
 # Nobody passes unseen
@@ -66,37 +59,42 @@ def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp
     for seed in range(4):
         bad = group(4, seed)
         for row in (0, 2):
-            with at_once(one, [lambda row=row, bad=bad: add(other, bad.take([row]))]):
-                add(one, bad.take([row + 1]))
+            with meanwhile(one.guard, [lambda row=row, bad=bad: add(other, bad.take([row + 1]))]):
+                add(one, bad.take([row]))
             add(single, bad.take([row]))
             add(single, bad.take([row + 1]))
     held = {entry.id for entry in single.guard.quarantine.list()}
     assert len(held) >= 12
     assert {entry.id for entry in one.guard.quarantine.list()} == held
     assert one.store.ids() == single.store.ids()
-    other.guard.writes.catch_up()
+    for worker in (one, other):
+        worker.guard.writes.catch_up()
     assert_same(one.guard, other.guard, tmp_path)
 
 
-def test_who_is_overtaken_again_and_again_asks_the_others_to_wait(url, folder):
-    one, other = workers_of(url, folder)
-    faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(TRIES)]
-    with (
-        at_once(one, faster),
-        patch.object(one.guard.writes, "take_turn", wraps=one.guard.writes.take_turn) as take_turn,
-    ):
-        add(one, passages(1, 50))
-    take_turn.assert_called_once()
-    assert len(one.guard.writes.known(one.store.ids())) == TRIES + 1
-    add(other, passages(1, 51, "after"))  # nobody has the turn any more
-    assert one.guard.status().pending == 0
+def stopped(one, meanwhile):
+    """Have others write while a worker is stopped for longer than its lease, once, as it judges."""
+    looking, times = one.of_copies, []
+
+    def silent(report):
+        times.append(report)
+        if len(times) == 1:
+            silence(one)
+            meanwhile()
+        return (yield from looking(report))
+
+    return patch.object(one, "of_copies", silent)
 
 
-def test_what_is_held_counts_once_though_it_was_screened_twice(url, folder):
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_judges_again(url, folder):
     one, other = calibrated(url, folder)
-    with at_once(one, [lambda: add(other, passages(1, 50, "other"))]):
+    with stopped(one, lambda: add(other, passages(1, 50, "other"))):
         add(one, passages(3, 51, "mine"))
-    assert one.guard.status().spent.judged == 4
+    known = one.guard.writes.known_ids() - set(KNOWN.ids)
+    assert known == {"other-0", "mine-0", "mine-1", "mine-2"}
+    assert one.guard.status().spent.judged == 4  # each once
+    add(other, passages(1, 52, "after"))  # nobody has the turn any more
+    assert one.guard.status().pending == 0
 
 
 # Nothing is lost
@@ -168,8 +166,7 @@ def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
     write = one.store.write
 
     def slow(entries):
-        end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
-        one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+        silence(one)
         assert other.run_recovery() == 1
         assert other.guard.writes.known(entries.ids) == []
         write(entries)
@@ -188,8 +185,7 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
     write = one.store.write
 
     def slow(entries):
-        end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
-        one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+        silence(one)
         assert other.run_recovery() == 2
         write(entries)
 

@@ -1,7 +1,6 @@
 """Workers of one store whose guards were opened on one database are as one."""
 
 import asyncio
-from unittest.mock import patch
 
 import pytest
 from langchain_core.documents import Document
@@ -11,7 +10,6 @@ from test_behind_its_store import text
 
 from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.store.judging import TRIES
 from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
 
 
@@ -99,9 +97,9 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
     for row in (0, 2):
         with meanwhile(
             guards[0],
-            [lambda row=row: other.transform_documents(documents(bad.take([row])))],
+            [lambda row=row: other.transform_documents(documents(bad.take([row + 1])))],
         ):
-            one.transform_documents(documents(bad.take([row + 1])))
+            one.transform_documents(documents(bad.take([row])))
     for guard in guards:
         guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}
@@ -110,16 +108,12 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
         assert set(guard.writes.known(bad.ids)) == set(bad.ids) - held
 
 
-def test_a_step_that_is_overtaken_again_and_again_asks_the_others_to_wait(tmp_path):
+def test_others_wait_until_a_step_has_learned_what_it_lets_in(tmp_path):
     url, new = f"sqlite:///{tmp_path}/guard.db", passages(5, 2, "new")
     one, other = (Guard.open(url, detectors=[CliqueDetector()]) for _ in range(2))
     step = PoisonGuardTransformer(one, Table(new), learn=True)
-    faster = [lambda n=n: other.learn(passages(1, 9 + n, f"o{n}-")) for n in range(TRIES)]
-    with (
-        meanwhile(one, faster),
-        patch.object(one.writes, "take_turn", wraps=one.writes.take_turn) as take_turn,
-    ):
+    known = []
+    other.on_admit(lambda _: known.extend(other.writes.known(new.ids)))
+    with meanwhile(one, [lambda: other.learn(passages(1, 9, "other"))]):
         step.transform_documents(documents(new))
-    take_turn.assert_called_once()
-    other.learn(passages(1, 20, "after"))  # nobody has the turn any more
-    assert other.writes.known(new.ids) == list(new.ids)
+    assert known == list(new.ids)
