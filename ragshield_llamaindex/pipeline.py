@@ -248,6 +248,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 left = yield asked(before, "run", nodes=left, **options)
             with naming(left, guard.keys):
                 left = StableIds()(left)
+            left = yield own(guard.with_vectors, left)
             at_the_end = number == len(stages) and not after
             if at_the_end and keeper is not None and all(one.embedding is not None for one in left):
                 break  # the vector store judges them, and writes at once
@@ -337,7 +338,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         """Return how nodes get vectors that were held without: by steps after the first guard."""
         stages, after = self._stages()
         after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
-        return lambda nodes: run_transformations(list(nodes), after)
+        _, first = stages[0]
+        return lambda nodes: run_transformations(list(first.with_vectors(nodes)), after)
 
     def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""
