@@ -270,6 +270,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 plan.rejected_by(report)
                 left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
                 reports.append(report)
+                if len(reports) == len(stages):  # the store has judged in place of the last guard
+                    self.poison_guard._last_report = report  # noqa: SLF001 - its own
         result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
         if keeper is not None:
             keeper.last_report = result.report

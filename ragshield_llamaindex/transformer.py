@@ -56,9 +56,9 @@ class PoisonGuard(Keyed, TransformComponent):
     For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
     language model read every node, so that a PoisonGuard belongs before them, where it judges the
     text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
-    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) if a step before
-    it in the running pipeline has a language model; :func:`check_transformations` looks at a list
-    of your own. Held nodes are durably in quarantine before the others are passed on; relationships
+    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
+    if a step before it has a language model; :func:`check_transformations` looks at a list of your
+    own. Held nodes are durably in quarantine before the others are passed on; relationships
     of these skip what was held. The nodes passed on are the very objects that came in, or copies
     where something changed.
 
@@ -117,6 +117,7 @@ class PoisonGuard(Keyed, TransformComponent):
     _guard: Guard = PrivateAttr()
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _last_report: Report = PrivateAttr()
+    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
 
     def __init__(
@@ -254,8 +255,11 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         for pipeline in running(IngestionPipeline):
             expect_no_docstore(pipeline, "[..., PoisonGuard(guard)], vector_store=...")
-            if any(step is self for step in pipeline.transformations):
-                check_transformations(pipeline.transformations)
+            steps = pipeline.transformations
+            seen = tuple(id(step) for step in steps)  # a list is looked at once, as it is
+            if any(step is self for step in steps) and seen not in self._checked:
+                self._checked.add(seen)
+                check_transformations(steps)
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
