@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -142,6 +142,13 @@ class PoisonGuard(Keyed, TransformComponent):
     def class_name(cls) -> str:
         """Name of the component."""
         return "PoisonGuard"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> NoReturn:
+        """Raise NotImplementedError: what a guard has learned is no part of the description."""
+        del data, kwargs
+        msg = "a PoisonGuard cannot be made from a dict; use PoisonGuard(Guard.load(folder))."
+        raise NotImplementedError(msg)
 
     @computed_field(description="Changes with whatever changes a verdict.")  # type: ignore[prop-decorator]
     @property

@@ -428,6 +428,15 @@ def test_a_document_that_is_all_held_is_not_recorded(index):
     assert index.quarantine.count() == 1
 
 
+def test_an_index_records_once_what_it_holds(index):
+    records = index.storage_context.index_store
+    with patch.object(records, "add_index_struct", wraps=records.add_index_struct) as recorded:
+        index.insert_nodes([*good(), *bad()])
+        assert recorded.call_count == 1
+        index.release(ids_of(bad())[:1])
+        assert recorded.call_count == 2
+
+
 def test_an_index_over_a_guarded_store_is_refused(store):
     context = StorageContext.from_defaults(vector_store=store)
     with pytest.raises(TypeError, match="guarded already"):

@@ -125,6 +125,8 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
     versions.append(PoisonGuard(guard, label_key="other").to_dict()["label_key"])
     assert len(set(versions)) == len(versions)
     assert step.to_dict()["policy_version"] == versions[-2]
+    with pytest.raises(NotImplementedError, match=r"Guard\.load"):
+        PoisonGuard.from_dict(step.to_dict())
 
 
 # 3. Workers
