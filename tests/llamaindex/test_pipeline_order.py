@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 from llama_index.core import Document, MockEmbedding
 from llama_index.core.extractors import SummaryExtractor, TitleExtractor
@@ -163,6 +164,11 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
     assert str(result.report) == "<Report 3 entries: 1 admitted, 0 flagged, 2 quarantined>"
     found = [f.detector for d in result.report.quarantined for f in d.findings]
     assert found == ["instruction", "scripted"]
+    scores = result.report.scores
+    assert {name: np.isnan(column).tolist() for name, column in scores.items()} == {
+        "instruction": [False] * 3,
+        "scripted": [True, False, False],  # of what was held before there were vectors
+    }
     assert pipeline.vector_store.last_report is result.report
     access = pipeline.vector_store._keeper.access
     assert access.ids() == [nodes[0].node_id]
