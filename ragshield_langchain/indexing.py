@@ -480,7 +480,7 @@ class _Run(RecordManager, VectorStore):
                     (yield asked(self.records, "list_keys", before=before, group_ids=[name]))
                 )
             return older
-        for start in range(0, len(stale), self.batch_size):
+        for start in range(0, len(stale) if older else 0, self.batch_size):
             part = stale[start : start + self.batch_size]
             for document in (yield asked(self.store, "get_by_ids", part)):
                 source = self.source_of(document)

@@ -27,7 +27,7 @@ from ragshield_core import Batch, Entry, Report
 from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
 from ragshield_core.model.entries import together, unfit
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
-from ragshield_core.model.findings import Decision, Unjudged, printable
+from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_core.store.malformed import UNSTORABLE, Columns, unusable, usable_vectors
@@ -455,28 +455,31 @@ def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
 def in_stages(reports: Sequence[Report]) -> Report:
     """Return what guards decided one after the other, each about what the one before it let pass.
 
-    Where one before the last has held entries, all of the report is without vectors and scores.
+    Where one before the last has held entries, all of the report is without vectors.
     """
     *early, last = reports
-    held = [_decided(report, np.flatnonzero(~report.admitted)) for report in early]
-    parts = [(batch, decisions) for batch, decisions in held if decisions]
+    held = [(report, np.flatnonzero(~report.admitted)) for report in early]
+    parts = [(report, rows) for report, rows in held if len(rows)]
     if not parts:
         return last
-    parts.append(_decided(last, np.arange(len(last.batch))))
-    decisions = [decision for _, some in parts for decision in some]
+    parts.append((last, np.arange(len(last.batch))))
+    decisions = [report.remarkable.get(row) for report, rows in parts for row in rows.tolist()]
+
+    def scores_of(name: str) -> NDArray[np.float64]:
+        nothing = np.full(max(len(report.batch) for report, _ in parts), np.nan)
+        return np.concatenate([report.scores.get(name, nothing)[rows] for report, rows in parts])
+
     return replace(
         last,
-        batch=together([batch for batch, _ in parts]),
+        batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
         remarkable={row: one for row, one in enumerate(decisions) if one is not None},
-        scores={},
+        scores={name: scores_of(name) for report, _ in parts for name in report.scores},
     )
 
 
-def _decided(report: Report, rows: NDArray[np.intp]) -> tuple[Batch, list[Decision | None]]:
-    """Return some entries, without vectors, and what is remarkable about each."""
-    nothing = np.empty((len(rows), 0), dtype=np.float32)
-    batch = replace(report.batch.take(rows), embeddings=nothing, vectors=nothing)
-    return batch, [report.remarkable.get(row) for row in rows.tolist()]
+def _without_vectors(batch: Batch) -> Batch:
+    nothing = np.empty((len(batch), 0), dtype=np.float32)
+    return replace(batch, embeddings=nothing, vectors=nothing)
 
 
 def noting_images(report: Report) -> Report:

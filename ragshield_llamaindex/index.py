@@ -32,7 +32,7 @@ from ragshield_core import Guard
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store.malformed import unusable
-from ragshield_core.store.steps import Step, Steps, asked, asynchronous, synchronous
+from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
     check_are_nodes,
     naming,
@@ -42,7 +42,7 @@ from ragshield_llamaindex.convert import (
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.held_nodes import Embed, embedding_with
-from ragshield_llamaindex.index_nodes import IndexKeeper, IndexView, access_of
+from ragshield_llamaindex.index_nodes import RECORDED, IndexKeeper, IndexView, access_of
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.stable_ids import StableIds
@@ -291,7 +291,13 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             vectors = yield from self._embedding(nodes, show_progress)
             # Who is making an index would be left without it: then all nodes are refused at once.
             at_once = not self._made
-            yield keeper.step(keeper.add_nodes(vectors, insert_kwargs, at_once=at_once))
+            options = {**insert_kwargs, RECORDED: True}
+            try:
+                yield keeper.step(keeper.add_nodes(vectors, options, at_once=at_once))
+            except Exception:
+                if self._made:  # nodes may be in, and LlamaIndex records nothing then
+                    yield own(keeper.record)
+                raise
 
     _async_add_nodes_to_index = asynchronous(_add_nodes_to_index)  # type: ignore[arg-type]
 

@@ -103,6 +103,11 @@ class HalvedInner(InnerStore):
         self.delete(ids)
 
 
+# Option of a write after which LlamaIndex records itself what the index holds: to do it twice, with
+# all ids of the index, would double the time of an insertion.
+RECORDED = "ragshield_recorded"
+
+
 class IndexKeeper(NodeKeeper):
     """Keeps the store of an index and a guard in step, and notes what the index holds."""
 
@@ -111,6 +116,8 @@ class IndexKeeper(NodeKeeper):
     def _put(
         self, step: Literal["write", "replace"], nodes: Sequence[BaseNode], options: dict[str, Any]
     ) -> Steps[None]:
+        recorded = options.get(RECORDED, False)
+        options = {name: value for name, value in options.items() if name != RECORDED}
         if step == "replace":
             yield from super()._put(step, nodes, options)
         # As an index does it, which changes nothing in a store that holds them.
@@ -119,14 +126,15 @@ class IndexKeeper(NodeKeeper):
             partial(VectorStoreIndex._add_nodes_to_index, *to, **options),  # noqa: SLF001
             partial(VectorStoreIndex._async_add_nodes_to_index, *to, **options),  # noqa: SLF001
         )
-        yield own(self._record)
+        if not recorded:
+            yield own(self.record)
 
     def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:
         yield asked(self.access, "delete", list(ids))
         yield own(self._forget, ids, **(options or {}))
-        yield own(self._record)
+        yield own(self.record)
 
-    def _record(self) -> None:
+    def record(self) -> None:
         """Store which nodes the index holds."""
         self.index.storage_context.index_store.add_index_struct(self.index.index_struct)
 

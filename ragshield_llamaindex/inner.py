@@ -11,6 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -29,6 +30,7 @@ from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.table import VectorTable
 from ragshield_core.store import postgres_vectors, qdrant_vectors
 from ragshield_core.store.one_store import name_of
+from ragshield_core.store.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
 # Ids per statement, and points per page.
@@ -261,35 +263,23 @@ class QdrantInner(InnerStore):
     """llama-index-vector-stores-qdrant.
 
     Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
-
-    Raises
-    ------
-    TypeError
-        If the store has an asynchronous client only.
     """
 
     TEXT_IN_NODE = True
     replaces = True
 
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        if store.client is None:
-            msg = (
-                "a QdrantVectorStore with an asynchronous client only cannot be guarded; give it "
-                "client= as well, a QdrantClient of the same server."
-            )
-            raise TypeError(msg)
-
     @property
-    def table(self) -> VectorTable:
-        """The dense vectors of the collection."""
+    def table(self) -> VectorTable | None:
+        """The dense vectors of the collection; an asynchronous client alone cannot be asked."""
+        if self._store.client is None:
+            return None
         return qdrant_vectors.QdrantVectors(
             self.name, self._place, _as_qdrant_writes, lambda point: str(point.id)
         )
 
     def _place(self) -> qdrant_vectors.Place | None:
         store = self._store
-        if not self._there():
+        if not done(self._there()):
             return None
         # Collections of old have vectors without a name.
         return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
@@ -310,50 +300,73 @@ class QdrantInner(InnerStore):
         """Delete nodes."""
         await super().adelete(_uuids(ids))
 
-    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+    @synchronous
+    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         """Return nodes with their vectors."""
-        store, nodes = self._store, list[BaseNode]()
-        for part in chunks(_uuids(ids)) if self._there() else ():
-            options = {"with_payload": True, "with_vectors": True}
-            points = store.client.retrieve(store.collection_name, part, **options)
-            nodes += store.parse_to_query_result(points).nodes
+        nodes: list[BaseNode] = []
+        if (yield from self._there()):
+            for part in chunks(_uuids(ids)):
+                points = yield self._call("retrieve", part, with_payload=True, with_vectors=True)
+                nodes += self._store.parse_to_query_result(points).nodes
         return nodes
+
+    aread = asynchronous(read)
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector."""
-        return super().near(vector, k) if self._there() else []
+        return super().near(vector, k) if done(self._there()) else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
-        return self._scroll(None)
+        if self._store.client is None:
+            msg = (
+                "a QdrantVectorStore with an asynchronous client only cannot name its nodes to "
+                "synchronous methods; use the async ones, such as areconcile, or give it a client."
+            )
+            raise NotImplementedError(msg)
+        return done(self._scroll(None))
+
+    async def aids(self) -> list[str]:
+        """Return the ids of all nodes, by the asynchronous client."""
+        return await adone(self._scroll(None))
 
     def size(self) -> int:
         """Return how many nodes there are."""
         store = self._store
-        return store.client.count(store.collection_name).count if self._there() else 0
+        return store.client.count(store.collection_name).count if done(self._there()) else 0
 
-    def document(self, ref_doc_id: str) -> list[str]:
+    @synchronous
+    def document(self, ref_doc_id: str) -> Steps[list[str]]:
         """Return the ids of the nodes of a document."""
-        return self._scroll(_cut_from(ref_doc_id))
+        return (yield from self._scroll(_cut_from(ref_doc_id)))
 
-    def _scroll(self, condition: Any) -> list[str]:
-        store, found, offset = self._store, list[str](), None
-        there = self._there()
+    adocument = asynchronous(document)
+
+    def _scroll(self, condition: Any) -> Steps[list[str]]:
+        found: list[str] = []
+        there, offset = (yield from self._there()), None
         while there:
-            points, offset = store.client.scroll(
-                store.collection_name,
-                scroll_filter=condition,
-                limit=CHUNK,
-                offset=offset,
-                with_payload=False,
+            points, offset = yield self._call(
+                "scroll", scroll_filter=condition, limit=CHUNK, offset=offset, with_payload=False
             )
             found += [str(point.id) for point in points]
             there = offset is not None
         return found
 
-    def _there(self) -> bool:
+    def _there(self) -> Steps[bool]:
         """Return whether the collection was made; the store makes it at the first write."""
-        return bool(self._store.client.collection_exists(self._store.collection_name))
+        return bool((yield self._call("collection_exists")))
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Step:
+        """Ask one of the clients about the collection; without the one meant, there is none."""
+        store = self._store
+        work, awork = (
+            None
+            if one is None
+            else partial(getattr(one, method), store.collection_name, *args, **kwargs)
+            for one in (store.client, store._aclient)  # noqa: SLF001 - no public way to it
+        )
+        return Step(work or (lambda: False), awork)
 
 
 class PostgresInner(InnerStore):
@@ -455,9 +468,12 @@ class GenericInner(InnerStore):
     USED = ("get_nodes", "delete_nodes")
     ids_alone = False
 
-    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+    @synchronous
+    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         """Return nodes, with their vectors if the store gives them."""
-        return list(self._store.get_nodes(node_ids=list(ids))) if ids else []
+        return list((yield asked(self._store, "get_nodes", node_ids=list(ids)))) if ids else []
+
+    aread = asynchronous(read)
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""

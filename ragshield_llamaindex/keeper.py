@@ -55,7 +55,7 @@ logger = logging.getLogger("ragshield")
 # How far away the windows are that may hold a sentence, and the parents of parents.
 HOPS = 5
 # Whose stores find neighbours.
-ABLE = "PGVectorStore or QdrantVectorStore"
+ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
 # How what holds nodes already is taken over.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",

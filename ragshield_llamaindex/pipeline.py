@@ -248,6 +248,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 left = yield asked(before, "run", nodes=left, **options)
             with naming(left, guard.keys):
                 left = StableIds()(left)
+            left = yield own(guard.with_vectors, left)
             at_the_end = number == len(stages) and not after
             if at_the_end and keeper is not None and all(one.embedding is not None for one in left):
                 break  # the vector store judges them, and writes at once
@@ -269,6 +270,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 plan.rejected_by(report)
                 left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
                 reports.append(report)
+                if len(reports) == len(stages):  # the store has judged in place of the last guard
+                    self.poison_guard._last_report = report  # noqa: SLF001 - its own
         result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
         if keeper is not None:
             keeper.last_report = result.report
@@ -337,7 +340,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         """Return how nodes get vectors that were held without: by steps after the first guard."""
         stages, after = self._stages()
         after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
-        return lambda nodes: run_transformations(list(nodes), after)
+        _, first = stages[0]
+        return lambda nodes: run_transformations(list(first.with_vectors(nodes)), after)
 
     def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""

@@ -124,6 +124,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _access: InnerStore | None = PrivateAttr(default=None)
     _docstore: BaseDocumentStore | None = PrivateAttr(default=None)
+    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
 
     def __init__(
         self,
@@ -337,7 +338,10 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         for engine in running(object):
             listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
-                check_order(listed)
+                seen = tuple(id(one) for one in listed)  # a list is looked at once, as it is
+                if seen not in self._checked:
+                    self._checked.add(seen)
+                    check_order(listed)
                 return
 
 

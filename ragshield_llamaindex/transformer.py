@@ -9,16 +9,19 @@ import threading
 import warnings
 from collections.abc import Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
+from sqlalchemy import make_url
 
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.detectors.registry import kind_of
+from ragshield_core.detectors.registry import check_loadable, kind_of
 from ragshield_core.model.errors import (
     MalformedEntriesError,
     PoisonGuardOrderWarning,
@@ -31,13 +34,14 @@ from ragshield_llamaindex.convert import (
     Keyed,
     check_are_nodes,
     columns_of,
+    naming,
     noting_images,
     passed,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.held_nodes import release
+from ragshield_llamaindex.held_nodes import embedding_with, release
 from ragshield_llamaindex.keeper import checked
 from ragshield_llamaindex.running import expect_no_docstore, running, watch
 
@@ -52,9 +56,9 @@ class PoisonGuard(Keyed, TransformComponent):
     For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
     language model read every node, so that a PoisonGuard belongs before them, where it judges the
     text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
-    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) if a step before
-    it in the running pipeline has a language model; :func:`check_transformations` looks at a list
-    of your own. Held nodes are durably in quarantine before the others are passed on; relationships
+    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
+    if a step before it has a language model; :func:`check_transformations` looks at a list of your
+    own. Held nodes are durably in quarantine before the others are passed on; relationships
     of these skip what was held. The nodes passed on are the very objects that came in, or copies
     where something changed.
 
@@ -66,8 +70,11 @@ class PoisonGuard(Keyed, TransformComponent):
 
     Key init args:
         guard: Guard
-            Fitted on what the store holds. Nodes without vectors are judged by the detectors that
-            need none, and the report names the others as skipped.
+            Fitted on what the store holds.
+        embed_model: BaseEmbedding | None
+            For nodes that come without vectors; they are passed on with them. Without a model, such
+            nodes are judged by the detectors that need no vectors, and the report names the others
+            as skipped.
         learn: bool
             Whether the guard learns what is passed on. Leave it False in front of a guarded store,
             which learns what it stores itself.
@@ -94,9 +101,10 @@ class PoisonGuard(Keyed, TransformComponent):
         ``await pipeline.arun(documents=...)``; the guard works in a thread.
 
     Several processes:
-        ``pipeline.run(documents=..., num_workers=4)`` is refused: parts of one group that land in
-        different workers would not be seen together. A GuardedIngestionPipeline judges all at once,
-        in this process.
+        ``pipeline.run(documents=..., num_workers=4)`` needs a guard that was opened on a database
+        (``Guard.open``): each worker opens it, and what one holds or learns, the others know. Parts
+        of one group that land in different workers at the same instant are not seen together; a
+        GuardedIngestionPipeline judges all of them at once, in this process.
 
     Cache:
         ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
@@ -107,12 +115,15 @@ class PoisonGuard(Keyed, TransformComponent):
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
 
     _guard: Guard = PrivateAttr()
+    _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _last_report: Report = PrivateAttr()
+    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
 
     def __init__(
         self,
         guard: Guard,
+        embed_model: BaseEmbedding | None = None,
         *,
         learn: bool = False,
         label_key: str = "label",
@@ -121,6 +132,9 @@ class PoisonGuard(Keyed, TransformComponent):
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
         watch()
         self._guard = checked(guard)
+        self._embed_model = embed_model
+        if embed_model is not None:
+            guard.connections.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
         self._lock = threading.RLock()
 
@@ -128,6 +142,13 @@ class PoisonGuard(Keyed, TransformComponent):
     def class_name(cls) -> str:
         """Name of the component."""
         return "PoisonGuard"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> NoReturn:
+        """Raise NotImplementedError: what a guard has learned is no part of the description."""
+        del data, kwargs
+        msg = "a PoisonGuard cannot be made from a dict; use PoisonGuard(Guard.load(folder))."
+        raise NotImplementedError(msg)
 
     @computed_field(description="Changes with whatever changes a verdict.")  # type: ignore[prop-decorator]
     @property
@@ -145,7 +166,7 @@ class PoisonGuard(Keyed, TransformComponent):
                 digest.update(array.tobytes())
         policy = self._guard.policy.model_dump(mode="json")
         rest = [policy, sorted(self._guard.thresholds.items()), _decisions(self.quarantine)]
-        digest.update(json.dumps(rest, sort_keys=True).encode())
+        digest.update(json.dumps([*rest, self._embed_model is None], sort_keys=True).encode())
         return digest.hexdigest()
 
     @property
@@ -159,8 +180,13 @@ class PoisonGuard(Keyed, TransformComponent):
         return self._guard.quarantine
 
     @property
+    def embed_model(self) -> BaseEmbedding | None:
+        """For nodes that come without vectors."""
+        return self._embed_model
+
+    @property
     def last_report(self) -> Report:
-        """What was decided at the latest call."""
+        """What was decided at the latest call in this process."""
         return self._last_report
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
@@ -169,7 +195,7 @@ class PoisonGuard(Keyed, TransformComponent):
         Parameters
         ----------
         nodes
-            With vectors, if detectors need them.
+            With vectors, or see ``embed_model``.
         **kwargs
             Not used.
 
@@ -184,7 +210,7 @@ class PoisonGuard(Keyed, TransformComponent):
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         ValueError
-            If there are no vectors, and no detector that can do without.
+            If there are no vectors, no model, and no detector that can do without.
         """
         del kwargs
         self._look_around()
@@ -211,10 +237,20 @@ class PoisonGuard(Keyed, TransformComponent):
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
         check_are_nodes(nodes)
+        nodes = self.with_vectors(nodes)
         with self._lock:
             report = self._last_report = self._judge(nodes, replacing)
         report_detection(report, stage="ingestion")
         return passed(nodes, report), report
+
+    def with_vectors(self, nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
+        """Return nodes, those without vectors as copies that have them, if there is a model."""
+        bare = [node for node in nodes if node.embedding is None]
+        if self._embed_model is None or not bare:
+            return nodes
+        with naming(nodes, self.keys):
+            made = iter(embedding_with(self._embed_model)(bare))
+        return [next(made) if node.embedding is None else node for node in nodes]
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
@@ -226,8 +262,11 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         for pipeline in running(IngestionPipeline):
             expect_no_docstore(pipeline, "[..., PoisonGuard(guard)], vector_store=...")
-            if any(step is self for step in pipeline.transformations):
-                check_transformations(pipeline.transformations)
+            steps = pipeline.transformations
+            seen = tuple(id(step) for step in steps)  # a list is looked at once, as it is
+            if any(step is self for step in steps) and seen not in self._checked:
+                self._checked.add(seen)
+                check_transformations(steps)
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -284,17 +323,28 @@ class PoisonGuard(Keyed, TransformComponent):
             msg = (
                 f"node {bare.node_id!r} has no embedding, which "
                 f"{'learn=True' if self.learn else f'every detector ({names})'} needs; put the "
-                "embedding model in front of the PoisonGuard."
+                "embedding model in front of the PoisonGuard, or pass embed_model=."
             )
             raise ValueError(msg)
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse: what a worker learns and holds, this process would not know."""
-        msg = (
-            "a PoisonGuard works in no other process: expected a GuardedIngestionPipeline, whose "
-            "workers do the steps before it, or a run without num_workers."
-        )
-        raise ValueError(msg)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have a worker open the same guard, so that what one learns and holds, all know."""
+        held_in = self.quarantine
+        if not self._guard.writes.shared or held_in.database.in_memory:
+            msg = (
+                "worker processes could neither hold nor learn anything for this one: expected a "
+                'guard that was opened on a database in a file or on a server, Guard.open("sqlite'
+                ':///guard.db"); or use a GuardedIngestionPipeline, or run without num_workers.'
+            )
+            raise ValueError(msg)
+        check_loadable(self._guard.detectors)  # a worker that cannot start is waited for for ever
+        place = _absolute(held_in.database.url), held_in.namespace, held_in.store
+        options = {
+            "learn": self.learn,
+            "label_key": self.label_key,
+            "lineage_key": self.lineage_key,
+        }
+        return _in_worker, (type(self), place, self._embed_model, options)
 
 
 def check_transformations(transformations: Sequence[TransformComponent]) -> bool:
@@ -340,6 +390,31 @@ def read_by_model(step: TransformComponent) -> bool:
 def judges_text(guard: Guard) -> bool:
     """Return whether a guard has detectors that can do without vectors."""
     return any(not _needs_vectors(detector) for detector in guard.detectors)
+
+
+def _in_worker(
+    cls: type[PoisonGuard],
+    place: tuple[str, str, str | None],
+    embed_model: BaseEmbedding | None,
+    options: dict[str, Any],
+) -> PoisonGuard:
+    """Return a copy for a worker."""
+    url, namespace, store = place
+    guard = Guard.open(url, namespace)
+    if store is not None:
+        guard.quarantine = guard.quarantine.for_store(store)
+    return cls(guard, embed_model, **options)
+
+
+def _absolute(url: str) -> str:
+    """Return a URL that means the same in a worker, wherever that works."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database is None:
+        return url
+    if parsed.database.startswith("file:"):
+        return url
+    path = str(Path(parsed.database).resolve())
+    return parsed.set(database=path).render_as_string(hide_password=False)
 
 
 def _decisions(quarantine: Quarantine) -> list[Any]:

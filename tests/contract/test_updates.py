@@ -209,6 +209,13 @@ def test_once_it_is_released_it_replaces_the_version_before(world):
         assert world.served("a") == sorted(FIXED)
 
 
+def test_all_of_it_can_be_released_at_once(world):
+    world.bring(a=NEW, b=OTHER)
+    world.release(*NEW)
+    assert world.served("a") == sorted(NEW)
+    assert world.held == set()
+
+
 def test_nothing_of_it_goes_in_before_all_suspects_are_decided(world):
     second = BAD.replace("system prompt", "passwords")
     world.bring(a=(*NEW, second))

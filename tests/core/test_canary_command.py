@@ -202,6 +202,20 @@ def test_an_absent_folder_is_named_before_the_work(folder):
     assert CliRunner().invoke(app, ["canary", "report", "suite"]).exit_code == 2  # no check yet
 
 
+def test_trace_against_an_earlier_baseline(folder):
+    run("baseline")
+    bad = poisoned(folder)
+    run("baseline")
+    assert run("trace").exit_code == 0
+    result = run("trace", "--baseline", "1", "--json", "trace.json")
+    assert result.exit_code == 1
+    assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
+    run("check")
+    shown = CliRunner().invoke(app, ["canary", "report", "suite"]).output
+    assert len(re.findall(r"baseline \d: \d{4}-\d\d-\d\d \d\d:\d\d UTC", shown)) == 2
+    assert run("check", "--baseline", "1").exit_code == 1
+
+
 def test_trace_of_one_answer_since_it_was_right(folder):
     rows = [
         {"id": i, "text": f"{questions()[5]}? It is Vale Royal", "ingested_at": at}

@@ -239,6 +239,9 @@ def test_baselines_are_numbered_and_named(tmp_path):
     assert world.monitor.check(baseline=1).flagged
     store = CanaryStore(Quarantine(url))
     assert [store.baseline("one", version).version for version in (1, 2, None)] == [1, 2, 2]
+    (first, earlier), (second, later) = store.versions("one")
+    assert (first, second, earlier <= later) == (1, 2, True)
+    assert store.versions("another") == []
     with pytest.raises(CanaryError, match="no baseline 3"):
         store.baseline("one", 3)
 
@@ -521,6 +524,7 @@ def test_nothing_retrieved_is_no_baseline():
     world = World(entries=knowledge().take([]))
     with pytest.raises(CanaryError, match="returns nothing for any of 32 canaries"):
         world.monitor.record_baseline()
+    assert world.monitor.store.versions("default") == []
     with pytest.raises(CanaryError, match="no baseline"):
         world.monitor.check()
 

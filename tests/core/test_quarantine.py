@@ -615,6 +615,16 @@ def test_the_log_says_who_did_what_and_never_the_text(quarantine):
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [
+        ("UPDATE ragshield_audit_log SET actor = 'nobody' WHERE seq = 2", 2),
+        ("UPDATE ragshield_audit_log SET action = 'release' WHERE seq = 2", 2),
+        ("UPDATE ragshield_audit_log SET entry_id = 'x' WHERE seq = 1", 1),
+        ("UPDATE ragshield_audit_log SET fingerprint = '0' WHERE seq = 1", 1),
+        ("UPDATE ragshield_audit_log SET at = '2020-01-01T00:00:00+00:00' WHERE seq = 3", 3),
+        ("UPDATE ragshield_audit_log SET note = 'x' WHERE seq = 4", 4),
+        ("UPDATE ragshield_audit_log SET note = NULL WHERE seq = 4", 4),
+        ("UPDATE ragshield_audit_log SET namespace = 'x' WHERE seq = 2", 2),
+        ("UPDATE ragshield_audit_log SET digest = 'x' WHERE seq = 2", 2),
+        ("DELETE FROM ragshield_audit_log WHERE seq = 1", 1),
         ("DELETE FROM ragshield_audit_log WHERE seq = 2", 2),
         ("UPDATE ragshield_audit_log SET seq = 9 WHERE seq = 4", 4),
         (
@@ -735,6 +745,23 @@ def test_parts_of_documents_are_found(quarantine, document):
     moved = Batch.of(ids=["c"], texts=["t"], embeddings=None, metadatas=[{"doc_id": document}])
     quarantine.hold(moved)
     assert [h.id for h in quarantine.list(documents=[document])] == ["a", "c"]
+
+
+def test_what_is_decided_while_it_is_listed_is_not_listed_as_waiting(url, monkeypatch):
+    quarantine = Quarantine(url)
+    quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
+    prints = quarantine.prints
+
+    def decided_meanwhile(**asked):
+        found = prints(**asked)
+        quarantine.release(["a"])
+        return found
+
+    monkeypatch.setattr(quarantine, "prints", decided_meanwhile)
+    assert [held.id for held in quarantine.list(ids=["a", "b"])] == ["b"]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="'hold'"):
+        quarantine.list("hold", ids=["b"])
 
 
 def test_it_says_what_was_changed_since(quarantine):

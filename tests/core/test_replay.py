@@ -20,7 +20,7 @@ from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelC
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.recorder import Recorder
 from ragshield_core.model.entries import together
-from ragshield_core.model.errors import StateError
+from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
 
@@ -488,6 +488,61 @@ def test_an_event_of_another_format_is_refused():
 
 def learner():
     return Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
+
+
+def test_a_change_is_recorded_before_it_happens_and_not_without():
+    guard, new = learner(), passages(2, 1)
+    seen = []
+
+    class Full(Recorder):
+        def happened(self, event):
+            seen.append((event.change, guard.writes.known(new.ids)))
+            if len(seen) > 1:
+                msg = "the disk is full"
+                raise OSError(msg)
+            super().happened(event)
+            seen.append(guard.writes.known(new.ids))
+
+    guard.state.recorder = Full(guard.state)
+    guard.learn(new.take([0]))
+    with pytest.raises(OSError, match="disk"):
+        guard.learn(new.take([1]))
+    assert seen == [(Change.LEARNED, []), ["kb-0"], (Change.LEARNED, ["kb-0"])]
+    assert guard.writes.known(new.ids) == ["kb-0"]
+
+
+def test_what_happened_elsewhere_can_be_caught_up_with_while_an_event_is_recorded():
+    guard, elsewhere = learner(), Event(change=Change.LEARNED, entries=passages(2, 1))
+    seen = []
+
+    class Behind(Recorder):
+        def happened(self, event):
+            seen.append(event.change)
+            guard.state.apply(elsewhere)
+            super().happened(event)
+
+    guard.state.recorder = Behind(guard.state)
+    guard.forget(passages(1, 1))
+    assert seen == [Change.FORGOTTEN]
+    assert guard.writes.known(["kb-0", "kb-1"]) == ["kb-1"]
+
+
+def test_a_refused_change_reaches_the_journal_as_an_error():
+    guard, refused = learner().fit(labelled(passages(9, 1), 1)), []
+
+    class Refusing(Recorder):
+        def happened(self, event):
+            try:
+                super().happened(event)
+            except InvalidBatchError:
+                refused.append(event.change)
+                raise
+
+    guard.state.recorder = Refusing(guard.state)
+    with pytest.raises(InvalidBatchError, match="dimensions"):
+        guard.learn(BATCHES["long vectors"])
+    assert refused == [Change.LEARNED]
+    assert guard.writes.known(["a", "b"]) == []
 
 
 def test_a_guard_that_is_replaced_says_so_and_not_how():

@@ -238,6 +238,22 @@ def test_a_rule_of_one_worker_is_in_force_in_the_next_batch_of_another(any_url):
         guard.close()
 
 
+def test_rules_are_read_again_only_where_one_was_made_or_revoked(url, monkeypatch):
+    quarantine = Quarantine(url)
+    made(quarantine)
+    rules = Rules(quarantine)
+    reads = []
+    read = Rules._read
+    monkeypatch.setattr(Rules, "_read", lambda *given: reads.append(1) or read(*given))
+    for number in range(3):
+        rules.in_force()
+        quarantine.hold(scored([5], prefix=f"n{number}-"))
+    assert len(reads) == 1
+    made(Quarantine(url), value="mails")
+    assert len(rules.in_force()) == 2
+    assert len(reads) == 2
+
+
 def test_where_rules_cannot_be_read_nothing_is_excused(url, monkeypatch, caplog):
     quarantine = Quarantine(url)
     made(quarantine)

@@ -262,6 +262,24 @@ async def test_every_async_method_does_what_its_twin_does(kind, make_store):
     assert live(store) == []
 
 
+async def test_qdrant_by_its_asynchronous_client_alone():
+    from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
+    client = AsyncQdrantClient(":memory:")
+    store = GuardedVectorStore(QdrantVectorStore("only", aclient=client), guard=guard_of())
+    await store.async_add(known())
+    await store.async_add(mixed(document="doc"))
+    found = await store.aquery(ask("shipping bad 0", k=30))
+    assert set(found.ids) == set(ids_of([*known(), *good()]))
+    await store.arelease(ids_of(bad()))
+    assert len((await store.aquery(ask("shipping bad 0", k=30))).ids) == len(known()) + 4
+    await store.adelete("doc")
+    assert len((await store.aquery(ask("shipping bad 0", k=30))).ids) == len(known())
+    assert_knows(store.guard, known())
+    await client.close()
+
+
 async def test_concurrent_async_writes_wait_for_each_other(make_store):
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
     parts = [about(topic, 1, prefix=f"p{n}") for n in range(10) for topic in ("billing", "refunds")]
@@ -319,7 +337,7 @@ def test_an_index_keeps_flipped_nodes_out_over_any_store(index):
     assert found[0].text == "billing new 0"
 
 
-# An in-memory Qdrant of two clients is two databases.
+# An in-memory Qdrant of two clients is two databases; see the test with one.
 @pytest.mark.parametrize("index", ["simple", "faiss", "chroma", "postgres"], indirect=True)
 async def test_an_index_keeps_flipped_nodes_out_asynchronously(index):
     await index.ainsert_nodes(mixed(vector=False))
@@ -408,6 +426,15 @@ def test_a_document_that_is_all_held_is_not_recorded(index):
     index.insert(poison)
     assert index.docstore.get_document_hash("d") is None
     assert index.quarantine.count() == 1
+
+
+def test_an_index_records_once_what_it_holds(index):
+    records = index.storage_context.index_store
+    with patch.object(records, "add_index_struct", wraps=records.add_index_struct) as recorded:
+        index.insert_nodes([*good(), *bad()])
+        assert recorded.call_count == 1
+        index.release(ids_of(bad())[:1])
+        assert recorded.call_count == 2
 
 
 def test_an_index_over_a_guarded_store_is_refused(store):

@@ -51,6 +51,25 @@ def test_a_llamaindex_index(kind):
     assert monitor.remediate().clean
 
 
+def test_a_llamaindex_index_that_is_told_how_to_take_out():
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    monitor = CanaryMonitor(
+        questions(),
+        index,
+        quarantine=Quarantine("sqlite://"),
+        remove=lambda ids: index.delete_nodes(list(ids)),
+        restore=lambda entries: index.insert_nodes(nodes(entries)),
+    )
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    index.insert_nodes(nodes(bad))
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+    monitor.restore(bad.ids)
+    assert monitor.check().flagged
+
+
 @pytest.mark.parametrize("kind", ["retriever", "query engine"])
 def test_a_llamaindex_retriever_or_engine(kind):
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
@@ -138,3 +157,17 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
     assert as_knowledge_base(index.as_retriever()).size() == 3
     index.insert_nodes([TextNode(text="delivery")])
     assert as_knowledge_base(index).size() == 4
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_an_index_whose_canaries_are_all_attacked_is_flagged(size):
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    asked = questions()[::3]
+    monitor = CanaryMonitor(asked, index, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    for number, query in enumerate(asked):
+        index.insert_nodes(nodes(poison(query, size, prefix=f"bad{number}")))
+    report = monitor.check()
+    assert {drift.query for drift in report.flagged} == set(asked)
+    added = size * len(asked)
+    assert report.growth == pytest.approx(added / (200 + added))

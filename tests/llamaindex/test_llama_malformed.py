@@ -335,6 +335,10 @@ def test_a_lost_connection_is_not_blamed_on_an_odd_node():
         def _get_text_embedding(self, text):  # noqa: ARG002 - as the base has it
             raise ConnectionError
 
-    pipeline = GuardedIngestionPipeline([Offline()], guard=guard_of())
-    with pytest.raises(ConnectionError):
-        pipeline.run(nodes=[_labelled(["x"]), node("billing bare", vector=False)])
+    nodes = [_labelled(["x"]), node("billing bare", vector=False)]
+    for step in (
+        PoisonGuard(guard_of(), Offline()),
+        lambda nodes: GuardedIngestionPipeline([Offline()], guard=guard_of()).run(nodes=nodes),
+    ):
+        with pytest.raises(ConnectionError):
+            step(nodes)

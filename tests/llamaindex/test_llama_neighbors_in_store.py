@@ -206,6 +206,47 @@ def test_an_existing_guard_moves_to_the_store_and_back(kind, make):
     assert (guard.neighbors, guard.detectors[0].n_local) == ("memory", len(KNOWN))
 
 
+@pytest.mark.parametrize("over", ["store", "index"])
+def test_a_worker_restored_from_a_saved_guard_holds_no_vectors(over, make, tmp_path):
+    inner = fill(make("postgres"))
+    made = adopted(inner) if over == "store" else index_over(inner, neighbors="store")
+    expected = made.guard.screen(BAD)
+    made.guard.save(tmp_path)
+    guard = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    with pytest.raises(NeighborsError, match="not at hand"):
+        guard.learn(BAD)
+    if over == "store":
+        again = GuardedVectorStore(inner, guard=guard)
+    else:
+        model = MockEmbedding(PASSAGE_DIM)
+        again = GuardedVectorStoreIndex.from_vector_store(inner, model, guard=guard)
+    assert guard.detectors[0].n_local == 0
+    np.testing.assert_allclose(
+        again.guard.screen(BAD).scores["clique"], expected.scores["clique"], atol=1e-5
+    )
+    assert "PGVectorStore" in again.guard.status().neighbors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_deleted_past_the_guard_are_nobodys_neighbours(kind, make, caplog):
+    stores = {
+        where: GuardedVectorStore.adopt(
+            fill(fill(make(kind)), BAD.take(range(5))),
+            guard=new_guard(),
+            neighbors=where,
+            name=where,
+        )
+        for where in ("memory", "store")
+    }
+    scores = {}
+    for where, store in stores.items():
+        store.inner.delete_nodes(list(BAD.ids[:5]))
+        scores[where] = store.guard.screen(BAD.take([5])).scores["clique"][0]
+    assert scores["store"] < scores["memory"] - 1
+    assert "not in the store" in caplog.text
+    assert set(stores["store"].reconcile(forget=True).forgotten) == set(BAD.ids[:5])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_store_that_does_not_answer_is_a_failing_detector(kind, make, monkeypatch):
     store = adopted(fill(make(kind)))
@@ -235,6 +276,15 @@ def test_a_store_that_cannot_is_refused(make):
         GuardedVectorStoreIndex([], guard=new_guard(), neighbors="store")
     with pytest.raises(ValueError, match="expected 'memory', 'store' or None"):
         GuardedVectorStore(make("chroma"), guard=new_guard(), neighbors="shop")
+
+
+def test_qdrant_with_an_asynchronous_client_only_is_refused():
+    from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
+    inner = QdrantVectorStore("docs", aclient=AsyncQdrantClient(":memory:"))
+    with pytest.raises(TypeError, match="synchronous client"):
+        GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
 
 
 def test_from_an_event_loop(make):

@@ -4,7 +4,7 @@ import warnings
 
 import chromadb
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_support import TopicEmbedding, bad, good, guard_of, ids_of, known
@@ -100,6 +100,23 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(chrom
         assert len(later.release(ids_of(bad()))) == 2
         another = GuardedVectorStore(chroma("mail"), guard=guard_of(quarantine=Quarantine(on_file)))
     assert another.quarantine.count(None) == 0
+
+
+def test_an_index_that_is_loaded_again_finds_what_it_held(on_file, tmp_path):
+    index = index_of(on_file)
+    index.insert_nodes(bad())
+    index.storage_context.persist(tmp_path)
+    index.guard.save(tmp_path / "guard")
+    (first, second) = ids_of(bad())
+    del index
+    plain = load_index_from_storage(
+        StorageContext.from_defaults(persist_dir=tmp_path), embed_model=TopicEmbedding()
+    )
+    guard = guard_of(quarantine=Quarantine(on_file))
+    guard = type(guard).load(tmp_path / "guard", quarantine=Quarantine(on_file))
+    again = GuardedVectorStoreIndex.adopt(plain, guard=guard, fit=False)
+    assert [held.id for held in again.release([first])] == [first]
+    assert again.quarantine.held_ids([first, second]) == {second}
 
 
 def test_a_pipeline_holds_under_the_name_of_its_store(chroma, on_file):

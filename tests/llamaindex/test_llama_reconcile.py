@@ -106,6 +106,30 @@ def test_an_index_that_is_built_anew_lacks_what_was_known(url):
     quiet(lambda: GuardedVectorStoreIndex(nodes, guard=opened(url), embed_model=model, check=False))
 
 
+def test_a_text_that_was_changed_past_the_guard_is_judged(make_store, url):
+    inner = make_store("chroma")
+    store = GuardedVectorStore(inner, guard=opened(url))
+    store.add([node(i, f"billing {i}") for i in "ab"])
+    inner.delete_nodes([named("a")])
+    inner.add([node("a", "billing score=5")])
+    found = store.reconcile(adopt=True)
+    assert (found.changed, found.held) == ((named("a"),), (named("a"),))
+    assert store.guard.writes.known_ids() == {named("b")}
+
+
+async def test_a_client_that_is_asynchronous_only_is_asked_by_async_methods(url):
+    from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
+    inner = QdrantVectorStore("only-async", aclient=AsyncQdrantClient(":memory:"))
+    store = GuardedVectorStore(inner, guard=opened(url))
+    await store.async_add([node("a", "billing a")])
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # cannot be asked from here
+    assert (await store.areconcile()).agrees
+    with pytest.raises(NotImplementedError, match="use the async ones, such as areconcile"):
+        store.reconcile()
+
+
 def test_an_index_over_a_plain_store_is_not_asked_for_more_than_it_gives(url):
     index = adopt(VectorStoreIndex([], embed_model=TopicEmbedding()), guard=opened(url))
     assert index.reconcile().agrees

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from llama_index.core.schema import Document, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding
 from support import Scripted, group, held_by_one, meanwhile, passages, vector_of
 
@@ -92,6 +93,23 @@ def fitted(tmp_path):
     return guards
 
 
+def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
+    guards, bad = fitted(tmp_path), group(4, 3)
+    one, other = (PoisonGuard(guard, learn=True) for guard in guards)
+    for row in (0, 2):
+        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row])))]):
+            one(nodes_of(bad.take([row + 1])))
+    for guard in guards:
+        guard.writes.catch_up()
+    held = {entry.id for entry in guards[0].quarantine.list()}
+    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
+    assert (
+        set(guards[0].writes.known(bad.ids))
+        == set(guards[1].writes.known(bad.ids))
+        == set(bad.ids) - held
+    )
+
+
 @pytest.mark.parametrize("run", ["run", "arun"])
 def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
     make_store, tmp_path, run
@@ -136,12 +154,26 @@ class Failing(TopicEmbedding):
 def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     one, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))
+    docstore = SimpleDocumentStore()
+    options = {"vector_store": make_store("chroma"), "docstore": docstore}
     failing = GuardedIngestionPipeline(
-        transformations=[TopicEmbedding(), PoisonGuard(one), Failing()],
-        vector_store=make_store("chroma"),
+        transformations=[TopicEmbedding(), PoisonGuard(one), Failing()], **options
     )
     with pytest.raises(RuntimeError, match="the step failed"):
         failing.run(documents=[Document(id_="doc", text="billing one")])
     other.writes.catch_up()
     assert one.status().n_known == other.status().n_known == 0
     assert other.status().pending == 0
+    pipeline = GuardedIngestionPipeline(
+        transformations=[TopicEmbedding(), PoisonGuard(one)],
+        vector_store=failing.vector_store,
+        docstore=docstore,
+    )
+    pipeline.run(documents=[Document(id_="doc", text="billing one")])
+    pipeline.run(  # of one document a part is held: the version before stays
+        documents=[Document(id_="doc", text="billing score=5"), Document(id_="two", text="refunds")]
+    )
+    assert pipeline.last_result.rejected_updates == ("doc",)
+    other.writes.catch_up()
+    assert one.status().n_known == other.status().n_known == 2
+    assert one.status().pending == 0

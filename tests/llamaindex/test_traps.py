@@ -40,8 +40,9 @@ from llama_support import (
 )
 from support import Scripted, vector_of
 
-from ragshield_core import Quarantine
-from ragshield_core.model.errors import QuarantineError
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.model.errors import QuarantineError, StateError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,
@@ -124,20 +125,80 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
     versions.append(PoisonGuard(guard, label_key="other").to_dict()["label_key"])
     assert len(set(versions)) == len(versions)
     assert step.to_dict()["policy_version"] == versions[-2]
+    with pytest.raises(NotImplementedError, match=r"Guard\.load"):
+        PoisonGuard.from_dict(step.to_dict())
 
 
 # 3. Workers
 
 
-def test_3_only_the_guarded_pipeline_has_workers_and_judges_in_the_parent():
-    guard = trained()
-    step = PoisonGuard(guard)
-    with pytest.raises(ValueError, match="expected a GuardedIngestionPipeline"):
-        IngestionPipeline(transformations=[step]).run(nodes=mixed(), num_workers=2)
-    pipeline = GuardedIngestionPipeline(transformations=[StableIds(), step], disable_cache=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("learn", [False, True])
+def test_3_a_spawned_pool_holds_and_learns_as_one_process_does(learn, tmp_path):
+    nodes = [*good(), *bad(), *mixed_more()]
+    guard = opened(tmp_path)
+    pipeline = IngestionPipeline(
+        transformations=[PoisonGuard(guard, learn=learn)], disable_cache=True
+    )
+    survivors = pipeline.run(nodes=nodes, num_workers=2)
+    expected = [one for one in nodes if not poisoned(one)]
+    assert ids_of(survivors) == ids_of(expected)
+    held = {one.id for one in guard.quarantine.list()}
+    assert held == set(ids_of(nodes)) - set(ids_of(expected))
+    guard.writes.catch_up()
+    assert sorted(guard.writes.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
+    assert guard.status().pending == 0
+
+
+def opened(tmp_path, *detectors, **policy):
+    """Return a trained guard that workers can open."""
+    detectors = detectors or [LabelCentroidDetector(min_entries=3)]
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    guard = Guard.open(url, detectors=detectors, policy=Policy(**policy))
+    return guard.fit(to_batch(known(), KEYS))
+
+
+def mixed_more():
+    return [
+        node(f"{'shipping bad' if n % 3 == 0 else 'refunds new'} {n}", label="refunds")
+        for n in range(10, 22)
+    ]
+
+
+def test_3_workers_that_could_not_share_the_guard_are_refused(tmp_path):
+    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
+    for one in (guard, Guard.open("sqlite://")):
+        pipeline = IngestionPipeline(transformations=[PoisonGuard(one)], disable_cache=True)
+        with pytest.raises(ValueError, match=r"Guard\.open"):
+            pipeline.run(nodes=mixed(), num_workers=2)
+
+
+def test_3_workers_that_could_not_build_a_detector_again_are_refused(tmp_path):
+    """They would die as they start, and the pool would wait for ever."""
+    pipeline = IngestionPipeline(
+        transformations=[PoisonGuard(opened(tmp_path, Scripted()))], disable_cache=True
+    )
+    with pytest.raises(StateError, match="not registered"):
+        pipeline.run(nodes=mixed(), num_workers=2)
+
+
+def test_3_the_guarded_pipeline_judges_in_the_parent():
+    guard = trained()  # its quarantine is in memory: no worker could use it
+    pipeline = GuardedIngestionPipeline(
+        transformations=[StableIds()], guard=guard, disable_cache=True
+    )
     assert len(pipeline.run(nodes=mixed(), num_workers=2)) == 2
     assert guard.quarantine.count() == 2
     assert len(pipeline.last_result.report.batch) == 4
+
+
+def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
+    step = PoisonGuard(opened(tmp_path, on_detect="raise"))
+    with pytest.raises(PoisonedEntryError, match="suspected of poisoning") as raised:
+        IngestionPipeline(transformations=[step], disable_cache=True).run(
+            nodes=mixed(), num_workers=2
+        )
+    assert raised.value.report.quarantined
 
 
 # 4. The document store
@@ -193,17 +254,23 @@ def test_4_what_was_held_of_a_document_stays_when_a_better_one_comes(pipeline):
     assert pipeline.vector_store.quarantine.count() == 0
 
 
-def test_4_the_document_store_keeps_the_text_of_the_version_that_is_served(pipeline):
+def test_4_an_update_never_loses_the_good_version(pipeline):
     pipeline.run(documents=FINE)
+    before = texts_in(pipeline)
     pipeline.run(documents=TURNED)
+    assert texts_in(pipeline) == before
     assert pipeline.docstore.get_document("a").text == "billing a"
     assert pipeline.last_result.rejected_updates == ("a",)
+    pipeline.run(documents=TURNED)  # tried again, and held under the same id
+    assert pipeline.vector_store.quarantine.count(None) == 1
     (held,) = pipeline.vector_store.quarantine.list()
     pipeline.release([held.id])
+    assert texts_in(pipeline) == ["billing b", "shipping bad a"]  # in place of the version before
     pipeline.run(documents=TURNED)
     assert pipeline.last_result.stored == ("a",)
+    assert pipeline.vector_store.quarantine.count("released") == 1  # it stands for the next time
     assert pipeline.docstore.get_document("a").text == "shipping bad a"
-    assert texts_in(pipeline) == ["billing b", "shipping bad a"]
+    assert len(texts_in(pipeline)) == 2
     assert pipeline.run(documents=TURNED) == []
     assert pipeline.last_result.unchanged == ("a",)
 
@@ -262,11 +329,15 @@ async def test_4_other_strategies_and_async(strategy, make_store, model):
 # 5. Embeddings by stage
 
 
-def test_5_nodes_without_vectors_are_judged_without_or_refused():
+def test_5_nodes_without_vectors_are_embedded_or_judged_without_or_refused(model):
     nodes = mixed(vector=False)
     assert [one.embedding for one in nodes] == [None] * 4  # VectorStoreIndex embeds later
-    with pytest.raises(ValueError, match="embedding model in front of the PoisonGuard"):
+    with pytest.raises(ValueError, match="embed_model="):
         PoisonGuard(trained())(nodes)
+    survivors = PoisonGuard(trained(), model)(nodes)
+    assert ids_of(survivors) == ids_of(good())
+    assert survivors[0].embedding == pytest.approx(vector_of("billing new 0").tolist())
+    assert nodes[0].embedding is None
     step = PoisonGuard(guard_of(Scripted(), *trained().detectors))
     assert ids_of(step([node("x score=5", vector=False), node("y", vector=False)])) == [id_of("y")]
     assert [skipped.detector for skipped in step.last_report.skipped] == ["label_centroid"]
@@ -392,7 +463,7 @@ def test_8_the_filter_reads_what_models_read():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_8_an_engine_in_which_the_filter_is_not_last_warns(asynchronous, model):
+def test_8_an_engine_in_which_the_filter_is_not_last_warns_once(asynchronous, model):
     index = VectorStoreIndex(known(vector=False), embed_model=model)
     swap = MetadataReplacementPostProcessor(target_metadata_key="window")
     around = PrevNextNodePostprocessor(docstore=index.docstore)
@@ -403,10 +474,11 @@ def test_8_an_engine_in_which_the_filter_is_not_last_warns(asynchronous, model):
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if asynchronous:
-                asyncio.run(engine.aquery("billing"))
-            else:
-                engine.query("billing")
+            for _ in range(2):
+                if asynchronous:
+                    asyncio.run(engine.aquery("billing"))
+                else:
+                    engine.query("billing")
         return [str(w.message) for w in caught if w.category is PoisonFilterOrderWarning]
 
     (warning,) = ask(scripted_filter(), swap, around)

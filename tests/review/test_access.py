@@ -181,6 +181,12 @@ def test_every_answer_keeps_scripts_and_frames_of_others_out(quarantine, app):
     assert "samesite=strict" in cookie.headers["set-cookie"].lower()
 
 
+def test_another_name_of_the_host_is_refused(quarantine):
+    app = review_app(quarantine, token=TOKEN, hosts=["localhost"])
+    assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
+    assert TestClient(app, base_url="http://localhost").get("/").status_code == 200
+
+
 def test_hostile_texts_are_shown_and_are_nothing_else(quarantine, app):
     odd = '"><b>odd</b>'
     batch = Batch.of(

@@ -207,6 +207,21 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     assert quarantine.count() == 3
 
 
+def test_keys_count_as_soon_as_a_dialog_is_closed(person):
+    page = person().go("/")
+    page.wait_for_load_state("load")
+    # Its button keeps the focus until the page is drawn again.
+    reopened = """() => {
+        const keys = document.getElementById("keys");
+        keys.showModal();
+        keys.close();
+        const key = new KeyboardEvent("keydown", { key: "?", bubbles: true });
+        keys.querySelector("button").dispatchEvent(key);
+        return keys.open;
+    }"""
+    assert page.evaluate(reopened)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_what_has_the_focus_is_seen(quarantine, person, width):
     held(quarantine, GROUP)

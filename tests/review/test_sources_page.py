@@ -144,6 +144,12 @@ def test_without_a_store_the_commands_are_shown(tmp_path):
     assert anna.post("/sources", source="x", choice="adopt").status_code == 409
 
 
+def test_nothing_is_asked_where_there_is_no_guard(app):
+    anna = Browser(app)
+    for path in ("/", "/health"):
+        assert "New source" not in anna.get(path).text
+
+
 def test_a_hostile_name_is_shown_and_nothing_else(quarantine):
     store, _ = guarded(quarantine, HOSTILE)
     anna = Browser(review_app(store, token=TOKEN))

@@ -44,6 +44,9 @@ canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions 
 console = Console()
 
 Suite = Annotated[Path, typer.Argument(help="YAML or JSONL file of canary queries.")]
+Version = Annotated[
+    int | None, typer.Option("--baseline", help="Its version; default: the latest.")
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page with plots there.")]
 
@@ -125,6 +128,7 @@ def check(
     watched: Watched,
     suite: Suite,
     *,
+    version: Version = None,
     limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
@@ -137,7 +141,7 @@ def check(
         for path in (json_file, html_file):
             check_parent(path)
         monitor = watched.monitor(suite)
-        report = monitor.compare()
+        report = monitor.compare(baseline=version)
         _check_compared(report)  # or it would stand in the history as a check that found nothing
         monitor.store.save_check(report)
         _write(json_file, report.to_json())
@@ -164,6 +168,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         dt.datetime | None,
         typer.Option(help="UTC. When the answer was right: older entries are not to blame."),
     ] = None,
+    version: Version = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Entries to show, worst first.")] = None,
     hold: Annotated[
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
@@ -181,7 +186,7 @@ def trace(  # noqa: PLR0913 - options of a command line
             raise CanaryError(msg)
         monitor = watched.monitor(suite)
         if query is None or answer is None:
-            drift = monitor.compare()
+            drift = monitor.compare(baseline=version)
             _check_compared(drift)
             found = monitor.traceback(drift)
         else:
@@ -214,13 +219,16 @@ def report(
         if not quarantine.exists():
             msg = f"{quarantine!r} does not exist: suite {name!r} was never checked there."
             raise CanaryError(msg)
-        history = CanaryStore(quarantine).checks(name, limit)
+        store = CanaryStore(quarantine)
+        history = store.checks(name, limit)
         if not history:
             msg = f"suite {name!r} was never checked; run `ragshield canary check`."
             raise CanaryError(msg)
         if html_file is not None:
             _write(html_file, html_report(history[-1], history))
         _write(json_file, json.dumps([check.to_dict() for check in history]))
+        for number, at in store.versions(name):
+            console.print(f"baseline {number}: {at:%Y-%m-%d %H:%M} UTC")
         _show(history[-1], 10)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,7 @@ class _Baseline(_Base):
     namespace: Mapped[str] = mapped_column(String(200))
     suite: Mapped[str] = mapped_column(String(200))
     version: Mapped[int]
+    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
     content: Mapped[str] = mapped_column(Text)
     vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
 
@@ -150,6 +152,7 @@ class CanaryStore:
                     namespace=self._namespace,
                     suite=baseline.suite,
                     version=version,
+                    created_at=dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
                     content=json.dumps(content),
                     vectors=vectors,
                 )
@@ -186,6 +189,18 @@ class CanaryStore:
         query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
         with self._session() as session:
             return sorted(session.scalars(query))
+
+    def versions(self, suite: str) -> list[tuple[int, dt.datetime]]:
+        """Return number and time of each baseline of a suite, in order."""
+        query = (
+            select(_Baseline.version, _Baseline.created_at)
+            .where(_Baseline.namespace == self._namespace, _Baseline.suite == suite)
+            .order_by(_Baseline.version)
+        )
+        with self._session() as session:
+            return [
+                (number, dt.datetime.fromisoformat(at)) for number, at in session.execute(query)
+            ]
 
     def save_check(self, report: DriftReport) -> None:
         """Keep a check."""

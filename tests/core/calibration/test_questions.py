@@ -165,7 +165,7 @@ def test_a_small_source_keeps_none_but_loses_none_beyond(guard):
     assert not guard.screen(arrivals([HIGH + 8.0], "odd", "new-")).admitted.any()
 
 
-@settings(max_examples=15)
+@settings(max_examples=25)
 @given(st.lists(st.floats(-3.0, 40.0), min_size=20, max_size=60))
 def test_adopting_never_lowers_a_threshold(scores):
     guard = loaded(saved(), detectors=[Scripted])
@@ -276,6 +276,12 @@ def test_who_keeps_holding_is_asked_again_after_twice_as_many(guard):
 # What becomes of it meanwhile
 
 
+def test_entries_of_a_source_that_is_asked_about_are_held_by_default(guard):
+    odd(guard)
+    report = write(guard, arrivals([HIGH, 0.0], "odd", "new-"))
+    assert [d.verdict for d in report.decisions] == [Verdict.QUARANTINE, Verdict.ADMIT]
+
+
 def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
     guard = calibrated(on_shift="flag")
     first = odd(guard)
@@ -313,6 +319,11 @@ def test_or_they_are_refused():
     assert [d.verdict for d in write(guard, mixed).decisions] == [
         *(Verdict.ADMIT, Verdict.QUARANTINE),
     ]
+
+
+def test_there_are_three_ways():
+    with pytest.raises(ValueError, match="on_shift"):
+        Policy(on_shift="ignore")
 
 
 # Shared

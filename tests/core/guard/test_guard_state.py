@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import guard_of, join, knowledge_base, loaded, prose, saved, topical
 
-from ragshield_core import state
+from ragshield_core import Guard, state
 from ragshield_core.calibration import calibrator
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StateError
@@ -105,10 +105,19 @@ def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
     )
     two_levels().fit(known)
     monkeypatch.setattr(calibrator, "MOST_SCORED", 50)
-    two_levels().fit(known).calibrate(fpr=0.1)
+    guard = two_levels().fit(known).calibrate(fpr=0.1)
     whole, drawn = scored
     assert whole == list(known.ids)
     assert drawn == [i for i in known.ids if i in set(drawn)] != list(known.ids[:50])
+    assert {len(one) for one in guard.state.calibrator.calibration.scores.values()} == {50}
+
+
+def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
+    two_levels().fit(KNOWN).calibrate(fpr=0.1).save(tmp_path)
+    read = loaded(tmp_path).state.calibrator
+    assert read.held_out
+    for name, scores in read.held_out.items():
+        assert read.calibration.scores[name] is scores
 
 
 def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
@@ -126,6 +135,18 @@ def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
         assert not asked
         part["sums"]
     assert asked == ["detector.0.sums"]
+
+
+def test_what_opening_a_guard_has_freed_is_given_back(tmp_path, monkeypatch):
+    two_levels().fit(KNOWN).save(tmp_path)
+    given, give_back = [], state.give_back
+    monkeypatch.setattr(state, "give_back", lambda: given.append(give_back()))
+    loaded(tmp_path)
+    assert len(given) == 1
+    url = f"sqlite:///{tmp_path}/guard.db"
+    Guard.open(url, detectors=[LabelCentroidDetector(min_entries=3)]).fit(KNOWN)
+    assert Guard.open(url).writes.known(KNOWN.ids) == list(KNOWN.ids)
+    assert len(given) == 2
 
 
 def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
@@ -202,7 +223,7 @@ def test_the_untouched_state_loads(folder):
 
 def test_any_flipped_byte_of_the_manifest_is_noticed(folder):
     data = (folder / MANIFEST).read_bytes()
-    for position in range(0, len(data), 29):
+    for position in range(0, len(data), 7):
         changed = bytearray(data)
         changed[position] ^= 1
         (folder / MANIFEST).write_bytes(changed)

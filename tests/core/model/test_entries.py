@@ -106,6 +106,10 @@ def test_the_constructor_refuses_another_float_type(column):
         dataclasses.replace(good, **{column: wrong})
 
 
+def test_an_empty_text_is_an_entry_like_any_other():
+    assert build(texts=["", "two", ""]).texts == ("", "two", "")
+
+
 def test_an_empty_batch_has_no_rows_and_all_columns():
     batch = Batch.of(ids=[], texts=[], embeddings=[], labels=[])
     assert (len(batch), list(batch), batch.dim, batch.labels) == (0, [], 0, ())
@@ -137,6 +141,10 @@ def test_vectors_of_any_length_are_kept_as_they_came(length):
     batch = build(embeddings=np.array(VECTORS) * length)
     np.testing.assert_array_equal(batch.vectors, (np.array(VECTORS) * length).astype(np.float32))
     np.testing.assert_allclose(batch.embeddings, VECTORS, atol=1e-6)
+
+
+def test_unit_vectors_are_not_copied():
+    assert (batch := build()).vectors is batch.embeddings
 
 
 def test_an_entry_is_a_row_of_every_column():

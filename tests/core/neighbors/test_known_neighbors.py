@@ -136,6 +136,14 @@ def test_an_index_is_lent_before_anything_is_learned():
         known.borrow(None)
 
 
+def test_the_usual_distance_is_that_of_the_last_neighbour():
+    known = LabelledEntries()
+    batch = entries(60, 1)
+    known.learn(batch)
+    cosines = [row[4] for row in brute_force(batch, batch, 5)[1]]
+    assert known.usual_distance(5) == pytest.approx(1.0 - np.median(cosines))
+
+
 @pytest.mark.parametrize("exact_up_to", [None, 10])
 def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
     source, known = KnownEntries(exact_up_to=exact_up_to), entries(40, 1)

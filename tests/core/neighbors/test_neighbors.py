@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -126,6 +128,23 @@ def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, see
         assert ((found >= 0).sum(axis=1) == min(k, len(rows))).all()
 
 
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_in_many_chunks_are_found_like_rows_in_one(kind):
+    rows, queries = rows_of(300), rows_of(70, seed=1)
+    index = NeighborIndex(DIM, **kind)
+    for start in range(0, 300, 70):
+        index.add(names(300)[start : start + 70], rows[start : start + 70])
+    alive = np.setdiff1d(np.arange(300), np.arange(0, 300, 7))
+    index.remove(names(300)[::7])
+    np.testing.assert_array_equal(index.vectors(alive[::-1]), rows[alive[::-1]])
+    found = index.search(queries, 5)
+    if index.exact:
+        assert_nearest(found, queries, rows[alive], alive.tolist(), 5)
+    assert set(found.slots.ravel().tolist()) <= set(alive.tolist())
+    index.remove(index.ids_of(alive[20:]))
+    assert_nearest(index.search(queries, 30), queries, rows[alive[:20]], alive[:20].tolist(), 30)
+
+
 def test_lists_hold_nearly_all_neighbours_in_clusters():
     rows = clustered(4000)
     queries, rows = rows[:300], rows[300:]
@@ -222,6 +241,17 @@ def test_state_survives_json_and_npz(kind):
         assert "e0" not in each
 
 
+def test_a_state_is_a_copy():
+    index = index_of(rows_of(40), exact_up_to=10)
+    values, arrays = index.state()
+    before = {name: array.copy() for name, array in arrays.items()}
+    other = NeighborIndex.restored(values, arrays)
+    for each in (index, other):
+        each.remove(names(3))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -312,6 +342,15 @@ def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(m
     np.testing.assert_allclose(found.similarities[0, 0], 1.0, atol=1e-6)
 
 
+def test_few_that_are_left_in_many_lists_are_all_found():
+    rows = clustered(3000)
+    index = index_of(rows, exact_up_to=20)
+    index.remove(names(3000)[30:])
+    assert not index.exact
+    assert len(index.lists.centroids) < 10  # sorted again
+    assert_nearest(index.search(rows[:50], 40), rows[:50], rows[:30], range(30), 40)
+
+
 def blas_threads():
     return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 
@@ -337,6 +376,19 @@ def test_small_products_get_a_thread_each_and_others_all_of_them_again():
         with pytest.raises(ZeroDivisionError):
             threads.in_threads(lambda item: 1 // item, range(40))
         assert blas_threads() == usual
+
+
+def test_libraries_are_looked_for_again_once_more_is_imported(monkeypatch):
+    blas = threads._Blas()
+
+    def looked_for():
+        with blas.single():
+            return blas._controller
+
+    first = looked_for()
+    assert looked_for() is first
+    monkeypatch.setitem(sys.modules, "brings_a_library", threads)
+    assert looked_for() is not first
 
 
 def test_threads_have_the_context_of_the_caller():
@@ -442,3 +494,8 @@ def test_a_pass_refuses_rows_that_are_no_unit_vectors():
     ]:
         with pytest.raises(InvalidBatchError, match=message):
             all_neighbors(given_rows, k)
+
+
+def test_importing_the_core_does_not_load_faiss():
+    code = "import sys, ragshield_core.neighbors.index; sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -188,7 +188,7 @@ def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
     _, index, _ = pair(400)
     index.let_go()
     rng = np.random.default_rng(0)
-    asked = [rng.permutation(400)[:60] for _ in range(100)]
+    asked = [rng.permutation(400)[:60] for _ in range(300)]
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -359,8 +359,9 @@ def test_neighbours_move_to_the_store_and_back():
     table = FakeTable()
     guard = beside(None)
     expected = decisions(guard.screen(NEW))
-    guard.connections.use_table(table)
+    guard.connections.use_table(table)  # which changes nothing unless asked
     assert guard.neighbors == guard.status().neighbors == "memory"
+    assert "from memory" in str(guard.status())
     table.put(KNOWN)
     guard.connections.use_table(table, "store")
     guard.connections.let_go()
@@ -391,6 +392,7 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
     del table.rows[KNOWN.ids[7]]
     guard.writes.forget_lost([KNOWN.ids[7]])
     assert not guard.writes.known([KNOWN.ids[7]])
+    assert KNOWN.ids[7] not in guard.detectors[0]._known.graph.index
 
 
 # Several workers

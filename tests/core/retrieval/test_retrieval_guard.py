@@ -131,13 +131,13 @@ def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
     guard.fit(KNOWN, ["what is this"] * 500, embed=lambda texts: asked[: len(texts)], fpr=0.02)
     assert guard.calibrated
     every, first = [], []
-    for vector in queries(250):
+    for vector in queries(500):
         report = guard.screen("what is this", retrieved_for(vector, KNOWN), vector)
         every.append(~report.admitted)
         first.append(not report.admitted[0])
     assert np.mean(every) <= 0.025
     assert np.mean(first) <= 0.03
-    caught = [held_in(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(10))]
+    caught = [held_in(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(20))]
     assert np.mean([len(ids) for ids in caught]) > 2.0
 
 
@@ -319,6 +319,16 @@ def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
         RetrievalGuard.load(tmp_path, detectors=[mine, Scripted("other")])
 
 
+def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
+    guard = RetrievalGuard([Planted(0.9), QueryEchoDetector()])
+    planted = Planted(0.9)
+    guard.save(tmp_path, detectors=[planted])
+    again = RetrievalGuard.load(tmp_path, detectors=[planted])
+    assert again.detectors[0] is planted
+    vector, found = a_set()
+    assert again.screen("what", found, vector).admitted.tolist() == [False] * len(found)
+
+
 def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
     point = SimpleNamespace(load=lambda: Planted)
     monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
@@ -372,11 +382,11 @@ def test_a_tampered_state_is_refused(tmp_path):
 def test_a_flag_lets_pass():
     guard = RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)).fit(KNOWN)
     flagged = 0
-    for vector in KNOWN.embeddings[:50]:
+    for vector in KNOWN.embeddings[:100]:
         report = guard.screen("what", retrieved_for(vector, KNOWN), vector)
         flagged += len(report.flagged)
         assert report.admitted.sum() == len(report.batch) - len(report.quarantined)
-    assert 5 < flagged < 100
+    assert 10 < flagged < 200
 
 
 def test_threads_screen_at_once():

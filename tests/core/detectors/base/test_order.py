@@ -94,11 +94,19 @@ def caught(guard):
     return ~guard.screen(batch).admitted[:40]
 
 
+@pytest.fixture(scope="module")
+def clean_guard():
+    """Return a guard that was adopted on a store without any poison."""
+    return guard_of(CliqueDetector(), quarantine_at=0.02).adopt(KNOWN)
+
+
 @pytest.mark.parametrize("manner", ["last", "by groups"])
-def test_poison_that_came_together_in_what_is_adopted_costs_little(manner, caplog):
+def test_poison_that_came_together_in_what_is_adopted_costs_little(clean_guard, manner, caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         guard = guard_of(CliqueDetector(), quarantine_at=0.02).adopt(placed(manner))
-    assert caught(guard).mean() >= 0.85
+    before = caught(clean_guard).mean()
+    assert before > 0.9
+    assert caught(guard).mean() >= before - 0.1
     assert "came together" in caplog.text
     (told,) = [one for one in guard.status().concerns() if "for poison" in one]
     assert told.startswith(f"clique takes {guard.status().doubted['clique']} of the entries")
@@ -113,10 +121,8 @@ def test_it_is_doubted_and_hardly_anything_else(detector):
 
 def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
-        guard = guard_of(CliqueDetector(), quarantine_at=0.02).adopt(KNOWN)
-    assert caught(guard).mean() > 0.9
+        detector = CliqueDetector().fit(KNOWN)
     assert "came together" not in caplog.text
-    (detector,) = guard.detectors
     assert detector.n_doubted() == 0
     assert not detector.outliers(KNOWN).any()
 

@@ -1,5 +1,8 @@
 """A document that argues for itself and against all others is rare; a word of it is not."""
 
+from functools import reduce
+from operator import or_
+
 import numpy as np
 import pytest
 from effort import assert_linear
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 from support import entries
 
 from ragshield_core.detectors import MetaClaimDetector
-from ragshield_core.detectors.claim.roles import REACH, passage_of
+from ragshield_core.detectors.claim.roles import REACH, passage_of, roles
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 
 CLAIMS = """
@@ -131,6 +134,17 @@ def test_claims_that_are_learned_are_more_usual_until_they_are_forgotten():
     np.testing.assert_array_equal(detector.score(entries(CLAIMS)), before)
 
 
+def test_every_role_has_words_in_both_tiers_and_says_what_it_is():
+    assert len(set(roles().says)) == len(roles().says) > 8
+    bits = set(roles().lexicon.exact.values()) | set(roles().lexicon.prefixes.values())
+    for later in roles().lexicon.phrases.values():
+        bits |= {found for rest in later.values() for _, found in rest}
+    mask = 0
+    for one in bits:
+        mask |= one
+    assert mask == (1 << 2 * len(roles().says)) - 1
+
+
 @given(st.text(max_size=300))
 def test_any_text_has_a_finite_score_and_evidence(text):
     detector = MetaClaimDetector().fit(entries(HARMLESS))
@@ -165,6 +179,16 @@ def test_texts_score_together_what_they_score_alone():
     together = detector.score(entries(texts))
     assert together.tolist() == [detector.score(entries([text]))[0] for text in texts]
     assert together[0] > detector.default_threshold > together[1] == 0.0
+    added = detector._bits()
+    for text, score in zip(texts, together, strict=True):
+        passage = passage_of(text)
+        masks = []
+        for at, (place, _) in enumerate(passage.played):
+            near = (bits for later, bits in passage.played[at:] if later - place < REACH)
+            masks.append(reduce(or_, near))
+        assert passage.stretches() == masks
+        most = max(map(added.__getitem__, masks), default=0.0)
+        assert score == max(0.0, most - float(np.log2(1 + passage.n_words / REACH)))
 
 
 def test_roles_in_different_items_of_a_list_make_a_weaker_claim(detector):

@@ -159,6 +159,30 @@ def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
     ]
 
 
+def test_what_is_known_of_sources_is_right_after_many_have_left(guard):
+    write_all(guard, template(150, 1), 150)
+    write_all(guard, template(150, 2, source="gone"), 150)
+    (detector,) = guard.detectors
+    detector.forget_held(template(150, 2).ids)
+    guard.forget(template(150, 2))
+    guard.forget(KNOWN.take(range(550)))
+    table, graph = detector._known.sources, detector._known.graph
+    slots = graph.present
+    assert graph.n_slots < 650  # renumbered
+    codes = dict(zip(("wiki", SITE), table.codes_of(["wiki", SITE]).tolist(), strict=True))
+    by_id = {
+        entry_id: table.by_slot[slot]
+        for entry_id, slot in zip(graph.index.ids_of(slots), slots.tolist(), strict=True)
+    }
+    for entry_id, code in by_id.items():
+        assert code == codes["wiki" if entry_id.startswith("kb") else SITE], entry_id
+    assert "gone" not in table.state()[0]["names"]
+    assert table.joining(table.codes_of(["wiki", SITE, "gone"])).tolist() == [False, True, True]
+    again = CliqueDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_table_keeps_names_of_slots_whatever_comes_and_goes(seed):
     rng, table, names = np.random.default_rng(seed), SourceTable(), []

@@ -336,8 +336,8 @@ PIECES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PIECES)
 def test_hostile_text_costs_no_more_than_its_length(name):
-    assert_linear(payloads, PIECES[name], 150_000)
-    assert_linear(lambda text: payloads("\n" + PIECES[name] + text), "x", 150_000)
+    assert_linear(payloads, PIECES[name], 400_000)
+    assert_linear(lambda text: payloads("\n" + PIECES[name] + text), "x", 400_000)
 
 
 def test_clean_text_costs_little_more_than_a_look_at_its_characters():

@@ -722,7 +722,25 @@ def test_every_idea_has_words_in_every_language_and_all_weights_are_known():
         assert all(part in known.number for part in name.split(" + "))
 
 
-@pytest.mark.parametrize("word", ["ignore", "system", "prompt", "override", "instructions"])
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "the house that was built on the hill"),
+        ("de", "das haus wurde auf dem berg gebaut"),
+        ("fr", "la maison est dans la vallee"),
+        ("es", "la casa esta en el valle y es de los padres"),
+        ("it", "la casa e nella valle del fiume"),
+        ("pt", "a casa fica no vale e nao tem jardim"),
+    ],
+)
+def test_the_language_of_a_sentence_is_told_by_its_function_words(language, text):
+    assert model().language(text.split()) == language
+
+
+ALONE = "ignore system prompt override instructions jailbreak confidential roleplay"
+
+
+@pytest.mark.parametrize("word", ALONE.split())
 def test_one_trigger_word_is_no_evidence(word):
     assert (
         suspicion(f"The {word} was on the table, and we looked at the {word} again.").score <= FLOOR
@@ -829,7 +847,7 @@ def test_any_text_has_a_score_and_spans_within_it(text):
     assert all(0 <= s <= e <= len(text) for s, e in (hit.span for hit in found.hits))
 
 
-UNITS = "ignore previous ¦if the user asks ¦![a](http://x?q=¦aGVsbG8g¦%20¦&#65;¦如果用户问¦"
+UNITS = "ignore ¦ignore previous ¦if the user asks ¦answer: ¦when asked, ¦you must ¦[a](¦![a](http://x?q=¦aGVsbG8g¦%20¦&#65;¦如果用户问¦"
 UNITS += "i g n o r e  ¦<|¦the other sources say ¦\n# ¦never "
 
 
@@ -837,7 +855,7 @@ UNITS += "i g n o r e  ¦<|¦the other sources say ¦\n# ¦never "
 @pytest.mark.parametrize("unit", UNITS.split("¦"))
 def test_hostile_text_costs_no_more_than_its_length(unit):
     end = " instructions output the latest data"
-    assert_linear(lambda text: suspicion(text + end), unit, 100_000)
+    assert_linear(lambda text: suspicion(text + end), unit, 250_000)
 
 
 @pytest.mark.slow

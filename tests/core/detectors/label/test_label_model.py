@@ -83,6 +83,14 @@ def test_held_out_scores_do_not_know_the_entry():
     assert held_out[row] > 3.0
 
 
+def test_held_out_scores_after_a_restart_are_as_good():
+    known = gaussian(600, 1)
+    detector, again = LabelModelDetector().fit(known), LabelModelDetector()
+    again.restore(*detector.state())
+    first, second = detector.held_out_scores(known, 0), again.held_out_scores(known, 0)
+    np.testing.assert_allclose(first, second, atol=0.05)
+
+
 def test_a_few_wrong_labels_in_the_knowledge_base_do_not_hide_new_ones():
     clean, new = gaussian(1_000, 1, spread=0.5), gaussian(200, 2, spread=0.5)
     labels = list(clean.labels)

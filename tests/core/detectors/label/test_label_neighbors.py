@@ -118,6 +118,14 @@ def test_an_older_revision_has_no_vote_on_the_new_one_but_on_others():
     assert detector.score(again) > detector.score(replace(again, ids=("new",)))
 
 
+def test_learning_in_parts_equals_fitting_at_once_for_votes_by_head():
+    known, new = gaussian(200, 5), gaussian(50, 6)
+    whole = LabelNeighborDetector(vote="majority").fit(known)
+    parts = LabelNeighborDetector(vote="majority").fit(known.take(range(70)))
+    parts.learn(known.take(range(70, 200)))
+    np.testing.assert_allclose(parts.score(new), whole.score(new))
+
+
 def test_a_label_that_changes_with_a_revision_counts_once():
     known = knowledge_base(8)
     detector = LabelNeighborDetector(vote="majority", k=5).fit(known)

@@ -8,9 +8,13 @@ from support import entries, guard_of, join, passages, prose, snapshot
 
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
+from ragshield_core.detectors.phrase.carriers import Standing
 from ragshield_core.detectors.phrase.counts import (
     MAX_GRAMS,
+    Background,
     Grams,
+    Recent,
+    arrivals_of,
     order_of,
 )
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
@@ -137,7 +141,7 @@ def one_after_the_other(detector, batch, size):
     return held
 
 
-@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("size", [1, 10, 100])
 def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
     pages = passages(200, 2, "page")
     rng = np.random.default_rng(4)
@@ -165,7 +169,7 @@ def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
     assert held == set()
 
 
-@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("size", [1, 10, 100])
 def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     batch = passages(300, 2, "new")
     for number, phrase in enumerate(PHRASES):
@@ -179,6 +183,8 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
 def test_old_entries_become_background(known):
     hasty = TriggerPhraseDetector(max_recent=300).fit(known)
     assert not stream(hasty, 12, PHRASES[0])[1]
+    assert len(hasty._memory.recent) == 300
+    assert hasty._memory.background.n_entries == N + 1200 - 300
 
 
 def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
@@ -249,6 +255,9 @@ def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_
         lineages[row] = f"claimed {row % n_claimed}"
     hits = found(detector, replace(new, lineages=tuple(lineages)))
     assert hits == set(range(0, 1_000, 5))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert again._memory.large_lineage == detector._memory.large_lineage
 
 
 def test_long_documents_are_usual_where_there_are_many():
@@ -262,6 +271,7 @@ def test_long_documents_are_usual_where_there_are_many():
     assert found(books, head) == set()
     short = join(*(replace(batch, lineages=batch.ids) for batch in long))
     strict = TriggerPhraseDetector().fit(short)
+    assert strict._memory.large_lineage < 60
     texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
     lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
     assert len(found(strict, lines)) == 300
@@ -278,7 +288,7 @@ def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
-def test_forgetting_undoes_learning(detector):
+def test_forgetting_undoes_learning(detector, known):
     batch = planted(passages(100, 2), range(10), "word3 blue heron")
     before = snapshot(detector)
     detector.learn(batch)
@@ -288,6 +298,26 @@ def test_forgetting_undoes_learning(detector):
     detector.forget(batch.take([]))
     detector.forget_held(batch.ids)
     assert snapshot(detector) == before
+    part = known.take(range(100))
+    detector.forget(part)
+    assert detector._memory.background.n_entries == N - 100
+
+
+def test_state_keeps_recent_and_held_entries(detector):
+    early = planted(passages(100, 2, "early"), range(0, 9, 3), "word3 blue heron")
+    late = planted(passages(100, 3, "late"), range(0, 27, 3), "word3 blue heron")
+    detector.learn(early.take(range(1, 100)))
+    detector.hold(early.take([0]))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+    np.testing.assert_array_equal(again.score(late), detector.score(late))
+    hits = detector.score(late) > THRESHOLD
+    recalled = detector.retroactive(late, hits)[0]
+    assert recalled
+    assert again.retroactive(late, hits)[0] == recalled
+    again.learn(late)
+    assert snapshot(again) != snapshot(detector)
 
 
 def test_a_small_knowledge_base_does_not_judge(known):
@@ -300,6 +330,7 @@ def test_a_small_knowledge_base_does_not_judge(known):
         detector.score(batch)
     detector.learn(known.take([99]))
     assert detector.unjudged(batch) == {}
+    assert len(detector._memory.recent) == 0
 
 
 @pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
@@ -309,7 +340,12 @@ def test_impossible_parameters_are_refused(wrong):
 
 
 def test_held_out_scores_are_those_of_arriving_entries(detector, known):
-    assert (detector.held_out_scores(known, 0) > THRESHOLD).mean() < 0.01
+    before = snapshot(detector)
+    scores = detector.held_out_scores(known, 0)
+    assert snapshot(detector) == before
+    assert scores.shape == (N,)
+    assert np.isfinite(scores).all()
+    assert (scores > THRESHOLD).mean() < 0.01
     # A phrase in one known entry of ten is background when they arrive; in few, it is not.
     often = planted(known, range(0, N, 10), "word3 blue heron")
     assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
@@ -345,6 +381,42 @@ def test_grams_are_distinct_within_a_text_and_bounded():
     assert set(grams.hashes[grams.rows == 2].tolist()) < set(grams.hashes[grams.rows == 0].tolist())
     long = Grams.of([" ".join(map(str, range(20_000))), "0 1 2"])
     assert long.sizes().tolist() == [MAX_GRAMS, 7]
+
+
+def test_a_word_between_two_leaves_their_pair():
+    first, second = Grams.of(["blue heron"]), Grams.of(["blue grey heron"])
+    assert set(first.hashes.tolist()) < set(second.hashes.tolist())
+
+
+def test_background_counts_are_taken_back_and_stop_at_the_top():
+    background = Background()
+    grams = Grams.of(["blue heron"])
+    background.add(grams)
+    background.add(grams)
+    assert background.of(grams.hashes).tolist() == [2.0, 2.0, 2.0]
+    background.add(grams, -1)
+    assert background.of(grams.hashes).tolist() == [1.0, 1.0, 1.0]
+    background.add_hashes(np.repeat(grams.hashes[:1], 70_000), 70_000)
+    background.add(grams, -1)
+    assert np.isinf(background.of(grams.hashes[:1])[0])
+
+
+def test_recent_entries_are_found_by_what_they_hold():
+    texts = ["blue heron", "grey goose", "a blue goose"]
+    batch = entries(texts)
+    grams = Grams.of(texts)
+    places = Standing().places(batch, grams, Background())
+    recent = Recent(arrivals_of(batch, grams, places))
+    np.testing.assert_array_equal(
+        [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
+    )
+    wanted = np.unique(Grams.of(["blue"]).hashes)
+    assert recent.holders(wanted)[0].tolist() == [0, 2]
+    assert recent.at_most(wanted).tolist() == [2]
+    recent.remove(np.array([True, False, False]))
+    assert recent.holders(wanted)[0].tolist() == [1]
+    assert recent.surplus(1, 100).tolist() == [True, False]
+    assert recent.surplus(5, len(recent.arrivals[1].hashes)).tolist() == [True, False]
 
 
 def test_attack_builders_change_what_they_are_told():
@@ -424,6 +496,12 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
     monkeypatch,
 ):
     monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
+    compared, compare = [], trigger_phrase.came_together
+    monkeypatch.setattr(
+        trigger_phrase,
+        "came_together",
+        lambda *orders: (compared.append(orders), compare(*orders))[1],
+    )
     store = passages(2_400, 1)
     detector = TriggerPhraseDetector().fit(store)
     scored = ~np.isnan(detector.held_out_scores(store, 7))
@@ -435,6 +513,10 @@ def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_ta
     assert named[np.flatnonzero(scored)[-60:]].mean() > 0.8
     assert not named[~scored].any()
     assert named.sum() <= 60
+    ((ordered, shuffled, _),) = compared
+    assert (len(ordered), len(shuffled)) == (1_000, 1_000)
+    again = TriggerPhraseDetector().fit(store)
+    assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
 
 
 def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
@@ -461,7 +543,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
 
 def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
     guard = guard_of(TriggerPhraseDetector()).adopt(adopted)
-    before = guard.thresholds
+    before = guard.state.calibrator.calibration.n_doubtful
     gone = adopted.take(range(2_340, 2_400))
     why = {"score": 9.0, "threshold": 2.0, "p_value": None, "evidence": ""}
     held = [
@@ -474,7 +556,8 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
     ]
     guard.recall(gone, held, lambda _: None)
     guard.refresh()
-    assert guard.thresholds == pytest.approx(before, abs=0.5)
+    assert len(guard.state.calibrator.sample.outside) == 60
+    assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
 
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):

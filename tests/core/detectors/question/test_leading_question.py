@@ -271,7 +271,7 @@ HOSTILE = "what is |?|a.|who? |<a>|[a?|(|in which year |Dr.|谁|\n|- |' |was ist
 
 @pytest.mark.parametrize("piece", HOSTILE.split("|"))
 def test_hostile_text_costs_no_more_than_its_length(piece):
-    assert_linear(opening_of, piece, 300_000)
+    assert_linear(opening_of, piece, 1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -460,7 +460,7 @@ def test_where_pages_end_with_a_question_it_is_usual():
 
 @pytest.mark.parametrize("piece", ["who is ", "a. who ", "is? ", "\nwho", "z.b. "])
 def test_effort_behind_the_opening_is_linear(piece):
-    assert_linear(asked_in, piece, 300_000)
+    assert_linear(asked_in, piece, 1_000_000)
 
 
 @pytest.mark.parametrize("piece", ["who built the mill of brill? ", "where is it.\n", "q? "])
