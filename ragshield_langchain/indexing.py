@@ -39,6 +39,7 @@ from ragshield_core.quarantine import Status
 from ragshield_core.store.malformed import taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.store.updates import NewVersion
+from ragshield_core.store.writing import hold_back
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.convert import to_document
@@ -461,7 +462,7 @@ class _Run(RecordManager, VectorStore):
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         if versions := self._in_part(older):
             store = self.store
-            gone = yield store._in_turn(store._keeper.hold_back(versions))  # noqa: SLF001
+            gone = yield store._in_turn(hold_back(store._keeper, versions))  # noqa: SLF001
             self.held_new |= dict.fromkeys(gone)
             yield own(self.note, gone)
             yield asked(self.records, "delete_keys", gone)

@@ -17,7 +17,9 @@ from ragshield_core.model.entries import Entry, together
 from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.store.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.store import writing
+from ragshield_core.store.adapter import PART, Progress, Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
@@ -63,9 +65,9 @@ class DocumentKeeper(Keeper[Document]):
 
     # What the store is asked for
 
-    def stored(self, ids: Sequence[str]) -> Steps[Standing[Document]]:
+    def stored(self, ids: Sequence[str]) -> Steps[Stored[Document]]:
         """Return the documents that the store holds under the ids."""
-        found: Standing[Document] = yield own(self._stored, ids)
+        found: Stored[Document] = yield own(self._stored, ids)
         return found
 
     def ids(self) -> Steps[list[str]]:
@@ -73,9 +75,9 @@ class DocumentKeeper(Keeper[Document]):
         ids: list[str] = yield own(self.access.ids)
         return ids
 
-    def _stored(self, ids: Sequence[str]) -> Standing[Document]:
+    def _stored(self, ids: Sequence[str]) -> Stored[Document]:
         documents, vectors = self.access.read(list(dict.fromkeys(ids)))
-        return Standing(self.as_stored(documents, vectors), documents)
+        return Stored(self.as_stored(documents, vectors), documents)
 
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
         """Return documents of the store as entries, without claims that are none."""
@@ -91,22 +93,25 @@ class DocumentKeeper(Keeper[Document]):
             **self.keys.claims(metadatas, ids),
         )
 
-    def _write(
+    def write_entries(
         self,
         batch: Batch,
         how: Sequence[Decision] | None,
         older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
     ) -> Steps[None]:
+        """Store documents in place of older ones."""
         yield own(self._change, self.access.write, batch, stored_metadatas(batch, how or ()))
 
-    def _delete(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
+    def delete_entries(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
+        """Delete documents."""
         yield own(self._change, self.access.delete, ids)
 
     def _change(self, work: Callable[..., None], *args: Any) -> None:
         with self.access.writing():
             work(*args)
 
-    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+        """Return the documents nearest to a vector."""
         documents: Sequence[Document] = yield own(self.access.near, vector, k)
         return documents
 
@@ -114,7 +119,8 @@ class DocumentKeeper(Keeper[Document]):
         """Return all documents that reads of the guarded store can return."""
         return read_all(self.access, self.keys, self.mask, part, tell)
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
+    def entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
+        """Return held documents with vectors."""
         some = []
         for part in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
             if part:
@@ -131,12 +137,12 @@ class DocumentKeeper(Keeper[Document]):
 
     # What only documents have
 
-    def _same(self, stored: Entry, held: Entry) -> bool:
+    def same_as_held(self, stored: Entry, held: Entry) -> bool:
         """Return whether the store has a held document as it was held, metadata included."""
         same = stored.fingerprint == held.fingerprint
         return same and dict(stored.metadata) == dict(held.metadata)
 
-    def _on_held(self, entries: Batch) -> None:
+    def on_held(self, entries: Batch) -> None:
         """Say that the text may be in a docstore as well, and whether it is served from there."""
         if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
             logger.warning(
@@ -154,7 +160,8 @@ class DocumentKeeper(Keeper[Document]):
                 n,
             )
 
-    def _updated(self, entry: Entry) -> str | None:
+    def updated_document(self, entry: Entry) -> str | None:
+        """Return the lineage, which stays the same in each version."""
         return entry.lineage
 
     def add_columns(
@@ -168,8 +175,8 @@ class DocumentKeeper(Keeper[Document]):
         Returns the report, and by row what can be neither stored nor held.
         """
         sifted: Sifted = yield own(self._sifted, columns)
-        report = yield from self.add(
-            sifted, lambda found: found.flagged, replacing=replacing, versions=versions
+        report = yield from writing.add(
+            self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )
         return report, sifted.refused
 

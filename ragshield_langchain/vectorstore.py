@@ -26,6 +26,7 @@ from ragshield_core.model.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.neighbors.table import Where
+from ragshield_core.store import adoption, writing
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.malformed import Vectors, unusable
 from ragshield_core.store.one_store import claim
@@ -497,7 +498,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         if ids is None:
             left: bool | None = yield self._off_loop(partial(self._delete_unchosen, kwargs))
             return left
-        yield self._in_turn(self._keeper.delete(ids))
+        yield self._in_turn(writing.delete(self._keeper, ids))
         return True
 
     adelete = asynchronous(delete)  # type: ignore[arg-type]
@@ -569,7 +570,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         store = cls(inner, guard=guard, **(settings | {"check": False}))
         store._access.ready()
         with shown(progress) as tell:
-            store._keeper.adopt(clean_ids, batch_size, tell)
+            adoption.adopt(store._keeper, clean_ids, batch_size, tell)
         return store
 
     @classmethod

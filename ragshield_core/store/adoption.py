@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.store.adapter import PART, Adapter, Progress
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -18,6 +20,19 @@ logger = logging.getLogger("ragshield")
 # A store that holds too little for the accepted rate is calibrated at the smallest rate that it
 # justifies, up to this, until it is adopted again.
 AT_MOST = 0.05
+
+
+def adopt(
+    adapter: Adapter[Any],
+    trusted: Iterable[str] | None,
+    part: int = PART,
+    tell: Progress = lambda *_: None,
+) -> None:
+    """Fit and calibrate a guard on what its store holds, read part by part."""
+    with adapter.turns.alone():
+        batch = adapter.everything(part, tell)
+        tell("learning", 0, 0)
+        learn_store(adapter.guard, batch, trusted)
 
 
 def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.model.arguments import expect_ids
+from ragshield_core.store import recalling, reviewing
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.store.steps import Step, Steps, adone, asynchronous, done, synchronous
 
@@ -142,7 +143,7 @@ class Guarded(AnswersSources):
         """
         expect_ids(ids)
         embed = self._embedder(embed_model)
-        return (yield from self._changing(self._keeper.release(ids, by, note, embed)))
+        return (yield from self._changing(reviewing.release(self._keeper, ids, by, note, embed)))
 
     arelease = asynchronous(release)
 
@@ -175,7 +176,7 @@ class Guarded(AnswersSources):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        restored = yield self._in_turn(self._keeper.restore(ids, by, note))
+        restored = yield self._in_turn(reviewing.restore(self._keeper, ids, by, note))
         self._note_restored(restored)
         return restored  # type: ignore[no-any-return]
 
@@ -224,7 +225,7 @@ class Guarded(AnswersSources):
         document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
-        return (yield from self._changing(self._keeper.recall(ids, decisions, by, note)))
+        return (yield from self._changing(recalling.recall(self._keeper, ids, decisions, by, note)))
 
     arecall = asynchronous(recall)
 
@@ -253,7 +254,7 @@ class Guarded(AnswersSources):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        return (yield from self._changing(self._keeper.purge(ids, by, note)))
+        return (yield from self._changing(reviewing.purge(self._keeper, ids, by, note)))
 
     apurge = asynchronous(purge)
 
@@ -287,7 +288,7 @@ class Guarded(AnswersSources):
         int
             How many entries are screened now.
         """
-        screened: int = yield self._in_turn(self._keeper.rescreen())
+        screened: int = yield self._in_turn(recalling.rescreen(self._keeper))
         return screened
 
     arescreen = asynchronous(rescreen)
@@ -362,9 +363,11 @@ class Guarded(AnswersSources):
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
             released them before or they changed meanwhile, are admitted with a note.
         """
-        report: ScanReport = yield self._off_loop(partial(self._keeper.scan, fpr, clean_ids, seed))
+        keeper = self._keeper
+        audit = partial(recalling.scan, keeper, fpr, clean_ids, seed)
+        report: ScanReport = yield self._off_loop(audit)
         if quarantine and report.found:
-            report = yield from self._changing(self._keeper.take_out(report, remove=remove))
+            report = yield from self._changing(recalling.take_out(keeper, report, remove=remove))
         return report
 
     ascan = asynchronous(scan)

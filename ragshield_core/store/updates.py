@@ -81,6 +81,11 @@ def rejected(report: Report, versions: Sequence[NewVersion]) -> list[NewVersion]
     return [version for version in versions if not held.isdisjoint(version.ids)]
 
 
+def older_than(versions: Iterable[NewVersion]) -> list[str]:
+    """Return the ids of entries that leave when versions come in."""
+    return sorted(frozenset[str]().union(*(v.older - v.ids for v in versions)))
+
+
 def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quarantine) -> Report:
     """Hold the other parts of new versions of which a part is held; return the report with them.
 
@@ -165,15 +170,20 @@ def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
         quarantine.indexes.forget(sorted(version.ids), waiting)
 
 
-def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
-    """Return a report that admits what is to be written: parts that stay as they are, are not."""
-    kept = frozenset[str]().union(*(version.kept for version in rejected(report, versions)))
+def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
+    """Return a report that admits the entries to be written.
+
+    Of versions that wait, parts that stand in the store as they come are not written again.
+    """
+    kept = frozenset[str]().union(*(version.kept for version in waiting))
+    if not kept:
+        return report
     changed = {
         row: Decision(entry_id=i, verdict=Verdict.QUARANTINE)
         for row, i in enumerate(report.batch.ids)
         if i in kept
     }
-    return replace(report, remarkable={**report.remarkable, **changed}) if changed else report
+    return replace(report, remarkable={**report.remarkable, **changed})
 
 
 def settled(

@@ -15,6 +15,7 @@ from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.store.judging import TRIES
 
 RATE = 0.05
@@ -47,14 +48,14 @@ def alone(folder):
 
 def at_once(one, others):
     """Have others write when a worker has screened, and not yet written down what it admits."""
-    looking, waiting = one.of_copies, list(others)
+    looking, waiting = writing.note_copies, list(others)
 
-    def meanwhile(report):
-        if waiting:
+    def meanwhile(adapter, report):
+        if waiting and adapter is one:
             waiting.pop(0)()
-        return (yield from looking(report))
+        return (yield from looking(adapter, report))
 
-    return patch.object(one, "of_copies", meanwhile)
+    return patch.object(writing, "note_copies", meanwhile)
 
 
 # Nobody passes unseen
@@ -142,10 +143,10 @@ def test_what_the_store_fails_to_delete_is_still_known(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(one.delete(["kb-0"]))
+        one.run(writing.delete(one, ["kb-0"]))
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == ["kb-0"]
-    one.run(one.delete(["kb-0"]))
+    one.run(writing.delete(one, ["kb-0"]))
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == []
     assert one.store.ids() == ["kb-1"]
@@ -155,7 +156,7 @@ def test_a_recall_that_failed_is_made_by_the_next_write(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(one.recall(["kb-0"], by="anna"))
+        one.run(recalling.recall(one, ["kb-0"], by="anna"))
     assert one.store.ids() == ["kb-0", "kb-1"]
     assert other.seen() == ["kb-1"]
     add(one, passages(1, 2, "new"))
@@ -238,9 +239,9 @@ def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of
     one, other = workers_of(url, folder, detector=Scripted)
     add(one, join(scored([0, 5], lineages=["a", "b"])))
     assert other.seen() == ["s0"]
-    one.run(one.release(["s1"], "anna", None))
+    one.run(reviewing.release(one, ["s1"], "anna", None))
     assert other.seen() == ["s0", "s1"]
-    one.run(one.recall(["s0"], by="anna"))
+    one.run(recalling.recall(one, ["s0"], by="anna"))
     assert other.seen() == ["s1"]
     one.guard.quarantine.confirm(["s0"], by="anna")
     copy = scored([0], prefix="copy", lineages=["a"])
