@@ -204,10 +204,10 @@ def _record_released(
         new = [one for one, known in zip(live, recorded, strict=True) if not known]
         if new:
             yield asked(records, "update", _ids(new), group_ids=_groups(new, source_id_key))
-        yield own(_settle, noted, live, records, store)
+        yield own(_forget_decided, noted, live, records, store)
 
 
-def _settle(
+def _forget_decided(
     noted: Sequence[str],
     live: Sequence[Document],
     records: RecordManager,

@@ -13,7 +13,7 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.model.entries import Entry, together
+from ragshield_core.model.entries import Entry, concatenate
 from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
@@ -127,7 +127,7 @@ class DocumentKeeper(Keeper[Document]):
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.check_dim(some[-1])
-        return together(some) if some else NO_ENTRIES
+        return concatenate(some) if some else NO_ENTRIES
 
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""

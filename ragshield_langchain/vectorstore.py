@@ -58,12 +58,8 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 T = TypeVar("T")
 OnReport = Callable[[Report], object]
 
-# Documents that an audit reads at a time.
-PART = 1000
 # What models raise at texts that they cannot read, rather than when they cannot be reached.
 REFUSALS = (ValueError, TypeError)
-# How many copies of a held document are looked for in the store.
-COPIES = 16
 # Whose stores find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 

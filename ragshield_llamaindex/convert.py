@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
-from ragshield_core.model.entries import together, unfit
+from ragshield_core.model.entries import concatenate, unfit
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
@@ -466,7 +466,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
     decisions = [decision for _, some in parts for decision in some]
     return replace(
         last,
-        batch=together([batch for batch, _ in parts]),
+        batch=concatenate([batch for batch, _ in parts]),
         remarkable={row: one for row, one in enumerate(decisions) if one is not None},
         scores={},
     )

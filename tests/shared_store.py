@@ -12,7 +12,7 @@ from test_mask import Pairs
 
 from ragshield_core import Batch, Guard
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import NOTHING, Stored
@@ -111,7 +111,7 @@ def batch(entries):
         )
         for one in entries
     ]
-    return together(some) if some else NOTHING
+    return concatenate(some) if some else NOTHING
 
 
 def add(keeper, entries):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.store import recalling, reviewing
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
-from ragshield_core.store.steps import Step, Steps, adone, asynchronous, done, synchronous
+from ragshield_core.store.steps import Step, Steps, asynchronous, synchronous
 
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
@@ -66,16 +66,7 @@ class AnswersSources:
         return self.release(free, by=by, note=note, **how) if free else ()
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its entries stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
+        """Close the question about a source, see :meth:`ragshield_core.Guard.keep_holding`."""
         self.guard.keep_holding(source, by=by)
 
 
@@ -143,7 +134,9 @@ class Guarded(AnswersSources):
         """
         expect_ids(ids)
         embed = self._embedder(embed_model)
-        return (yield from self._changing(reviewing.release(self._keeper, ids, by, note, embed)))
+        steps = reviewing.release(self._keeper, ids, by, note, embed)
+        released: tuple[HeldEntry, ...] = yield self._in_turn(steps)
+        return released
 
     arelease = asynchronous(release)
 
@@ -176,9 +169,10 @@ class Guarded(AnswersSources):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        restored = yield self._in_turn(reviewing.restore(self._keeper, ids, by, note))
+        steps = reviewing.restore(self._keeper, ids, by, note)
+        restored: tuple[HeldEntry, ...] = yield self._in_turn(steps)
         self._note_restored(restored)
-        return restored  # type: ignore[no-any-return]
+        return restored
 
     arestore = asynchronous(restore)
 
@@ -225,7 +219,9 @@ class Guarded(AnswersSources):
         document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
-        return (yield from self._changing(recalling.recall(self._keeper, ids, decisions, by, note)))
+        steps = recalling.recall(self._keeper, ids, decisions, by, note)
+        gone: tuple[str, ...] = yield self._in_turn(steps)
+        return gone
 
     arecall = asynchronous(recall)
 
@@ -254,7 +250,8 @@ class Guarded(AnswersSources):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        return (yield from self._changing(reviewing.purge(self._keeper, ids, by, note)))
+        deleted: int = yield self._in_turn(reviewing.purge(self._keeper, ids, by, note))
+        return deleted
 
     apurge = asynchronous(purge)
 
@@ -318,7 +315,9 @@ class Guarded(AnswersSources):
         NotImplementedError
             If the store inside cannot name its entries.
         """
-        return (yield from self._changing(reconciled(self._keeper, adopt=adopt, forget=forget)))
+        steps = reconciled(self._keeper, adopt=adopt, forget=forget)
+        found: Reconciliation = yield self._in_turn(steps)
+        return found
 
     areconcile = asynchronous(reconcile)
 
@@ -367,7 +366,7 @@ class Guarded(AnswersSources):
         audit = partial(recalling.scan, keeper, fpr, clean_ids, seed)
         report: ScanReport = yield self._off_loop(audit)
         if quarantine and report.found:
-            report = yield from self._changing(recalling.take_out(keeper, report, remove=remove))
+            report = yield self._in_turn(recalling.take_out(keeper, report, remove=remove))
         return report
 
     ascan = asynchronous(scan)
@@ -381,12 +380,8 @@ class Guarded(AnswersSources):
         """Return what gives entries vectors that were held without."""
         return model
 
-    def _record(self) -> None:
-        """Note what is stored now, where that is not the store's own business."""
-
-    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:  # noqa: ARG002 - for an index
-        """Note that documents are as they were."""
-        self._record()
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
+        """Note that documents are as they were, as an index does."""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
@@ -410,15 +405,3 @@ class Guarded(AnswersSources):
     def _in_turn(self, steps: Steps[Any]) -> Step:
         """Return an operation as a step, done when no other is being done."""
         return Step(partial(self._run, steps), partial(self._arun, steps))
-
-    def _changing(self, steps: Steps[T]) -> Steps[T]:
-        """Do an operation in its turn, and note what is stored then."""
-        answer: T = yield self._in_turn(steps)
-        self._record()
-        return answer
-
-    def _change(self, steps: Steps[T]) -> T:
-        return done(self._changing(steps))
-
-    async def _achange(self, steps: Steps[T]) -> T:
-        return await adone(self._changing(steps))

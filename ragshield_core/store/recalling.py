@@ -159,12 +159,12 @@ def _move(
         decisions = yield own(_said_by_a_person, adapter, whole, by, note)
     guard = adapter.guard
 
-    def hold() -> tuple[Batch, Intent]:
+    def move() -> tuple[Batch, Intent]:
         released = guard.quarantine.hold(whole, decisions, by=by)
         gone = chosen(whole, whole.ids, but=released)
         return gone, guard.writes.intend_recall(gone, decisions or ())
 
-    gone, intent = yield own(guard.writes.together, hold)
+    gone, intent = yield own(guard.writes.together, move)
     if not len(gone):
         return ()
     adapter.mask.add(gone)

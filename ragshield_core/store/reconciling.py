@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
@@ -353,7 +353,7 @@ def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[
             odd += batch.ids
         elif len(batch):
             batches.append(batch)
-    return together(batches) if batches else NOTHING, items, odd
+    return concatenate(batches) if batches else NOTHING, items, odd
 
 
 def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[_Judged]:
@@ -391,7 +391,7 @@ def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
     writes, mask = adapter.guard.writes, adapter.mask
     whole, cut = keepable(there)
     sifted = Sifted.of(whole)
-    report, intent = yield from screen_and_hold(adapter, sifted, standing=True)
+    report, intent = yield from screen_and_hold(adapter, sifted, stored=True)
     adapter.last_report = report
     admitted = sifted.admitted(report)
     try:

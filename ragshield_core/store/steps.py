@@ -103,15 +103,22 @@ class Turns:
         self._lock.release()
 
 
+def _next(steps: Steps[T], answer: Any, error: BaseException | None) -> tuple[Step | None, Any]:
+    """Tell an operation how its latest step went; return its next step, or None and its result."""
+    try:
+        return (steps.send(answer) if error is None else steps.throw(error)), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
 def done(steps: Steps[T]) -> T:
     """Do an operation by synchronous methods."""
     answer: Any = None
     error: BaseException | None = None
     while True:
-        try:
-            step = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        step, value = _next(steps, answer, error)
+        if step is None:
+            return value  # type: ignore[no-any-return]
         answer, error = None, None
         try:
             answer = step.work()
@@ -124,10 +131,9 @@ async def adone(steps: Steps[T]) -> T:
     answer: Any = None
     error: BaseException | None = None
     while True:
-        try:
-            step = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        step, value = _next(steps, answer, error)
+        if step is None:
+            return value  # type: ignore[no-any-return]
         answer, error = None, None
         try:
             if step.awork is None:

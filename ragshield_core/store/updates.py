@@ -186,7 +186,7 @@ def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
     return replace(report, remarkable={**report.remarkable, **changed})
 
 
-def settled(
+def decided_before(
     batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
 ) -> dict[int, Decision]:
     """Return what needs no screening: parts of versions that wait as they are.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ragshield_core.learning.recorder import Intent
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Quarantine, Status
@@ -29,13 +29,13 @@ from ragshield_core.store.recovering import as_told, carry_out, give_up, leave
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import (
     NewVersion,
+    decided_before,
     held_whole,
     is_part,
     note_waiting,
     older_than,
     rejected,
     remark,
-    settled,
     to_write,
     unfinished,
 )
@@ -113,7 +113,7 @@ def screen_and_hold(
     replacing: Sequence[str] = (),
     versions: Sequence[NewVersion] = (),
     *,
-    standing: bool = False,
+    stored: bool = False,
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
@@ -126,14 +126,14 @@ def screen_and_hold(
         As of :func:`add`.
     versions
         New versions of documents among the entries.
-    standing
+    stored
         Whether the store has all of the entries already, so that held ones have to leave it.
     """
     replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
 
     def attempt() -> Steps[tuple[Report, Intent | None]]:
-        screened = yield from screen(adapter, sifted, replacing, versions, standing=standing)
-        return (yield own(partial(hold, adapter, screened, versions, standing=standing)))  # type: ignore[no-any-return]
+        screened = yield from screen(adapter, sifted, replacing, versions, stored=stored)
+        return (yield own(partial(hold, adapter, screened, versions, stored=stored)))  # type: ignore[no-any-return]
 
     return (yield from undisturbed(adapter.guard, attempt))
 
@@ -144,12 +144,12 @@ def screen(
     replacing: Sequence[str],
     versions: Sequence[NewVersion],
     *,
-    standing: bool,
+    stored: bool,
 ) -> Steps[Screened]:
     """Judge entries, and look for copies of suspicious ones in the store."""
     guard = adapter.guard
-    if versions and not standing:
-        sifted = sifted.but((yield own(settled, sifted.batch, versions, guard.quarantine)))
+    if versions and not stored:
+        sifted = sifted.but((yield own(decided_before, sifted.batch, versions, guard.quarantine)))
     report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
     position = report.position
     report = yield own(sifted.beside, report, adapter.judge_related)
@@ -161,7 +161,7 @@ def screen(
 
 
 def hold(
-    adapter: Adapter[Any], screened: Screened, versions: Sequence[NewVersion], *, standing: bool
+    adapter: Adapter[Any], screened: Screened, versions: Sequence[NewVersion], *, stored: bool
 ) -> tuple[Report, Intent | None]:
     """Hold suspicious entries durably, and intend the write of the others, both or neither."""
     guard = adapter.guard
@@ -172,7 +172,7 @@ def hold(
         if not guard.writes.shared:
             return report, None
         coming = sifted.admitted(to_write(report, rejected(report, versions)))
-        leaving = older if standing else _left_for(adapter, coming, older)
+        leaving = older if stored else _left_for(adapter, coming, older)
         if not (len(coming) or len(leaving)):
             return report, None
         return report, guard.writes.intend(coming, leaving)
@@ -300,14 +300,14 @@ def hold_back(adapter: Adapter[Any], versions: Sequence[NewVersion]) -> Steps[li
         for i in leaving.ids
     ]
 
-    def hold() -> None:
+    def keep_waiting() -> None:
         quarantine = adapter.guard.quarantine
         quarantine.hold(leaving, because)
         for version in versions:
             note_waiting(version, sorted(version.ids), quarantine)
 
     if len(leaving):
-        yield own(adapter.guard.writes.together, hold)
+        yield own(adapter.guard.writes.together, keep_waiting)
         adapter.mask.add(leaving)
         yield from leave(adapter, leaving, delete_or_hide(adapter, leaving.ids))
     return list(leaving.ids)
@@ -395,8 +395,8 @@ def _held(
     guard = adapter.guard
     updated = frozenset[str]().union(*(version.ids for version in versions))
     report = stays_held(guard.hold(report), guard, updated)
-    report = sifted.hold(report, guard)
-    if sifted.settled and guard.policy.on_detect == "raise":
+    report = sifted.hold_malformed(report, guard)
+    if sifted.decided_before and guard.policy.on_detect == "raise":
         raise PoisonedEntryError(report)
     report = held_whole(report, versions, guard.quarantine)
     if not report.admitted.all():
@@ -449,7 +449,7 @@ def _left_for(adapter: Adapter[Any], coming: Batch, older: Batch) -> Batch:
     """
     older = chosen(older, coming.ids)
     lost = chosen(coming, adapter.guard.writes.known(coming.ids), but=older.ids)
-    return together([batch for batch in (older, lost) if len(batch)] or [older])
+    return concatenate([batch for batch in (older, lost) if len(batch)] or [older])
 
 
 def _same_as_held(entries: Batch, quarantine: Quarantine) -> list[str]:
