@@ -858,6 +858,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         refused = unusable(names, texts)
         usable = [row for row in range(len(names)) if row not in refused]
         reports: list[Report] = []
+        report: Report | None = None
         try:
             for part in parts(len(usable), batch_size) if usable or not refused else ():
                 rows = usable[part]
@@ -869,25 +870,21 @@ class GuardedVectorStore(Guarded, VectorStore):
                 columns = _taken(names, rows), listed, _taken(metadatas, rows), found
                 # Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
                 writing = self._keeper.add_columns(columns, list(replacing), versions)
-                report, not_kept = yield self._in_turn(writing)
+                of_part, not_kept = yield self._in_turn(writing)
                 refused |= {rows[row]: reason for row, reason in not_kept.items()}
-                if len(report.batch) or not not_kept:
-                    reports.append(report)
-        finally:
-            self._tell(reports, on_report)
-        if reports:
-            yield asked(events, "report_detection", joined(reports), stage="ingestion")
+                if len(of_part.batch) or not not_kept:
+                    reports.append(of_part)
+        finally:  # of a write that failed, tell of the parts before
+            if reports:
+                self._last_report = report = joined(reports)
+                if on_report is not None:
+                    on_report(report)
+        if report is not None and (report.remarkable or report.retroactive):
+            yield asked(events, "report_detection", report, stage="ingestion")
         if refused:
             written = any(len(report.batch) for report in reports)
             raise MalformedEntriesError(refused, ids=names if written else (), written=written)
         return names
-
-    def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
-        """Say what was decided about the parts of a write; of a failed one, about those before."""
-        if reports:
-            self._last_report = report = joined(reports)
-            if on_report is not None:
-                on_report(report)
 
     def _ready(self) -> None:
         self._access.ready()

@@ -10,7 +10,7 @@ from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.store.adapter import PART, Adapter
 from ragshield_core.store.recalling import rescreen
 from ragshield_core.store.recovering import recover
-from ragshield_core.store.steps import Step, Steps
+from ragshield_core.store.steps import Step, Steps, done
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -28,11 +28,13 @@ class Keeper(Adapter[Item], Generic[Item]):
 
     def run(self, steps: Steps[T]) -> T:
         """Do an operation by the store's synchronous methods, once no other is being done."""
-        return self.turns.run(self._recovered(steps))
+        with self.turns.alone():
+            return done(self._recovered(steps))
 
     def run_recovery(self) -> int:
         """Recover and do nothing else."""
-        return self.turns.run(recover(self))
+        with self.turns.alone():
+            return done(recover(self))
 
     async def arun(self, steps: Steps[T]) -> T:
         """Do an operation by the store's asynchronous methods."""

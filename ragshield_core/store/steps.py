@@ -58,11 +58,6 @@ class Turns:
         self._lock = threading.Lock()
         self._running: set[asyncio.Task[Any]] = set()
 
-    def run(self, steps: Steps[T]) -> T:
-        """Do an operation by synchronous methods."""
-        with self.alone():
-            return done(steps)
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep others out; a callback of an operation is inside already."""

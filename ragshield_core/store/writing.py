@@ -83,15 +83,16 @@ def add(
     versions = yield from _new_versions(adapter, sifted.batch, replacing, versions)
     report, intent = yield from screen_and_hold(adapter, sifted, replacing, versions)
     adapter.last_report = report
-    waiting = rejected(report, versions)
+    waiting = rejected(report, versions) if versions else []
     coming = [version for version in versions if version not in waiting]
     try:
         if report.quarantined:
             yield from _take_out(adapter, report.batch.take(~report.admitted))
-        yield from recall_found(adapter, report.retroactive)
-        writing = to_write(report, waiting)
+        if report.retroactive:
+            yield from recall_found(adapter, report.retroactive)
+        writing = to_write(report, waiting) if waiting else report
         admitted = sifted.admitted(writing)
-        older = older_than(coming) if delete else []
+        older = older_than(coming) if delete and coming else []
         leaving = (yield from adapter.stored(older)).entries if older else NOTHING
         if len(admitted):
             notes = yield from write(adapter, admitted, how(writing), leaving, intent)
@@ -129,7 +130,8 @@ def screen_and_hold(
     stored
         Whether the store has all of the entries already, so that held ones have to leave it.
     """
-    replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
+    if versions:
+        replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
 
     def attempt() -> Steps[tuple[Report, Intent | None]]:
         screened = yield from screen(adapter, sifted, replacing, versions, stored=stored)
@@ -398,7 +400,8 @@ def _held(
     report = sifted.hold_malformed(report, guard)
     if sifted.decided_before and guard.policy.on_detect == "raise":
         raise PoisonedEntryError(report)
-    report = held_whole(report, versions, guard.quarantine)
+    if versions:
+        report = held_whole(report, versions, guard.quarantine)
     if not report.admitted.all():
         held = report.batch.take(~report.admitted)
 
@@ -447,8 +450,11 @@ def _left_for(adapter: Adapter[Any], coming: Batch, older: Batch) -> Batch:
     After a crash, a store in memory may be older than the guard. Entries that the guard knows and
     the store lacks are, as a rule, written once more.
     """
+    known = adapter.guard.writes.known(coming.ids)
+    if not known and not len(older):
+        return NOTHING
     older = chosen(older, coming.ids)
-    lost = chosen(coming, adapter.guard.writes.known(coming.ids), but=older.ids)
+    lost = chosen(coming, known, but=older.ids)
     return concatenate([batch for batch in (older, lost) if len(batch)] or [older])
 
 
