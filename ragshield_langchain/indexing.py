@@ -213,7 +213,7 @@ def _forget_decided(
     records: RecordManager,
     store: GuardedVectorStore,
 ) -> None:
-    """Note no longer what nobody has to decide about: it is recorded, or was judged poisoned."""
+    """Remove notes on documents that need no decision: recorded, or judged poisoned."""
     open_still = (Status.HELD, Status.RELEASED)  # a released one may wait for others
     some = store.quarantine.prints(ids=noted)
     waiting = {one.id for one in some if one.status in open_still}.difference(_ids(live))

@@ -1,4 +1,4 @@
-"""Writes of a store of documents: the core's order, asked of one kind of store after the other."""
+"""The adapter of a LangChain store: reads and writes documents for the write protocol."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Given = tuple[
 class DocumentKeeper(Keeper[Document]):
     """Keeps a store of documents and a guard in step.
 
-    Stores are written by synchronous methods, in a thread where the caller is on an event loop:
-    those that live on that loop come back to it.
+    Stores are written by synchronous methods. Where the caller is on an event loop, these run in a
+    thread; stores that live on the loop return to it.
 
     Parameters
     ----------
     guard, access, keys
-        The guard, the documents of the store, and where metadata says what belongs to a revision.
+        The guard, access to the store's documents, and the metadata keys of a revision.
     store
-        The one inside; its model embeds what was held without a vector.
+        The one inside; its model embeds documents that were held without a vector.
     """
 
     mask: Mask
@@ -63,15 +63,15 @@ class DocumentKeeper(Keeper[Document]):
         self.keys = keys
         self._store = store
 
-    # What the store is asked for
+    # The store
 
     def stored(self, ids: Sequence[str]) -> Steps[Stored[Document]]:
-        """Return the documents that the store holds under the ids."""
+        """Return the stored documents under the ids."""
         found: Stored[Document] = yield own(self._stored, ids)
         return found
 
     def ids(self) -> Steps[list[str]]:
-        """Return the ids of all that the store holds."""
+        """Return the ids of all stored documents."""
         ids: list[str] = yield own(self.access.ids)
         return ids
 
@@ -80,7 +80,7 @@ class DocumentKeeper(Keeper[Document]):
         return Stored(self.as_stored(documents, vectors), documents)
 
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
-        """Return documents of the store as entries, without claims that are none."""
+        """Return stored documents as entries, without claims that cannot be used."""
         if not documents:
             return NO_ENTRIES
         metadatas = [document.metadata for document in documents]
@@ -135,7 +135,7 @@ class DocumentKeeper(Keeper[Document]):
         vectors = model.embed_documents(list(batch.texts))
         return replace(Columns.of(batch), vectors=vectors).batch()
 
-    # What only documents have
+    # Documents
 
     def same_as_held(self, stored: Entry, held: Entry) -> bool:
         """Return whether the store has a held document as it was held, metadata included."""
@@ -143,7 +143,7 @@ class DocumentKeeper(Keeper[Document]):
         return same and dict(stored.metadata) == dict(held.metadata)
 
     def on_held(self, entries: Batch) -> None:
-        """Say that the text may be in a docstore as well, and whether it is served from there."""
+        """Warn that a docstore may have the text as well, and may serve it."""
         if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
             logger.warning(
                 "held entries name a whole document (%r): a ParentDocumentRetriever over this "
@@ -172,7 +172,7 @@ class DocumentKeeper(Keeper[Document]):
     ) -> Steps[tuple[Report, Mapping[int, str]]]:
         """Screen ids, texts, metadatas, vectors; hold the suspicious, store and learn the others.
 
-        Returns the report, and by row what can be neither stored nor held.
+        Returns the report, and reasons by row for entries that can be neither stored nor held.
         """
         sifted: Sifted = yield own(self._sifted, columns)
         report = yield from writing.add(

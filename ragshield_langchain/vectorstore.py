@@ -58,9 +58,9 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 T = TypeVar("T")
 OnReport = Callable[[Report], object]
 
-# What models raise at texts that they cannot read, rather than when they cannot be reached.
+# Models raise these for texts that they cannot read, not when they cannot be reached.
 REFUSALS = (ValueError, TypeError)
-# Whose stores find neighbours.
+# Stores that find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
 # Settings of the constructor that a new store takes as well; the rest is for the store inside.

@@ -1,4 +1,4 @@
-"""Writes of a store or an index: the core's order, and what documents of nodes add to it."""
+"""The adapter of a LlamaIndex store or index: nodes, their documents and relatives."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ from ragshield_llamaindex.mask import Mask
 
 logger = logging.getLogger("ragshield")
 
-# How far away the windows are that may hold a sentence, and the parents of parents.
+# Windows that contain a sentence, and parents of parents, are at most so many steps away.
 HOPS = 5
-# Whose stores find neighbours.
+# Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore"
-# How what holds nodes already is taken over.
+# The call that adopts a store or an index which has nodes already.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
     "index": "ragshield_llamaindex.adopt(index, guard=guard)",
@@ -68,7 +68,7 @@ ADOPT = {
 
 
 class How(NamedTuple):
-    """What is written, and with which arguments of the store's ``add``."""
+    """Nodes to write, and the arguments of the store's ``add``."""
 
     nodes: Sequence[BaseNode]
     options: dict[str, Any] | None = None
@@ -80,14 +80,14 @@ class NodeKeeper(Keeper[BaseNode]):
     Parameters
     ----------
     guard, access
-        The guard, and the nodes of the store.
+        The guard, and access to the store's nodes.
     label_key, lineage_key
-        Where metadata says what belongs to a revision.
+        Metadata keys of the label and the lineage.
     name
         Of the store, as the user gave it.
     neighbors
-        Where the guard finds neighbours: in the ``"store"``, in ``"memory"``, or, by default, as
-        it was saved.
+        The guard finds neighbours in the ``"store"`` or in ``"memory"``; by default, as it was
+        saved.
     """
 
     mask: Mask
@@ -111,7 +111,7 @@ class NodeKeeper(Keeper[BaseNode]):
         self._updated_next: set[str] = set()
 
     def look(self, what: str, *, check: bool = True) -> None:
-        """Warn of a guard that knows nothing of what its store holds, or something else."""
+        """Warn of a guard that knows no node of its store, or other nodes than these."""
         if self.guard.n_known:
             if check and self.access.ids_alone:
                 warn_if_different(self, what, stacklevel=4)
@@ -209,7 +209,7 @@ class NodeKeeper(Keeper[BaseNode]):
         self.guard.check_dim(batch)
         return batch
 
-    # What nodes have beside an id and a text: documents, and relatives that serve their text
+    # Documents of nodes, and relatives that serve their text
 
     def judge_related(self, report: Report) -> Report:
         """Hold nodes as well that serve the text of held ones."""
@@ -224,7 +224,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return source_of(entry.metadata)
 
     def superseded(self, versions: Sequence[NewVersion]) -> None:
-        """Do so with what was held of new documents as well."""
+        """Supersede held nodes of new documents as well."""
         super().superseded(versions)
         for version in versions:
             held = self._held_of(version.document, Status.HELD)
@@ -252,7 +252,7 @@ class NodeKeeper(Keeper[BaseNode]):
     def leaving(
         self, there: Stored[BaseNode], because: Mapping[str, Decision] | None
     ) -> Steps[tuple[Batch, Sequence[Decision] | None]]:
-        """Return nodes that are to leave with those that serve their text."""
+        """Return nodes that are to leave, with the relatives that serve their text."""
         found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
@@ -290,13 +290,13 @@ class NodeKeeper(Keeper[BaseNode]):
         Parameters
         ----------
         nodes, options
-            What is written, and with which arguments of the store's ``add``.
+            Nodes to write, and the arguments of the store's ``add``.
         updated
             Documents of which these are new versions, with the ids of their nodes: all other nodes
             of theirs leave once the new ones are in.
         at_once
-            Whether what can be neither stored nor held is named before anything is stored, as where
-            a document is replaced; else once the others are.
+            Whether nodes that can be neither stored nor held are refused before anything is stored,
+            as where a document is replaced; else once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
         for document, node_id in _documents(nodes):
@@ -326,9 +326,9 @@ class NodeKeeper(Keeper[BaseNode]):
         return sifted
 
     def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
-        """Return the documents whose very version waits while the one before is served.
+        """Return the documents whose given version waits while the one before is served.
 
-        One of which a part was confirmed as poisoned waits for good.
+        A version with a part that was confirmed as poisoned waits for good.
 
         Parameters
         ----------
@@ -361,15 +361,15 @@ class NodeKeeper(Keeper[BaseNode]):
     def judged_before(
         self, report: Report, updated: Mapping[str, Collection[str]]
     ) -> Steps[Report]:
-        """Take note of what a step in front of this store has held: reads hide it here as well.
+        """Take note of nodes that an earlier step has held: reads of this store hide them as well.
 
         Parameters
         ----------
         report
-            What it decided.
+            Of that step.
         updated
-            Documents of whose new versions it has held a part, with the ids of their nodes: all of
-            these wait.
+            Documents whose new versions have a held part, with the ids of their nodes: all of these
+            wait.
         """
         yield from recall_found(self, report.retroactive)
         report = yield from writing.note_copies(self, report)
@@ -387,7 +387,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return report
 
     def make_room(self, ref_doc_id: str) -> None:
-        """Replace a document by the nodes of it that come next; until then it stays as it is."""
+        """Have the nodes of a document that come next replace it; until then it stays."""
         self._updated_next.add(ref_doc_id)
 
     def delete_document(
@@ -413,7 +413,7 @@ class NodeKeeper(Keeper[BaseNode]):
         yield from writing.delete(self, ids or [])
 
     def clear(self) -> Steps[None]:
-        """Empty the store, and forget what it held; what is held stays held."""
+        """Empty the store, and forget its nodes; held nodes stay held."""
         self._updated_next.clear()
         older = yield from writing.known_entries(self, (yield from self.ids()))
         yield from leave(self, older, self._cleared())
@@ -422,10 +422,9 @@ class NodeKeeper(Keeper[BaseNode]):
         yield asked(self.access.inner, "clear")
 
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
-        """Return the documents, with the hashes of their versions, of which nodes are missing here.
+        """Return documents, with the hashes of their versions, that have missing nodes here.
 
-        A reviewer has released those nodes elsewhere, as the command line does, which writes no
-        store.
+        A reviewer has released those nodes elsewhere: the command line, for one, writes no store.
         """
         quarantine = self.guard.quarantine
         if not quarantine.exists():
@@ -438,7 +437,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return frozenset((info.node_id, info.hash) for info in sources if info is not None)
 
     def nodes_in(self, ref_doc_ids: Iterable[str]) -> Steps[list[str]]:
-        """Return the ids of the nodes of documents that the store holds."""
+        """Return the ids of stored nodes of documents."""
         ids: list[str] = []
         for ref_doc_id in ref_doc_ids:
             ids += yield from self._document(ref_doc_id)
@@ -453,7 +452,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return stored nodes as a batch; those whose vectors the store does not give are left out."""
+    """Return stored nodes as a batch, without those whose vectors the store does not give."""
     known = [node for node in nodes if node.embedding is not None]
     if len(known) < len(nodes):
         logger.warning(
@@ -483,13 +482,13 @@ def checked(guard: object) -> Guard:
 
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
-    """Return what is written of nodes after a report."""
+    """Return the nodes that a report admits, and how to write them."""
     return How(with_plain_vectors(passed(nodes, report)), options)
 
 
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:
-    """Yield the documents and ids of nodes, of which some may turn out to be none."""
+    """Yield the documents and ids of nodes; malformed nodes are skipped."""
     for node in nodes:
-        with suppress(Exception):  # such as are named when they are judged
+        with suppress(Exception):  # malformed nodes are named when they are judged
             if isinstance(node.ref_doc_id, str):
                 yield node.ref_doc_id, node.node_id

@@ -238,7 +238,7 @@ class Recalibration:
         entries
             All of them.
         again
-            Ids of those that were known before: a new revision is no longer what was drawn.
+            Ids of those that were known before: a new revision is no longer in the sample.
         """
         self._calibrator.leave_out(again)
         if self.collecting:
@@ -296,7 +296,7 @@ class Recalibration:
         self._knowledge.note_held(entries)
 
     def drop_pending(self, ids: Sequence[str]) -> None:
-        """Name entries no longer: they were held, or a person has judged them good."""
+        """Drop findings that wait to be reported: the entries were held or judged good."""
         for entry_id in ids:
             self.pending.pop(entry_id, None)
 

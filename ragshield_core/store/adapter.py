@@ -1,4 +1,4 @@
-"""What a framework's adapter knows of its store: seven methods, and what its entries belong to."""
+"""The interface of an adapter to its store: seven methods, and hooks for documents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PART = 1000
 
 
 class Stored(NamedTuple, Generic[Item]):
-    """What a store has under some ids, whoever wrote it.
+    """The content of a store under some ids, including entries that came past the guard.
 
     ``entries`` have vectors, and no claims that cannot be used. ``items`` are as the store has
     them, and may be more: some stores keep several revisions under one id, or give no vectors.
@@ -37,7 +37,7 @@ class Stored(NamedTuple, Generic[Item]):
 
 
 class Adapter(ABC, Generic[Item]):
-    """A store with its guard: what the operations of this package need to know of both.
+    """A store with its guard, as the operations of this package use them.
 
     Operations are functions that take an adapter and return steps, see
     :mod:`ragshield_core.store.steps`. An adapter of a new framework defines the first seven
@@ -71,7 +71,7 @@ class Adapter(ABC, Generic[Item]):
 
     @abstractmethod
     def stored(self, ids: Sequence[str]) -> Steps[Stored[Item]]:
-        """Return what the store has under the ids; missing ones are ignored."""
+        """Return the stored entries under the ids; missing ones are ignored."""
 
     @abstractmethod
     def write_entries(self, batch: Batch, how: Any, older: Sequence[Item]) -> Steps[None]:
@@ -82,14 +82,14 @@ class Adapter(ABC, Generic[Item]):
         batch
             At least one entry.
         how
-            What the adapter has prepared for it; ``None`` for entries as they were held.
+            Prepared by the adapter; ``None`` for entries as they were held.
         older
-            What the store has under these ids.
+            The store's items under these ids.
         """
 
     @abstractmethod
     def delete_entries(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
-        """Delete what the store has under the ids; ``NotImplementedError`` if it cannot."""
+        """Delete the entries under the ids; ``NotImplementedError`` if the store cannot."""
 
     @abstractmethod
     def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Item]]:
@@ -107,21 +107,21 @@ class Adapter(ABC, Generic[Item]):
 
     @abstractmethod
     def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
-        """Return all that reads of the guarded store can return, fetched part by part."""
+        """Return all entries that reads of the guarded store can return, fetched in parts."""
 
     def ids(self) -> Steps[list[str]]:
-        """Return the ids of all that the store has, without reading it if that is possible.
+        """Return the ids of all stored entries, without reading these if that is possible.
 
         Raises
         ------
         NotImplementedError
-            If it cannot name them; says what to do.
+            If the store cannot name them.
         """
         msg = f"{type(self).__name__} does not say which ids its store holds."
         raise NotImplementedError(msg)
         yield  # a generator that has nothing to ask
 
-    # What entries of some frameworks belong to
+    # Hooks for documents and related entries
 
     def judge_related(self, report: Report) -> Report:
         """Return a report that also holds new entries which would serve the text of held ones."""
@@ -138,11 +138,11 @@ class Adapter(ABC, Generic[Item]):
         """Return whether the store has a held entry as it is to be released."""
         return stored.fingerprint == held.fingerprint
 
-    def updated_document(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
+    def updated_document(self, entry: Entry) -> str | None:  # noqa: ARG002 - for adapters that override it
         """Return the document whose new version an entry is a part of, if its id is known."""
         return None
 
-    def document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
+    def document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for adapters that override it
         """Return the document whose parts are replaced together."""
         return None
 
@@ -177,7 +177,7 @@ class Adapter(ABC, Generic[Item]):
         self.guard.writes.forget_held(came_in(versions, self.guard.quarantine))
 
     def refresh(self) -> None:
-        """Ask the quarantine what is held."""
+        """Ask the quarantine again which entries are held."""
         self.mask.load(self.guard.quarantine)
 
 

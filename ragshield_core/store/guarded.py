@@ -39,7 +39,7 @@ class AnswersSources:
     def adopt_source(
         self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
     ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
+        """Take thresholds for a source that a person has found to be good; release entries below.
 
         The most suspicious share of its entries, as large as the accepted rate, stays held. Later
         entries of the source are judged by the same thresholds.
@@ -91,7 +91,7 @@ class Guarded(AnswersSources):
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return entries as the store has them; missing ones are left out.
 
-        Hidden entries are among them: reviewers read what is held.
+        Hidden entries are among them, since reviewers read held entries.
         """
         expect_ids(ids)
         return self._run(self._keeper.stored(ids)).entries
@@ -108,14 +108,14 @@ class Guarded(AnswersSources):
         """Put held entries back, under their own ids and with their stored vectors.
 
         Entries that were released elsewhere (``ragshield quarantine release`` writes to no store)
-        are put back as well. A document of which nothing is held any more replaces what stayed of
-        the version before.
+        are put back as well. Once no part of a document is held any more, it replaces the stored
+        parts of the version before.
 
         Parameters
         ----------
         ids
             Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
-            They replace what is live under the same ids.
+            They replace the live entries under the same ids.
         by, note
             Who decided, and why; kept in the quarantine's log.
         embed_model
@@ -215,8 +215,8 @@ class Guarded(AnswersSources):
 
         Notes
         -----
-        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
-        document is hidden, and not deleted, so that nothing of it gets lost.
+        The quarantine may not be able to keep all metadata of a document that came past the guard.
+        Such a document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
         steps = recalling.recall(self._keeper, ids, decisions, by, note)
@@ -229,7 +229,7 @@ class Guarded(AnswersSources):
     def purge(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> Steps[int]:
-        """Delete held entries for good; what is live under the same ids stays.
+        """Delete held entries for good; live entries under the same ids stay.
 
         Parameters
         ----------
@@ -257,10 +257,10 @@ class Guarded(AnswersSources):
 
     @synchronous
     def recover(self) -> Steps[int]:
-        """Settle what workers have begun and cannot end any more; every write begins with it.
+        """Finish or undo writes that crashed workers have left; every write begins with it.
 
-        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
-        worker was about when it crashed is finished or undone, as far as the store inside says.
+        Only a guard that was opened on a database has such writes, see
+        :meth:`ragshield_core.Guard.open`. The store inside is asked which entries it has.
 
         Returns
         -------
@@ -274,11 +274,11 @@ class Guarded(AnswersSources):
 
     @synchronous
     def rescreen(self) -> Steps[int]:
-        """Screen what was let in although a detector failed on it; recall what is suspicious.
+        """Screen entries that were let in although a detector failed; recall suspicious ones.
 
-        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
-        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
-        waits.
+        There are some where the policy fails open, see :class:`ragshield_core.Policy`. Operations
+        do so by themselves once the detector works again;
+        :meth:`ragshield_core.Guard.unscreened` names the entries that wait.
 
         Returns
         -------
@@ -292,7 +292,7 @@ class Guarded(AnswersSources):
 
     @synchronous
     def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Steps[Reconciliation]:
-        """Compare all that is stored with what the guard knows, and mend what is asked for.
+        """Compare the whole store with its guard, and repair the chosen differences.
 
         They differ after writes past the guard, a restored backup, or the loss of a store. Every
         entry is read, part by part; nothing changes unless it is asked for.
@@ -308,7 +308,7 @@ class Guarded(AnswersSources):
         Returns
         -------
         Reconciliation
-            Ids of what differed before, and of what was done.
+            Ids of entries that differed before, and of those that were repaired.
 
         Raises
         ------
@@ -322,11 +322,11 @@ class Guarded(AnswersSources):
     areconcile = asynchronous(reconcile)
 
     def refresh_quarantine(self) -> None:
-        """Ask the quarantine what is held.
+        """Ask the quarantine again which entries are held.
 
-        Only needed where another process, or a person, directly in the quarantine, holds or judges
-        entries that stay in the store inside. What is held here is known at once; with a guard that
-        was opened on a database, every read looks.
+        You need it only if another process, or a person working in the quarantine itself, holds or
+        judges entries that stay in the store inside. A guard that was opened on a database looks
+        before every read.
         """
         self._keeper.refresh()
 
@@ -342,8 +342,8 @@ class Guarded(AnswersSources):
     ) -> Steps[ScanReport]:
         """Audit all that is stored, each entry judged against the others.
 
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
+        The guard's detectors are built anew for it, so the guard itself does not change. Writes may
+        go on while the audit runs.
 
         Parameters
         ----------
@@ -371,13 +371,13 @@ class Guarded(AnswersSources):
 
     ascan = asynchronous(scan)
 
-    # How operations are done: what differs by framework
+    # Hooks that differ by framework
 
     def _ready(self) -> None:
-        """Do what has to be done before the store inside is used."""
+        """Prepare the store inside before it is used."""
 
     def _embedder(self, model: Any) -> Any:
-        """Return what gives entries vectors that were held without."""
+        """Return the model that embeds entries which were held without vectors."""
         return model
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:

@@ -20,12 +20,12 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
-    """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
+    """Keep held entries in quarantine until a reviewer decides, even if they look admissible now.
 
-    Detectors may think better of a document, after a new calibration or because others have left.
-    If it went into the store then, it would be live and held at once, and the next to review the
-    quarantine would judge something that is being served already. Of another revision under an id
-    that is held, the decision stands with a remark: releasing the held one would replace it.
+    Detectors may judge a document otherwise after a new calibration or once others have left. If it
+    were stored then, it would be live and held at once, and a reviewer would judge an entry that is
+    being served already. The decision on another revision under a held id stands, with a remark:
+    releasing the held revision would replace it.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     Raises
     ------
     PoisonedEntryError
-        If something stays held and the policy says ``on_detect="raise"``.
+        If an entry stays held and the policy says ``on_detect="raise"``.
     """
     rows = [row for row, kept in enumerate(report.admitted) if kept]
     quarantine = guard.quarantine
@@ -149,7 +149,7 @@ def _claimed(lineage: str | None) -> str:
 
 
 def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
-    """Return the revision that waits for a decision; None if it was judged meanwhile."""
+    """Return the held revision under an id; None if a reviewer has judged it meanwhile."""
     try:
         item = quarantine.show(entry_id)  # a revision that is held is the latest
     except QuarantineError:

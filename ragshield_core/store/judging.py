@@ -1,6 +1,6 @@
 """Judge again when another process has learned something meanwhile.
 
-For steps of pipelines, which write no store, and for keepers of stores.
+Steps of pipelines, which write no store, use :func:`judged`; writes of a store :func:`undisturbed`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# How often a batch is screened, if others are faster each time, before they are asked to wait.
+# A batch is screened so often before other processes, if faster each time, are asked to wait.
 TRIES = 3
 
 
 def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
-    """Do an attempt, and again where another process was faster.
+    """Make an attempt; repeat it if another process was faster.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
 def judged(
     guard: Guard, screen: Callable[[], Report], decide: Callable[[Report], Report]
 ) -> Report:
-    """Return what was decided, on the strength of all that any process had learned by then.
+    """Judge entries by all that any process has learned; return the decisions.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def judged(
     screen
         Screens the entries; again, where another process was faster.
     decide
-        Holds what is suspicious, and learns the rest where nobody else does. It takes effect as a
+        Holds suspicious entries, and learns the others unless a store does. It takes effect as a
         whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.
     """
 

@@ -53,7 +53,7 @@ class Keeper(Adapter[Item], Generic[Item]):
         except RAGShieldError:
             raise
         except Exception as error:
-            # Of the store or its embedding model: their errors keep their type.
+            # The error is the store's or its embedding model's, and keeps its type.
             error.add_note(
                 "RAGShield: the store inside or its embedding model failed, and this operation on "
                 f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "

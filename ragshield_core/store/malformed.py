@@ -1,8 +1,8 @@
-"""Entries that cannot be judged as they came: each bears the consequences alone.
+"""Malformed entries: they cannot be judged as they came, and do not stop the others of a write.
 
-One whose vector, label, lineage or metadata cannot be used is held, with the reason, as far as the
-quarantine can keep it. One that has no usable id or text cannot be held either: it is refused by
-name, once the others are dealt with. Whoever writes such an entry cannot stop the others.
+An entry with an unusable vector, label, lineage or metadata is held with the reason, as far as the
+quarantine can keep it. An entry without a usable id or text cannot be held either: it is refused by
+name, once the others are written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Entries as an adapter reads them, with what it could not read."""
+    """Entries as an adapter reads them, and reasons where it could not read them."""
 
     ids: Sequence[Any]
     texts: Sequence[Any]
@@ -56,7 +56,7 @@ class Columns:
         return cls(vectors=batch.vectors, **{name: getattr(batch, name) for name in SAME})
 
     def batch(self) -> Batch:
-        """Return the entries, none of which may be malformed."""
+        """Return the entries as a batch; none may be malformed."""
         return Batch.of(embeddings=self.vectors, **{name: getattr(self, name) for name in SAME})
 
 
@@ -78,7 +78,7 @@ class Sifted:
     refused
         Why entries can be neither stored nor held, by row of the input.
     unfit
-        Rows of those that the store cannot keep, whatever people say.
+        Rows of those that the store cannot keep, even if people release them.
     settled
         Decisions on those that are held already, by row of the batch: they are not judged again.
     """
@@ -194,7 +194,7 @@ class Sifted:
                 decisions = [self._decision(row) for row in rows]
                 released |= guard.quarantine.hold(some, decisions)
         if len(self.reasons) == len(self.batch):
-            # Perhaps a mistake of whoever calls, such as a key that holds lists everywhere.
+            # Perhaps the caller made a mistake, such as a label key that holds lists everywhere.
             first = min(self.reasons)
             msg = (
                 f"none of the {len(self.batch)} entries of this write can be judged as they came: "
@@ -218,7 +218,7 @@ class Sifted:
         return replace(report, remarkable=remarkable)
 
     def _with_decided(self, report: Report) -> Report:
-        """Return a report of :attr:`whole` as one of the batch, with what was decided before."""
+        """Return a report of :attr:`whole` as one of the batch, with earlier decisions."""
         report = spread(report, self.batch, self._open)
         return replace(report, remarkable={**report.remarkable, **self.decided_before})
 
@@ -228,7 +228,7 @@ class Sifted:
 
 
 def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
-    """Return a report as one of a larger batch, of which it judges some rows."""
+    """Return a report on some rows of a larger batch as a report on that batch."""
     scores = {}
     for name, column in report.scores.items():
         scores[name] = np.full(len(batch), np.nan)
@@ -238,7 +238,7 @@ def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
 
 
 def taken(report: Report, rows: Sequence[int]) -> Report:
-    """Return what a report says of some rows of its batch, in their order."""
+    """Return a report on some rows of its batch, in their order."""
     decisions = report.remarkable
     return replace(
         report,
@@ -256,7 +256,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     columns
         One item per entry in each.
     guard
-        Knows the dimension of vectors, and what people have released.
+        Knows the dimension of vectors, and the entries that people have released.
 
     Notes
     -----
@@ -404,7 +404,7 @@ def usable_vectors(
     Parameters
     ----------
     given
-        One vector per entry, of whatever type; None for none.
+        One vector per entry, of any type; None for none.
     dim
         Their length; ``None`` takes that of most of them.
 

@@ -1,7 +1,7 @@
-"""What a store holds, held against what its guard knows: where they differ, and how it is mended.
+"""Reconciliation: a store is compared with its guard, and differences are repaired.
 
-Documents are written past a guard, a backup is restored, a store is lost. By their ids alone the
-two are compared when a store is opened; :func:`reconciled` reads all of it.
+They differ after documents were written past the guard, a backup was restored, or a store was lost.
+When a store is opened, only ids are compared; :func:`reconciled` reads all entries.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # Ids that are named in a warning or a table, and characters of each.
 NAMED, SHOWN_ID = 5, 60
 
-# Of the rows of a report, those that name differences.
+# So many rows of a report name differences; the others say what was done.
 DIFFERENCES = 6
 
-# Which ids something is to be done with: all that were found, or these of them.
+# True for all ids that were found, or a choice of them.
 Chosen = bool | Collection[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconciliation:
-    """Where a store and its guard differ, and what was done about it.
+    """Differences between a store and its guard, and their repair.
 
     Attributes
     ----------
@@ -86,11 +86,11 @@ class Reconciliation:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differed; what was mended did."""
+        """Whether nothing differed before the repair."""
         return not any(ids for _, ids, _ in self._rows()[:DIFFERENCES])
 
     def summary(self) -> str:
-        """Return what differs in a few lines: how many, the first ids, and what to do."""
+        """Return the differences in a few lines: numbers, the first ids, and the way out."""
         lines = [f"{self.n_stored} entries in the store, {self.n_known} known to the guard"]
         if self.agrees:
             lines[0] += ": they agree"
@@ -139,33 +139,33 @@ class Reconciliation:
 def reconciled(
     adapter: Adapter[Any], *, adopt: Chosen = False, forget: Chosen = False
 ) -> Steps[Reconciliation]:
-    """Compare all of a store with what its guard knows, and mend what is asked for.
+    """Compare a whole store with its guard, and repair the differences that are chosen.
 
     Parameters
     ----------
     adapter
         Of the store.
     adopt
-        What to screen, as a write would, and learn: True for all that is unguarded or changed, or
-        ids of some. What is suspicious is held, and leaves the store.
+        Entries to be screened, as by a write, and learned: True for all that are unguarded or
+        changed, or ids of some. Suspicious ones are held, and leave the store.
     forget
-        What the guard is to forget: True for all that is missing, or ids of some, released ones
+        Entries that the guard forgets: True for all missing ones, or ids of some, released ones
         among them.
 
     Returns
     -------
     Reconciliation
-        Where they differed before, and what was done.
+        The differences before, and what was done.
 
     Raises
     ------
     NotImplementedError
-        If the store cannot name its entries; says what to do.
+        If the store cannot name its entries.
     PoisonedEntryError
-        If something to adopt is suspicious and the policy says ``on_detect="raise"``; what came in
-        parts of a thousand before is learned.
+        If an entry to adopt is suspicious and the policy says ``on_detect="raise"``. Earlier parts
+        of a thousand entries each are learned.
     TypeError
-        If what is chosen is neither a bool nor ids.
+        If a choice is neither a bool nor ids.
     """
     _check_chosen(adopt=adopt, forget=forget)
     yield own(adapter.refresh)
@@ -189,10 +189,10 @@ def reconciled(
 
 
 def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> None:
-    """Compare a store with what an opened guard knows, by ids alone, and warn once.
+    """Compare the ids of a store with those that an opened guard knows, and warn once.
 
-    Nothing is compared where nothing is known: that has a warning of its own. A store that cannot
-    name its entries is left alone.
+    A guard that knows nothing has a warning of its own. A store that cannot name its entries is not
+    compared.
 
     Parameters
     ----------
@@ -259,13 +259,13 @@ class _Judged(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found of a store, part by part."""
+    """Findings about a store, collected part by part."""
 
     unguarded: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     readable: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    there: set[str] = field(default_factory=set)  # what reads can return
+    there: set[str] = field(default_factory=set)  # entries that reads can return
     moving: set[str] = field(default_factory=set)
 
 
@@ -297,9 +297,9 @@ def _compared(adapter: Adapter[Any]) -> Steps[Reconciliation]:
 
 
 def _look(adapter: Adapter[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
-    """Compare some entries of the store with what the guard knows before and afterwards.
+    """Compare some stored entries with those that the guard knows before and afterwards.
 
-    What changes between the two is being written by somebody.
+    Another process is writing entries that change between the two.
     """
     guard, mask = adapter.guard, adapter.mask
     yield own(guard.writes.catch_up)
@@ -328,9 +328,9 @@ def _look(adapter: Adapter[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]
 
 
 def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[Any], list[str]]]:
-    """Return entries, items, and ids of those that cannot be read as entries: each bears it alone.
+    """Return entries, items, and the ids of items that cannot be read as entries.
 
-    A vector of another length, or of zeros, say.
+    An item with a vector of another length or of zeros, say, does not keep others from being read.
     """
     try:
         there = yield from adapter.stored(ids)
@@ -373,7 +373,7 @@ def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[_Judged]:
     coming = entries.take(rows)
     if not len(coming):
         return _Judged([], [])
-    # What the guard knows of those that were changed, nobody has any more.
+    # The store no longer has the revisions that the guard knows of changed entries.
     if stale := [i for i in coming.ids if i in known]:
         yield own(guard.writes.forget_lost, stale)
     report = yield from _take_in(adapter, coming)
@@ -447,7 +447,7 @@ def _released(adapter: Adapter[Any], seen: _Seen) -> list[str]:
 
 
 def _of(found: Sequence[str], chosen: Chosen) -> list[str]:
-    """Return what was chosen of what was found."""
+    """Return the chosen ids among those that were found."""
     if isinstance(chosen, bool):
         return list(found) if chosen else []
     wanted = set(chosen)

@@ -1,7 +1,7 @@
-"""Writes of a store as they were intended, and recovery where a write did not come to its end.
+"""Intended writes of a store, and recovery from writes that did not end.
 
-Where processes share what their guards know, each is told of a write before the store is written.
-If the write fails or its process dies, the store is asked what came of it.
+Where processes share a guard, each is told of a write before the store is written. If the write
+fails or its process dies, the store is asked which entries it has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def as_told(adapter: Adapter[Any], entries: Batch) -> Batch:
 
 
 def give_up(adapter: Adapter[Any], intent: Intent | None) -> Steps[None]:
-    """Settle a write that failed, as far as the store says what came of it."""
+    """Settle a write that failed, by the entries that the store has."""
     if intent is None or not adapter.guard.writes.shared:
         return
     yield own(adapter.guard.writes.failed, intent)
@@ -52,10 +52,10 @@ def give_up(adapter: Adapter[Any], intent: Intent | None) -> Steps[None]:
 
 
 def recover(adapter: Adapter[Any]) -> Steps[int]:
-    """Settle what processes have begun that are gone; return how many events that were.
+    """Settle events that crashed processes have left pending; return how many there were.
 
-    Only where processes share what their guards know. The store is asked what came of these events.
-    Every operation begins with it.
+    The store is asked which entries it has. Where processes share a guard, every operation begins
+    with recovery; elsewhere nothing is pending.
     """
     writes, mask = adapter.guard.writes, adapter.mask
     lost: Intent | None = yield own(writes.abandoned)

@@ -4,8 +4,8 @@ A step that can fail comes first where nothing is lost by it: entries are held b
 written, and written before they are learned. No transaction of the quarantine is open while the
 store is asked for anything.
 
-Where processes share what their guards know, the others are told of a write before the store is
-written. A process that judges at the same time judges again.
+Where processes share a guard, the others are told of a write before the store is written. A process
+that judges at the same time judges again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add(
     sifted
         The entries, the malformed ones told from the others.
     how
-        Returns, for a report, what :meth:`Adapter.write_entries` needs to write admitted entries.
+        Given a report, returns the argument ``how`` of :meth:`Adapter.write_entries`.
     replacing
         As of :meth:`ragshield_core.Guard.screen`.
     versions
@@ -118,8 +118,8 @@ def screen_and_hold(
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
-    Processes that share what they know judge one after the other. If another process has learned
-    something since the entries were screened, they are screened again.
+    Processes that share a guard judge one after the other. If another process has learned something
+    since the entries were screened, they are screened again.
 
     Parameters
     ----------
@@ -200,9 +200,9 @@ def write(
     batch, how
         As of :meth:`Adapter.write_entries`.
     leaving
-        What else the entries take the place of: the older version of a document.
+        Further entries that these replace: the older version of a document.
     intent
-        With which other processes were told of it before.
+        Of this write, if other processes were told of it before.
 
     Returns
     -------
@@ -276,7 +276,7 @@ def known_entries(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[Batch]:
 
 
 def forget_deleted(adapter: Adapter[Any], ids: Sequence[str]) -> None:
-    """Delete from quarantine what was held under the ids of entries that were deleted."""
+    """Delete held revisions of deleted entries from the quarantine."""
     guard = adapter.guard
 
     def purge() -> None:

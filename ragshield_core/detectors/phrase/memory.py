@@ -117,7 +117,7 @@ class Memory:
         self.make_background(self.recent.remove(self.recent.surplus(window, MAX_RECENT_GRAMS)))
 
     def make_background(self, arrivals: Sequence[Arrival], *, again: bool = False) -> None:
-        """Make entries that are no longer recent background, unless they are held."""
+        """Count entries that are no longer recent as background, unless they are held."""
         ordinary = [arrival for arrival in arrivals if not arrival.held]
         if not ordinary or self.background is None:
             return

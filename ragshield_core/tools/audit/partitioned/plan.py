@@ -79,7 +79,7 @@ class Plan:
         return [cls(**config) for cls, config in self.by_text]
 
     def begin_or_check(self) -> None:
-        """Write down what the work is on, or make sure that it is the one that was begun there.
+        """Write down the data and settings of the work, or check them if it was begun before.
 
         Raises
         ------
