@@ -80,11 +80,13 @@ def add(
     delete
         Whether the older parts of versions that come in are deleted.
     """
+    # Screen, and hold: again, if another process was faster.
     versions = yield from _new_versions(adapter, sifted.batch, replacing, versions)
     report, intent = yield from screen_and_hold(adapter, sifted, replacing, versions)
     adapter.last_report = report
     waiting = rejected(report, versions) if versions else []
     coming = [version for version in versions if version not in waiting]
+    # Write the store. If that fails, the store is asked which entries it has.
     try:
         if report.quarantined:
             yield from _take_out(adapter, report.batch.take(~report.admitted))
@@ -101,6 +103,7 @@ def add(
         yield own(unfinished, waiting, adapter.guard.quarantine)
         yield from give_up(adapter, intent)
         raise
+    # Settle: readers see the entries, older parts of documents leave, late suspects are recalled.
     if len(admitted):
         yield own(uncover, adapter, admitted, report)
     if coming:
