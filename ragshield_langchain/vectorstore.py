@@ -876,15 +876,19 @@ class GuardedVectorStore(Guarded, VectorStore):
                     reports.append(of_part)
         finally:  # of a write that failed, tell of the parts before
             if reports:
-                self._last_report = report = joined(reports)
-                if on_report is not None:
-                    on_report(report)
+                report = joined(reports)
+                self._tell(report, on_report)
         if report is not None and (report.remarkable or report.retroactive):
             yield asked(events, "report_detection", report, stage="ingestion")
         if refused:
             written = any(len(report.batch) for report in reports)
             raise MalformedEntriesError(refused, ids=names if written else (), written=written)
         return names
+
+    def _tell(self, report: Report, on_report: OnReport | None) -> None:
+        self._last_report = report
+        if on_report is not None:
+            on_report(report)
 
     def _ready(self) -> None:
         self._access.ready()
