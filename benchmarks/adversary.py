@@ -40,7 +40,7 @@ from vectors import embedded, use_folder
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.store.adoption import learn_store
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
@@ -190,7 +190,7 @@ def base(name: str, known: int = KNOWN) -> Base:
     others = load(BASES[name], lineage="title" if name == "Wikipedia" else None)
     others = others.take(rng.permutation(len(others))[: known + HELD_OUT - len(contexts)])
     contexts = replace(contexts, ids=tuple(f"context {i}" for i in contexts.ids))
-    corpus = from_source(together([contexts, others]), name)
+    corpus = from_source(concatenate([contexts, others]), name)
     order = [*rng.permutation(known), *range(known, len(corpus))]
     corpus = corpus.take(order)
     foreign = load("near_duplicate_docs", lineage="title")
@@ -221,7 +221,7 @@ def fifties(batch: Batch) -> Batches:
 def among(batch: Batch, there: Base, n: int) -> Batches:
     """Return the attack among n times as many clean entries of the same known source."""
     clean = there.fresh.take(range(min(len(there.fresh), n * len(batch))))
-    return chunks(mixed(together([from_source(batch, there.name), clean])), 100)
+    return chunks(mixed(concatenate([from_source(batch, there.name), clean])), 100)
 
 
 def prepared(batch: Batch, there: Base, n: int) -> Batches:
@@ -246,8 +246,8 @@ def into_nothing(batch: Batch, there: Base) -> Batches:
     """
     clean = there.known.take(range(1_000 - len(batch)))
     later = there.fresh.take(range(LATER))
-    first = mixed(together([from_source(batch, there.name), clean]))
-    return chunks(together([first, later]), 100)
+    first = mixed(concatenate([from_source(batch, there.name), clean]))
+    return chunks(concatenate([first, later]), 100)
 
 
 def while_open(batch: Batch, there: Base) -> Batches:

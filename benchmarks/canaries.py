@@ -30,7 +30,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
 from ragshield_core.tools.canary.embedder import Vectors
@@ -351,7 +351,7 @@ def pages() -> Pages:
             about.append(f"{name}-{nearest['question_id']}")
         for row in read_rows(f"poisonedrag_{name}"):
             questions[f"{name}-{row['target_question_id']}"] = row["target_question"]
-    return Pages(together(batches), about, questions)
+    return Pages(concatenate(batches), about, questions)
 
 
 def grown(found: Pages, rng: np.random.Generator, *, by_topics: bool) -> list[int]:
@@ -392,12 +392,12 @@ def web(embed: Embed, seeds: int) -> Iterator[str]:
             retriever = MatrixRetriever(base, embed)
             monitor = CanaryMonitor(suite, retriever, k=K, quarantine=Quarantine("sqlite://"))
             monitor.record_baseline()
-            clean = together([base, found.batch.take(new)])
+            clean = concatenate([base, found.batch.take(new)])
             retriever.batch = clean
             early.append(len(monitor.compare().flagged))
             for texts, column, size in WEB_ATTACKS:
                 poison = published(column, size, targets, seed)
-                retriever.batch = together([clean, poison])
+                retriever.batch = concatenate([clean, poison])
                 report = monitor.compare()
                 hits = {drift.name for drift in report.flagged}
                 flagged[texts].add(targets, hits, len(suite))
@@ -434,7 +434,7 @@ def published(column: str, size: int, targets: set[str], seed: int) -> Batch:
         if chosen:
             whole = load(f"poisonedrag_{name}", text=column)
             batches.append(renamed(whole.take(np.concatenate(chosen)), "poison-"))
-    return together(batches)
+    return concatenate(batches)
 
 
 # Incidents

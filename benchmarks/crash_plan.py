@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 
 DIM = 32
 UNIT = DIM**-0.5  # noise of this deviation per coordinate has a length of about one
@@ -144,7 +144,7 @@ def made_up(n: int, *, known: int = 1000, batch: int = 50, seed: int = 0) -> Pla
     live = dict(zip(base.ids, base.lineages, strict=True))
     steps: list[Step] = []
     for place, part in enumerate(parts):
-        entries = together(part)
+        entries = concatenate(part)
         steps.append(Step("add", entries.ids, entries))
         live |= dict(zip(part[0].ids, part[0].lineages, strict=True))
         if place % 2:

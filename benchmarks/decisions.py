@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
         Entries that the guard knows before. Recalled ones among them are counted as ``others``; of
         new versions that are admitted, they leave before.
     """
-    stream = together(parts)
+    stream = concatenate(parts)
     row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
     before_of = {} if standing is None else {i: row for row, i in enumerate(standing.ids)}
     held, recalled, before = (np.zeros(len(stream), dtype=np.bool_) for _ in range(3))

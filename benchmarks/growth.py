@@ -34,7 +34,7 @@ from rich.progress import track
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.claims import lineage_of
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.store.adoption import learn_store
 from ragshield_langchain import GuardedVectorStore
 
@@ -187,8 +187,8 @@ def versions(seed: int = 0) -> Batch:
         embeddings=again.embeddings + noise,
         lineages=again.lineages,
     )
-    head, tail = base.take(range(4_000)), together([base.take(range(4_000, 9_000)), later])
-    return together([head, shuffled(tail, seed)])
+    head, tail = base.take(range(4_000)), concatenate([base.take(range(4_000, 9_000)), later])
+    return concatenate([head, shuffled(tail, seed)])
 
 
 def ham(name: str) -> Batch:
@@ -215,7 +215,7 @@ def streams() -> dict[str, tuple[Callable[[], Batch], int, int | None]]:
         ),
         "Wikipedia, whole articles": (lambda: by_lineage(wiki()), 1000, 19_000),
         "Wikipedia, random, then by article": (
-            lambda: together(
+            lambda: concatenate(
                 [
                     own_lineages(shuffled(wiki())).take(range(1000)),
                     own_lineages(by_lineage(wiki().take(shuffled_rest(len(wiki()), 1000)))),
@@ -229,7 +229,7 @@ def streams() -> dict[str, tuple[Callable[[], Batch], int, int | None]]:
         "web passages, topic after topic": (by_topic, 1000, None),
         "near-duplicate docs": (lambda: shuffled(docs()), 1000, 9_000),
         "Enron ham, then SMS ham": (
-            lambda: together([ham("enron1_spam"), ham("sms_spam")]),
+            lambda: concatenate([ham("enron1_spam"), ham("sms_spam")]),
             1000,
             None,
         ),
@@ -359,17 +359,17 @@ def attacked_stream(
     rng = np.random.default_rng(0)
     targets = rng.permutation(len(poison) // k)[:n]
     poison = own_lineages(poison.take([k * t + i for t in targets for i in range(k)]))
-    stream = shuffled(together([corpus, poison]), 1)
+    stream = shuffled(concatenate([corpus, poison]), 1)
     if start == "clean":
         rest = corpus.take(range(ADOPTED, len(corpus)))
         first = corpus.take(range(ADOPTED))
-        stream = together([first, shuffled(together([rest, poison]), 1)])
+        stream = concatenate([first, shuffled(concatenate([rest, poison]), 1)])
     adopted = 0 if start == "nothing" else ADOPTED
     found = grow(default_guard(), stream, adopted)
     bad = np.array([i.startswith("poison-") for i in stream.ids[adopted:]])
     guard = default_guard().fit(corpus.take(range(len(corpus) - 1000))).calibrate()
     late = corpus.take(range(len(corpus) - 1000, len(corpus)))
-    static = ~guard.screen(together([poison, late])).admitted[: len(poison)]
+    static = ~guard.screen(concatenate([poison, late])).admitted[: len(poison)]
     caught = proportion_interval(int(found.out[bad].sum()), int(bad.sum()))
     still = proportion_interval(int(static.sum()), len(static))
     kind = "black-box" if text == "text_blackbox" else "raw"
@@ -449,7 +449,7 @@ def imitated(n: int, made_by: str, cosine: float) -> str:
     guard = Guard(
         [CliqueDetector()], policy=Policy(quarantine_at=FPR), quarantine=Quarantine("sqlite://")
     )
-    stream = together([known, good, shuffled(made)])
+    stream = concatenate([known, good, shuffled(made)])
     found = grow(guard, stream, len(known), size=10)
     mine = found.recalled[: len(good)]
     stood = ~found.held[: len(good)]
@@ -503,9 +503,9 @@ def slow(base: str, n: int) -> str:
         lineages=[f"ground {i}" for i in range(n)],
     )
     caught, held = [], 0.0
-    for first in (later, shuffled(together([later, ground]))):
+    for first in (later, shuffled(concatenate([later, ground]))):
         guard = default_guard()
-        stream = together([known, first, poison])
+        stream = concatenate([known, first, poison])
         found = grow(guard, stream, len(known))
         bad = np.array([i.startswith("poison-") for i in stream.ids[len(known) :]])
         laid = np.array([i.startswith("ground-") for i in stream.ids[len(known) :]])
@@ -529,13 +529,13 @@ def attacked_topic(base: str, text: str) -> str:
     contexts = replace(contexts, ids=tuple(f"context-{i}" for i in contexts.ids))
     other = "wiki_passages" if base == "wikipedia" else "redundant_web_passages"
     others = load(other, lineage="title" if base == "wikipedia" else None)
-    corpus = shuffled(together([others, contexts]), 1)
+    corpus = shuffled(concatenate([others, contexts]), 1)
     poison = load("poisonedrag_nq", text=text)
     poison = own_lineages(replace(poison, ids=tuple(f"poison-{i}" for i in poison.ids)))
-    stream = together(
+    stream = concatenate(
         [
             corpus.take(range(10_000)),
-            shuffled(together([corpus.take(range(10_000, 12_000)), poison])),
+            shuffled(concatenate([corpus.take(range(10_000, 12_000)), poison])),
         ]
     )
     found = grow(default_guard(), stream, 10_000)
@@ -586,7 +586,7 @@ def claimed(base: str, k: int) -> str:
             targets = np.random.default_rng(seed).permutation(len(poison) // k)[:n_targets]
             group = poison.take([k * t + i for t in targets for i in range(k)])
             lineages = tuple(claim(row) for row in range(len(group)))
-            report = guard.screen(together([replace(group, lineages=lineages), late]))
+            report = guard.screen(concatenate([replace(group, lineages=lineages), late]))
             caught, n = caught + int((~report.admitted[: len(group)]).sum()), n + len(group)
         shares.append(proportion_interval(caught, n))
     wrongly = float((~guard.screen(late).admitted).mean())

@@ -28,8 +28,7 @@ from corpora import data_folder
 from numpy.typing import NDArray
 from rich.progress import track
 
-from ragshield_core.neighbors.corpus import all_neighbors
-from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.index import NeighborIndex, all_neighbors
 from ragshield_core.neighbors.lists import LISTS_PER_ROOT
 
 DIM = 384

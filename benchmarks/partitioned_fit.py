@@ -31,7 +31,7 @@ from corpora import many
 from numpy.typing import NDArray
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_core.tools.audit import Parts, RayEngine, load, open_source
@@ -120,7 +120,7 @@ def measure(way: str, folder: Path, work: Path) -> dict[str, Any]:
     parts = Parts(path=folder / "parts", work_dir=work)
     if way == "memory":
         batches = [load(open_source(one)).batch for one in sorted(parts.path.iterdir())]
-        guard.fit(together(batches))
+        guard.fit(concatenate(batches))
         del batches
     else:
         if way == "store":

@@ -35,7 +35,7 @@ from rich.progress import track
 from vectors import embedded, use_folder
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.store.adoption import learn_store
 
 FPR = 0.01
@@ -251,8 +251,8 @@ def pairs() -> list[Case]:
 
 def languages() -> list[Case]:
     """Return sites and passages in other languages than that of the knowledge base."""
-    english = together([source("Datasette docs"), source("Svelte docs")])
-    passages = together([source("XQuAD, English"), first(source("Wikipedia"), 2_000)])
+    english = concatenate([source("Datasette docs"), source("Svelte docs")])
+    passages = concatenate([source("XQuAD, English"), first(source("Wikipedia"), 2_000)])
     joining = [("Datasette + Svelte", english, name) for name in SITES if ", " in name]
     joining += [("Wikipedia + XQuAD", passages, f"XQuAD, {name}") for name in TRANSLATIONS]
     return [
@@ -286,7 +286,7 @@ Embed = Callable[[Batch, list[str]], np.ndarray]  # of new texts, and the entrie
 def known_site() -> list[Case]:
     """Return updates of a site that the guard knows, and its release notes."""
     base = "Datasette + Svelte"
-    pages = together([source("Datasette docs"), source("Svelte docs")])
+    pages = concatenate([source("Datasette docs"), source("Svelte docs")])
     notes = np.array([str(page).endswith(CHANGELOG) for page in pages.lineages])
     known = pages.take(~notes)
 

@@ -35,7 +35,7 @@ from rich.progress import track
 from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 
 KNOWN = 8_000
 AT_ONCE = 0.2
@@ -173,7 +173,7 @@ def spread(
 ) -> Result:
     """Return what so many processes hold of poison, on a database that has adopted the known."""
     known, poison, _ = parts
-    rows = together(parts)
+    rows = concatenate(parts)
     with multiprocessing.get_context("spawn").Manager() as manager:
         store = manager.dict({entry_id: row for row, entry_id in enumerate(known.ids)})
         with working(url, rows, store, n) as pipes:

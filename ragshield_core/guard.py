@@ -123,21 +123,21 @@ class Guard:
         policy = policy if policy is not None else Policy()
         self._begin(GuardState(detectors, policy, seed), quarantine)
 
-    def _begin(self, learned: GuardState, quarantine: Quarantine | None) -> None:
-        self.state = learned
-        self.connections = learned.connections
+    def _begin(self, guard_state: GuardState, quarantine: Quarantine | None) -> None:
+        self.state = guard_state
+        self.connections = guard_state.connections
         self.writes = Writes(
-            learned, quarantine if quarantine is not None else _default_quarantine()
+            guard_state, quarantine if quarantine is not None else _default_quarantine()
         )
         self._budget = TimeBudget()
         self._notifier: Notified | None = None
         self._warned = False  # that it is not calibrated
 
     @classmethod
-    def _of(cls, learned: GuardState, quarantine: Quarantine | None) -> Self:
-        """Return a guard that goes by what was learned."""
+    def _of(cls, guard_state: GuardState, quarantine: Quarantine | None) -> Self:
+        """Return a guard with a state that was built before."""
         guard = cls.__new__(cls)
-        guard._begin(learned, quarantine)  # noqa: SLF001 - of this very class
+        guard._begin(guard_state, quarantine)  # noqa: SLF001 - of this very class
         return guard
 
     @property
@@ -343,13 +343,13 @@ class Guard:
         detectors: Sequence[Detector | type[Detector]],
     ) -> Self:
         """Return a guard that is there, as one process more."""
-        learned = GuardState.from_parts(whole.values, whole.arrays, detectors)
-        guard = cls._of(learned, quarantine)
+        guard_state = GuardState.from_parts(whole.values, whole.arrays, detectors)
+        guard = cls._of(guard_state, quarantine)
         whole.arrays.clear()  # the guard has its own, and they are large
         state.give_back()
-        learned.recorder = sharing.of(learned)
+        guard_state.recorder = sharing.of(guard_state)
         # Who finds neighbours in the store reads on once that is at hand.
-        sharing.start(whole, read_on=learned.connections.complete)
+        sharing.start(whole, read_on=guard_state.connections.complete)
         return guard
 
     @classmethod
@@ -1160,13 +1160,13 @@ class Guard:
             return self._with_let_in(report)
         decisions = [report.remarkable[row] for row in rows]
 
-        def hold() -> Report:
+        def hold_and_count() -> Report:
             released = self.quarantine.hold(suspects, decisions, by=by)
             mine = overruled(report, released, Verdict.ADMIT)
             self.state.happened(Change.HELD, entries=mine.batch.take(~mine.admitted))
             return self._counted(mine)
 
-        report = self.with_spent(self.writes.together(hold))
+        report = self.with_spent(self.writes.together(hold_and_count))
         self.writes.afterwards(partial(_log_held, report, rows))
         return report
 
@@ -1276,7 +1276,6 @@ class Guard:
         StateError
             If a detector could not be loaded again; nothing is written then.
         """
-        check_detectors(detectors, classes=True)
         check_loadable(self.detectors, detectors)
         with self.state.lock:
             state.write(Path(path), *self.state.to_parts())

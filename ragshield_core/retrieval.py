@@ -302,18 +302,9 @@ class RetrievalGuard:
 
         Parameters
         ----------
-        path
-            The folder.
-        detectors
-            What :meth:`load` will be given: detectors that are not registered, or that hold
-            something that cannot be saved.
-
-        Raises
-        ------
-        StateError
-            If a detector could not be loaded again; nothing is written then.
+        path, detectors
+            As of :meth:`ragshield_core.Guard.save`, which raises the same errors.
         """
-        check_detectors(detectors, TAKES, classes=True)
         check_loadable(self.detectors, detectors, TAKES)
         values: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),

@@ -15,7 +15,7 @@ from langchain_core.documents import Document
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.model.claims import claim_of, lineage_of, tell_lineages
-from ragshield_core.model.entries import together, unfit
+from ragshield_core.model.entries import concatenate, unfit
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision
 from ragshield_core.store.malformed import Columns, Vectors
@@ -300,7 +300,7 @@ def joined(reports: Sequence[Report]) -> Report:
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     names = dict.fromkeys(name for report in reports for name in report.scores)
     return Report(
-        batch=together([report.batch for report in reports]),
+        batch=concatenate([report.batch for report in reports]),
         remarkable={
             start + row: decision
             for start, report in zip(starts, reports, strict=True)

@@ -39,6 +39,7 @@ from ragshield_core.quarantine import Status
 from ragshield_core.store.malformed import taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.store.updates import NewVersion
+from ragshield_core.store.writing import hold_back
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.convert import to_document
@@ -203,16 +204,16 @@ def _record_released(
         new = [one for one, known in zip(live, recorded, strict=True) if not known]
         if new:
             yield asked(records, "update", _ids(new), group_ids=_groups(new, source_id_key))
-        yield own(_settle, noted, live, records, store)
+        yield own(_forget_decided, noted, live, records, store)
 
 
-def _settle(
+def _forget_decided(
     noted: Sequence[str],
     live: Sequence[Document],
     records: RecordManager,
     store: GuardedVectorStore,
 ) -> None:
-    """Note no longer what nobody has to decide about: it is recorded, or was judged poisoned."""
+    """Remove notes on documents that need no decision: recorded, or judged poisoned."""
     open_still = (Status.HELD, Status.RELEASED)  # a released one may wait for others
     some = store.quarantine.prints(ids=noted)
     waiting = {one.id for one in some if one.status in open_still}.difference(_ids(live))
@@ -461,7 +462,7 @@ class _Run(RecordManager, VectorStore):
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         if versions := self._in_part(older):
             store = self.store
-            gone = yield store._in_turn(store._keeper.hold_back(versions))  # noqa: SLF001
+            gone = yield store._in_turn(hold_back(store._keeper, versions))  # noqa: SLF001
             self.held_new |= dict.fromkeys(gone)
             yield own(self.note, gone)
             yield asked(self.records, "delete_keys", gone)

@@ -1,4 +1,4 @@
-"""Writes of a store of documents: the core's order, asked of one kind of store after the other."""
+"""The adapter of a LangChain store: reads and writes documents for the write protocol."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
-from ragshield_core.model.entries import Entry, together
+from ragshield_core.model.entries import Entry, concatenate
 from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.store.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.store import writing
+from ragshield_core.store.adapter import PART, Progress, Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
@@ -36,15 +38,15 @@ Given = tuple[
 class DocumentKeeper(Keeper[Document]):
     """Keeps a store of documents and a guard in step.
 
-    Stores are written by synchronous methods, in a thread where the caller is on an event loop:
-    those that live on that loop come back to it.
+    Stores are written by synchronous methods. Where the caller is on an event loop, these run in a
+    thread; stores that live on the loop return to it.
 
     Parameters
     ----------
     guard, access, keys
-        The guard, the documents of the store, and where metadata says what belongs to a revision.
+        The guard, access to the store's documents, and the metadata keys of a revision.
     store
-        The one inside; its model embeds what was held without a vector.
+        The one inside; its model embeds documents that were held without a vector.
     """
 
     mask: Mask
@@ -61,24 +63,24 @@ class DocumentKeeper(Keeper[Document]):
         self.keys = keys
         self._store = store
 
-    # What the store is asked for
+    # The store
 
-    def stored(self, ids: Sequence[str]) -> Steps[Standing[Document]]:
-        """Return the documents that the store holds under the ids."""
-        found: Standing[Document] = yield own(self._stored, ids)
+    def stored(self, ids: Sequence[str]) -> Steps[Stored[Document]]:
+        """Return the stored documents under the ids."""
+        found: Stored[Document] = yield own(self._stored, ids)
         return found
 
     def ids(self) -> Steps[list[str]]:
-        """Return the ids of all that the store holds."""
+        """Return the ids of all stored documents."""
         ids: list[str] = yield own(self.access.ids)
         return ids
 
-    def _stored(self, ids: Sequence[str]) -> Standing[Document]:
+    def _stored(self, ids: Sequence[str]) -> Stored[Document]:
         documents, vectors = self.access.read(list(dict.fromkeys(ids)))
-        return Standing(self.as_stored(documents, vectors), documents)
+        return Stored(self.as_stored(documents, vectors), documents)
 
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
-        """Return documents of the store as entries, without claims that are none."""
+        """Return stored documents as entries, without claims that cannot be used."""
         if not documents:
             return NO_ENTRIES
         metadatas = [document.metadata for document in documents]
@@ -91,22 +93,25 @@ class DocumentKeeper(Keeper[Document]):
             **self.keys.claims(metadatas, ids),
         )
 
-    def _write(
+    def write_entries(
         self,
         batch: Batch,
         how: Sequence[Decision] | None,
         older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
     ) -> Steps[None]:
+        """Store documents in place of older ones."""
         yield own(self._change, self.access.write, batch, stored_metadatas(batch, how or ()))
 
-    def _delete(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
+    def delete_entries(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
+        """Delete documents."""
         yield own(self._change, self.access.delete, ids)
 
     def _change(self, work: Callable[..., None], *args: Any) -> None:
         with self.access.writing():
             work(*args)
 
-    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+        """Return the documents nearest to a vector."""
         documents: Sequence[Document] = yield own(self.access.near, vector, k)
         return documents
 
@@ -114,14 +119,15 @@ class DocumentKeeper(Keeper[Document]):
         """Return all documents that reads of the guarded store can return."""
         return read_all(self.access, self.keys, self.mask, part, tell)
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
+    def entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
+        """Return held documents with vectors."""
         some = []
         for part in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
             if part:
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.check_dim(some[-1])
-        return together(some) if some else NO_ENTRIES
+        return concatenate(some) if some else NO_ENTRIES
 
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
@@ -129,15 +135,15 @@ class DocumentKeeper(Keeper[Document]):
         vectors = model.embed_documents(list(batch.texts))
         return replace(Columns.of(batch), vectors=vectors).batch()
 
-    # What only documents have
+    # Documents
 
-    def _same(self, stored: Entry, held: Entry) -> bool:
+    def same_as_held(self, stored: Entry, held: Entry) -> bool:
         """Return whether the store has a held document as it was held, metadata included."""
         same = stored.fingerprint == held.fingerprint
         return same and dict(stored.metadata) == dict(held.metadata)
 
-    def _on_held(self, entries: Batch) -> None:
-        """Say that the text may be in a docstore as well, and whether it is served from there."""
+    def on_held(self, entries: Batch) -> None:
+        """Warn that a docstore may have the text as well, and may serve it."""
         if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
             logger.warning(
                 "held entries name a whole document (%r): a ParentDocumentRetriever over this "
@@ -154,7 +160,8 @@ class DocumentKeeper(Keeper[Document]):
                 n,
             )
 
-    def _updated(self, entry: Entry) -> str | None:
+    def updated_document(self, entry: Entry) -> str | None:
+        """Return the lineage, which stays the same in each version."""
         return entry.lineage
 
     def add_columns(
@@ -165,11 +172,11 @@ class DocumentKeeper(Keeper[Document]):
     ) -> Steps[tuple[Report, Mapping[int, str]]]:
         """Screen ids, texts, metadatas, vectors; hold the suspicious, store and learn the others.
 
-        Returns the report, and by row what can be neither stored nor held.
+        Returns the report, and reasons by row for entries that can be neither stored nor held.
         """
         sifted: Sifted = yield own(self._sifted, columns)
-        report = yield from self.add(
-            sifted, lambda found: found.flagged, replacing=replacing, versions=versions
+        report = yield from writing.add(
+            self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )
         return report, sifted.refused
 

@@ -173,7 +173,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         def let_in() -> tuple[HeldEntry, ...]:
             held = self.quarantine.release(ids, by=by, note=note)
             for batch in batches_of(held) if self._learn else ():
-                self._learned(batch)
+                self._learn_entries(batch)
             self._guard.writes.forget_held(ids)
             self._guard.trust(ids)
             return held
@@ -186,9 +186,9 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
         def decide(report: Report) -> Report:
             report = stays_held(self._guard.hold(report), self._guard)
-            report = sifted.hold(report, self._guard)
+            report = sifted.hold_malformed(report, self._guard)
             if self._learn:
-                self._learned(report.batch.take(report.admitted))
+                self._learn_entries(report.batch.take(report.admitted))
             return report
 
         report = judged(self._guard, partial(self._guard.screen, sifted.whole), decide)
@@ -196,7 +196,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         report_detection(report, stage="ingestion")
         return [document for document, kept in zip(documents, report.admitted, strict=True) if kept]
 
-    def _learned(self, entries: Batch) -> None:
+    def _learn_entries(self, entries: Batch) -> None:
         """Learn what is new: the same documents may come again."""
         known = set(self._guard.writes.known(entries.ids))
         self._guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))

@@ -26,6 +26,7 @@ from ragshield_core.model.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.neighbors.table import Where
+from ragshield_core.store import adoption, writing
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.malformed import Vectors, unusable
 from ragshield_core.store.one_store import claim
@@ -57,13 +58,9 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 T = TypeVar("T")
 OnReport = Callable[[Report], object]
 
-# Documents that an audit reads at a time.
-PART = 1000
-# What models raise at texts that they cannot read, rather than when they cannot be reached.
+# Models raise these for texts that they cannot read, not when they cannot be reached.
 REFUSALS = (ValueError, TypeError)
-# How many copies of a held document are looked for in the store.
-COPIES = 16
-# Whose stores find neighbours.
+# Stores that find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
 # Settings of the constructor that a new store takes as well; the rest is for the store inside.
@@ -497,7 +494,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         if ids is None:
             left: bool | None = yield self._off_loop(partial(self._delete_unchosen, kwargs))
             return left
-        yield self._in_turn(self._keeper.delete(ids))
+        yield self._in_turn(writing.delete(self._keeper, ids))
         return True
 
     adelete = asynchronous(delete)  # type: ignore[arg-type]
@@ -569,7 +566,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         store = cls(inner, guard=guard, **(settings | {"check": False}))
         store._access.ready()
         with shown(progress) as tell:
-            store._keeper.adopt(clean_ids, batch_size, tell)
+            adoption.adopt(store._keeper, clean_ids, batch_size, tell)
         return store
 
     @classmethod
@@ -861,6 +858,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         refused = unusable(names, texts)
         usable = [row for row in range(len(names)) if row not in refused]
         reports: list[Report] = []
+        report: Report | None = None
         try:
             for part in parts(len(usable), batch_size) if usable or not refused else ():
                 rows = usable[part]
@@ -872,25 +870,25 @@ class GuardedVectorStore(Guarded, VectorStore):
                 columns = _taken(names, rows), listed, _taken(metadatas, rows), found
                 # Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
                 writing = self._keeper.add_columns(columns, list(replacing), versions)
-                report, not_kept = yield self._in_turn(writing)
+                of_part, not_kept = yield self._in_turn(writing)
                 refused |= {rows[row]: reason for row, reason in not_kept.items()}
-                if len(report.batch) or not not_kept:
-                    reports.append(report)
-        finally:
-            self._tell(reports, on_report)
-        if reports:
-            yield asked(events, "report_detection", joined(reports), stage="ingestion")
+                if len(of_part.batch) or not not_kept:
+                    reports.append(of_part)
+        finally:  # of a write that failed, tell of the parts before
+            if reports:
+                report = joined(reports)
+                self._tell(report, on_report)
+        if report is not None and (report.remarkable or report.retroactive):
+            yield asked(events, "report_detection", report, stage="ingestion")
         if refused:
             written = any(len(report.batch) for report in reports)
             raise MalformedEntriesError(refused, ids=names if written else (), written=written)
         return names
 
-    def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
-        """Say what was decided about the parts of a write; of a failed one, about those before."""
-        if reports:
-            self._last_report = report = joined(reports)
-            if on_report is not None:
-                on_report(report)
+    def _tell(self, report: Report, on_report: OnReport | None) -> None:
+        self._last_report = report
+        if on_report is not None:
+            on_report(report)
 
     def _ready(self) -> None:
         self._access.ready()

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
-from ragshield_core.model.entries import together, unfit
+from ragshield_core.model.entries import concatenate, unfit
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
@@ -471,7 +471,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
 
     return replace(
         last,
-        batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
+        batch=concatenate([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
         remarkable={row: one for row, one in enumerate(decisions) if one is not None},
         scores={name: scores_of(name) for report, _ in parts for name in report.scores},
     )

@@ -31,6 +31,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from ragshield_core import Guard
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.store import adoption, writing
 from ragshield_core.store.malformed import unusable
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
@@ -257,7 +258,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         guard = Guard.default() if guard is None else guard
         if fit:
             access = access_of(index, index.vector_store, inner_store)
-            NodeKeeper(guard, access, **options).adopt(clean_ids)
+            adoption.adopt(NodeKeeper(guard, access, **options), clean_ids)
         adopted = cls(
             guard=guard,
             inner_store=inner_store,
@@ -404,7 +405,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> Steps[None]:
         """Delete nodes, from quarantine as well; confirmed poison stays there."""
         options = {"from_docstore": delete_from_docstore}
-        yield self._keeper.step(self._keeper.delete(node_ids, options))
+        yield self._keeper.step(writing.delete(self._keeper, node_ids, options))
 
     adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 

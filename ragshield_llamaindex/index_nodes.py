@@ -129,7 +129,10 @@ class IndexKeeper(NodeKeeper):
         if not recorded:
             yield own(self.record)
 
-    def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:
+    def delete_entries(
+        self, ids: Sequence[str], options: dict[str, Any] | None = None
+    ) -> Steps[None]:
+        """Delete nodes from the store, the index and, unless it is to keep them, the docstore."""
         yield asked(self.access, "delete", list(ids))
         yield own(self._forget, ids, **(options or {}))
         yield own(self.record)

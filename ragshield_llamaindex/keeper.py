@@ -1,4 +1,4 @@
-"""Writes of a store or an index: the core's order, and what documents of nodes add to it."""
+"""The adapter of a LlamaIndex store or index: nodes, their documents and relatives."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import Decision, Verdict, printable
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_core.store.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.store import writing
+from ragshield_core.store.adapter import PART, Progress, Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, sift
 from ragshield_core.store.one_store import claim
+from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.reconciling import warn_if_different
+from ragshield_core.store.recovering import leave
 from ragshield_core.store.steps import Steps, asked, own
 from ragshield_core.store.stored_vectors import use_table
 from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
@@ -52,11 +56,11 @@ from ragshield_llamaindex.mask import Mask
 
 logger = logging.getLogger("ragshield")
 
-# How far away the windows are that may hold a sentence, and the parents of parents.
+# Windows that contain a sentence, and parents of parents, are at most so many steps away.
 HOPS = 5
-# Whose stores find neighbours.
+# Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
-# How what holds nodes already is taken over.
+# The call that adopts a store or an index which has nodes already.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
     "index": "ragshield_llamaindex.adopt(index, guard=guard)",
@@ -64,7 +68,7 @@ ADOPT = {
 
 
 class How(NamedTuple):
-    """What is written, and with which arguments of the store's ``add``."""
+    """Nodes to write, and the arguments of the store's ``add``."""
 
     nodes: Sequence[BaseNode]
     options: dict[str, Any] | None = None
@@ -76,14 +80,14 @@ class NodeKeeper(Keeper[BaseNode]):
     Parameters
     ----------
     guard, access
-        The guard, and the nodes of the store.
+        The guard, and access to the store's nodes.
     label_key, lineage_key
-        Where metadata says what belongs to a revision.
+        Metadata keys of the label and the lineage.
     name
         Of the store, as the user gave it.
     neighbors
-        Where the guard finds neighbours: in the ``"store"``, in ``"memory"``, or, by default, as
-        it was saved.
+        The guard finds neighbours in the ``"store"`` or in ``"memory"``; by default, as it was
+        saved.
     """
 
     mask: Mask
@@ -107,7 +111,7 @@ class NodeKeeper(Keeper[BaseNode]):
         self._updated_next: set[str] = set()
 
     def look(self, what: str, *, check: bool = True) -> None:
-        """Warn of a guard that knows nothing of what its store holds, or something else."""
+        """Warn of a guard that knows no node of its store, or other nodes than these."""
         if self.guard.n_known:
             if check and self.access.ids_alone:
                 warn_if_different(self, what, stacklevel=4)
@@ -130,10 +134,10 @@ class NodeKeeper(Keeper[BaseNode]):
 
     # What the store is asked for
 
-    def stored(self, ids: Sequence[str]) -> Steps[Standing[BaseNode]]:
+    def stored(self, ids: Sequence[str]) -> Steps[Stored[BaseNode]]:
         """Return the nodes that the store holds under the ids."""
         nodes = yield from self._read(ids)
-        return Standing(to_batch_of(nodes, self.keys), nodes)
+        return Stored(to_batch_of(nodes, self.keys), nodes)
 
     def ids(self) -> Steps[list[str]]:
         """Return the ids of all nodes that the store holds."""
@@ -144,7 +148,10 @@ class NodeKeeper(Keeper[BaseNode]):
         nodes: list[BaseNode] = yield asked(self.access, "read", list(ids))
         return nodes
 
-    def _write(self, batch: Batch, how: How | None, older: Sequence[BaseNode]) -> Steps[None]:
+    def write_entries(
+        self, batch: Batch, how: How | None, older: Sequence[BaseNode]
+    ) -> Steps[None]:
+        """Store nodes in place of older ones."""
         if how is None:  # as they were held
             pairs = zip(batch, batch.vectors, strict=True)
             how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
@@ -153,7 +160,7 @@ class NodeKeeper(Keeper[BaseNode]):
         step: Literal["write", "replace"]
         step = "replace" if older and self.access.replaces else "write"
         if older and step == "write":
-            yield from self._delete(list(dict.fromkeys(node.node_id for node in older)))
+            yield from self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
             yield from self._put(step, how.nodes, options)
         except Exception:
@@ -166,10 +173,14 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[None]:
         yield asked(self.access, step, list(nodes), **options)
 
-    def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:
+    def delete_entries(
+        self, ids: Sequence[str], options: dict[str, Any] | None = None
+    ) -> Steps[None]:
+        """Delete nodes."""
         yield asked(self.access, "delete", list(ids), **(options or {}))
 
-    def _near(self, vector: list[float], k: int) -> Steps[Sequence[BaseNode]]:
+    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[BaseNode]]:
+        """Return the nodes nearest to a vector."""
         nodes: Sequence[BaseNode] = yield asked(self.access, "near", vector, k)
         return nodes
 
@@ -187,7 +198,8 @@ class NodeKeeper(Keeper[BaseNode]):
             nodes |= {node.node_id: node for node in read}
         return to_batch(list(nodes.values()), self.keys) if nodes else NO_ENTRIES
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: Embed | None) -> Batch:
+    def entries_of(self, held: Sequence[HeldEntry], embed: Embed | None) -> Batch:
+        """Return held nodes with vectors."""
         nodes = with_vectors([to_node(one) for one in held], embed)
         for row, reason in self.access.unfit(nodes).items():
             named = printable(nodes[row].node_id)
@@ -197,44 +209,51 @@ class NodeKeeper(Keeper[BaseNode]):
         self.guard.check_dim(batch)
         return batch
 
-    # What nodes have beside an id and a text: documents, and relatives that serve their text
+    # Documents of nodes, and relatives that serve their text
 
-    def _judged(self, report: Report) -> Report:
+    def judge_related(self, report: Report) -> Report:
+        """Hold nodes as well that serve the text of held ones."""
         return with_family(report)
 
-    def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
-        return noting_images(super()._hold(report, sifted, versions))
+    def annotated(self, report: Report) -> Report:
+        """Note that nodes with an image and no text were not judged."""
+        return noting_images(report)
 
-    def _updated(self, entry: Entry) -> str | None:
+    def updated_document(self, entry: Entry) -> str | None:
+        """Return the node's source document."""
         return source_of(entry.metadata)
 
-    def _superseded(self, versions: Sequence[NewVersion]) -> None:
-        """Do so with what was held of new documents as well."""
-        super()._superseded(versions)
+    def superseded(self, versions: Sequence[NewVersion]) -> None:
+        """Supersede held nodes of new documents as well."""
+        super().superseded(versions)
         for version in versions:
             held = self._held_of(version.document, Status.HELD)
             gone = [entry_id for entry_id in held if entry_id not in version.ids]
             note = "a later version of its document is in the store"
             self.guard.writes.forget_held(self.guard.quarantine.supersede(gone, note=note))
 
-    def _document_of(self, entry: Entry) -> str | None:
+    def document_of(self, entry: Entry) -> str | None:
+        """Return the node's source document."""
         return source_of(entry.metadata)
 
-    def _parts_of(self, entries: Batch) -> Steps[list[str]]:
+    def parts_of(self, entries: Batch) -> Steps[list[str]]:
+        """Return the ids of all stored nodes of the same documents."""
         documents = (source_of(metadata) for metadata in entries.metadatas)
         return (yield from self.nodes_in(dict.fromkeys(d for d in documents if d is not None)))
 
-    def _held_under(self, ids: Sequence[str]) -> list[str]:
+    def held_under(self, ids: Sequence[str]) -> list[str]:
+        """Return the ids of held nodes, by their ids or those of documents."""
         return nodes_of(self.guard.quarantine, ids)
 
-    def _replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
+    def replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
+        """Return the nodes that were replaced last, by their ids or those of documents."""
         return replaced_of(self.guard.quarantine, ids)
 
-    def _leaving(
-        self, standing: Standing[BaseNode], because: Mapping[str, Decision] | None
+    def leaving(
+        self, there: Stored[BaseNode], because: Mapping[str, Decision] | None
     ) -> Steps[tuple[Batch, Sequence[Decision] | None]]:
-        """Return nodes that are to leave with those that serve their text."""
-        found = list(standing.items)
+        """Return nodes that are to leave, with the relatives that serve their text."""
+        found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
         for _ in range(HOPS):
@@ -271,13 +290,13 @@ class NodeKeeper(Keeper[BaseNode]):
         Parameters
         ----------
         nodes, options
-            What is written, and with which arguments of the store's ``add``.
+            Nodes to write, and the arguments of the store's ``add``.
         updated
             Documents of which these are new versions, with the ids of their nodes: all other nodes
             of theirs leave once the new ones are in.
         at_once
-            Whether what can be neither stored nor held is named before anything is stored, as where
-            a document is replaced; else once the others are.
+            Whether nodes that can be neither stored nor held are refused before anything is stored,
+            as where a document is replaced; else once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
         for document, node_id in _documents(nodes):
@@ -289,7 +308,7 @@ class NodeKeeper(Keeper[BaseNode]):
             older = yield from self._document(document)
             versions.append(NewVersion(document, frozenset(some), frozenset(older)))
         how = partial(_how, [nodes[row] for row in sifted.rows], options)
-        report = yield from self.add(sifted, how, versions=versions, delete=True)
+        report = yield from writing.add(self, sifted, how, versions=versions, delete=True)
         self._updated_next.difference_update(ids)
         yield own(report_detection, report, stage="ingestion")
         if sifted.refused:
@@ -307,9 +326,9 @@ class NodeKeeper(Keeper[BaseNode]):
         return sifted
 
     def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
-        """Return the documents whose very version waits while the one before is served.
+        """Return the documents whose given version waits while the one before is served.
 
-        One of which a part was confirmed as poisoned waits for good.
+        A version with a part that was confirmed as poisoned waits for good.
 
         Parameters
         ----------
@@ -342,18 +361,18 @@ class NodeKeeper(Keeper[BaseNode]):
     def judged_before(
         self, report: Report, updated: Mapping[str, Collection[str]]
     ) -> Steps[Report]:
-        """Take note of what a step in front of this store has held: reads hide it here as well.
+        """Take note of nodes that an earlier step has held: reads of this store hide them as well.
 
         Parameters
         ----------
         report
-            What it decided.
+            Of that step.
         updated
-            Documents of whose new versions it has held a part, with the ids of their nodes: all of
-            these wait.
+            Documents whose new versions have a held part, with the ids of their nodes: all of these
+            wait.
         """
-        yield from self.recall_found(report.retroactive)
-        report = yield from self.of_copies(report)
+        yield from recall_found(self, report.retroactive)
+        report = yield from writing.note_copies(self, report)
         versions = []
         for document, ids in updated.items():
             older = (yield from self.stored((yield from self._document(document)))).entries
@@ -368,7 +387,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return report
 
     def make_room(self, ref_doc_id: str) -> None:
-        """Replace a document by the nodes of it that come next; until then it stays as it is."""
+        """Have the nodes of a document that come next replace it; until then it stays."""
         self._updated_next.add(ref_doc_id)
 
     def delete_document(
@@ -378,10 +397,10 @@ class NodeKeeper(Keeper[BaseNode]):
         self._updated_next.discard(ref_doc_id)
         ids = yield from self._document(ref_doc_id)
         held = yield own(self._held_of, ref_doc_id)
-        older = yield from self._learned(ids)
+        older = yield from writing.known_entries(self, ids)
         if ids:
-            yield from self._leave(older, self._delete(ids, options))
-        yield own(self._gone, [*ids, *held])
+            yield from leave(self, older, self.delete_entries(ids, options))
+        yield own(writing.forget_deleted, self, [*ids, *held])
         return ids
 
     def delete_nodes(
@@ -391,22 +410,21 @@ class NodeKeeper(Keeper[BaseNode]):
         if filters is not None:
             found = yield asked(self.access.inner, "get_nodes", ids, filters)
             ids = [node.node_id for node in found]
-        yield from self.delete(ids or [])
+        yield from writing.delete(self, ids or [])
 
     def clear(self) -> Steps[None]:
-        """Empty the store, and forget what it held; what is held stays held."""
+        """Empty the store, and forget its nodes; held nodes stay held."""
         self._updated_next.clear()
-        older = yield from self._learned((yield from self.ids()))
-        yield from self._leave(older, self._cleared())
+        older = yield from writing.known_entries(self, (yield from self.ids()))
+        yield from leave(self, older, self._cleared())
 
     def _cleared(self) -> Steps[None]:
         yield asked(self.access.inner, "clear")
 
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
-        """Return the documents, with the hashes of their versions, of which nodes are missing here.
+        """Return documents, with the hashes of their versions, that have missing nodes here.
 
-        A reviewer has released those nodes elsewhere, as the command line does, which writes no
-        store.
+        A reviewer has released those nodes elsewhere: the command line, for one, writes no store.
         """
         quarantine = self.guard.quarantine
         if not quarantine.exists():
@@ -419,7 +437,7 @@ class NodeKeeper(Keeper[BaseNode]):
         return frozenset((info.node_id, info.hash) for info in sources if info is not None)
 
     def nodes_in(self, ref_doc_ids: Iterable[str]) -> Steps[list[str]]:
-        """Return the ids of the nodes of documents that the store holds."""
+        """Return the ids of stored nodes of documents."""
         ids: list[str] = []
         for ref_doc_id in ref_doc_ids:
             ids += yield from self._document(ref_doc_id)
@@ -434,7 +452,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return stored nodes as a batch; those whose vectors the store does not give are left out."""
+    """Return stored nodes as a batch, without those whose vectors the store does not give."""
     known = [node for node in nodes if node.embedding is not None]
     if len(known) < len(nodes):
         logger.warning(
@@ -464,13 +482,13 @@ def checked(guard: object) -> Guard:
 
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
-    """Return what is written of nodes after a report."""
+    """Return the nodes that a report admits, and how to write them."""
     return How(with_plain_vectors(passed(nodes, report)), options)
 
 
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:
-    """Yield the documents and ids of nodes, of which some may turn out to be none."""
+    """Yield the documents and ids of nodes; malformed nodes are skipped."""
     for node in nodes:
-        with suppress(Exception):  # such as are named when they are judged
+        with suppress(Exception):  # malformed nodes are named when they are judged
             if isinstance(node.ref_doc_id, str):
                 yield node.ref_doc_id, node.node_id

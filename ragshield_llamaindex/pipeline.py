@@ -17,6 +17,7 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.store import reviewing
 from ragshield_core.store.guarded import AnswersSources
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, source_of
@@ -302,7 +303,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         """
         keeper = self._keeper()
         if keeper is not None:
-            return keeper.run(keeper.release(ids, by, note, self._embed()))
+            return keeper.run(reviewing.release(keeper, ids, by, note, self._embed()))
         return release(self.guard, ids, by, note)
 
     def restore(
@@ -331,7 +332,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         if keeper is None:
             msg = "this pipeline has no vector store, where nothing is replaced nor restored."
             raise ValueError(msg)
-        restored = keeper.run(keeper.restore(ids, by, note))
+        restored = keeper.run(reviewing.restore(keeper, ids, by, note))
         if self.docstore is not None:
             unsettle(self.docstore, restored)
         return restored

@@ -309,7 +309,7 @@ class PoisonGuard(Keyed, TransformComponent):
 
     def _decided(self, report: Report, sifted: Sifted) -> Report:
         report = stays_held(self._guard.hold(report), self._guard)
-        report = noting_images(sifted.hold(report, self._guard))
+        report = noting_images(sifted.hold_malformed(report, self._guard))
         if self.learn:
             self._guard.admit(report)
         return report

@@ -19,6 +19,7 @@ from ragshield_core import Guard, Report
 from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.table import Where
+from ragshield_core.store import adoption
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed
 from ragshield_llamaindex.events import dispatcher
@@ -289,7 +290,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             If there are too few ``clean_ids``; says how many would do.
         """
         guard = Guard.default() if guard is None else guard
-        NodeKeeper(guard, _access(inner, inner_store), **options).adopt(clean_ids)
+        adoption.adopt(NodeKeeper(guard, _access(inner, inner_store), **options), clean_ids)
         return cls(inner, guard=guard, inner_store=inner_store, **options)
 
     def _pipeline(self) -> IngestionPipeline | None:

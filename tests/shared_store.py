@@ -12,9 +12,11 @@ from test_mask import Pairs
 
 from ragshield_core import Batch, Guard
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.store.keeper import NOTHING, Keeper, Standing
+from ragshield_core.store import writing
+from ragshield_core.store.adapter import NOTHING, Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims
 from ragshield_core.store.steps import own
@@ -71,22 +73,22 @@ class FolderKeeper(Keeper):
 
     def stored(self, ids):
         found = yield own(self.store.read, list(dict.fromkeys(ids)))
-        return Standing(batch(found), found)
+        return Stored(batch(found), found)
 
     def ids(self):
         return (yield own(self.store.ids))
 
-    def _write(self, entries, how, older):  # noqa: ARG002
+    def write_entries(self, entries, how, older):  # noqa: ARG002
         yield own(self.store.write, entries)
 
-    def _delete(self, ids, options=None):  # noqa: ARG002
+    def delete_entries(self, ids, options=None):  # noqa: ARG002
         yield own(self.store.delete, ids)
 
-    def _near(self, vector, k):  # noqa: ARG002
+    def nearest(self, vector, k):  # noqa: ARG002
         return []
         yield
 
-    def _entries_of(self, held, embed):  # noqa: ARG002
+    def entries_of(self, held, embed):  # noqa: ARG002
         return batch_of(held)
 
     def everything(self, *_):
@@ -109,12 +111,12 @@ def batch(entries):
         )
         for one in entries
     ]
-    return together(some) if some else NOTHING
+    return concatenate(some) if some else NOTHING
 
 
 def add(keeper, entries):
     """Write entries; return the report."""
-    return keeper.run(keeper.add(sift(Columns.of(entries), keeper.guard), lambda _: None))
+    return keeper.run(writing.add(keeper, sift(Columns.of(entries), keeper.guard), lambda _: None))
 
 
 def main():

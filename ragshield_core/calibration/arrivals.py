@@ -265,7 +265,7 @@ class Arrivals:
         for entry_id, source in zip(entries.ids, entries.sources, strict=True):
             count = self.sources.setdefault(source, SourceCount())
             count.recalled += 1
-            count.hold([entry_id], self._latest_at)
+            count.note_held([entry_id], self._latest_at)
             names = list(dict.fromkeys(accused.get(entry_id, ())))
             count.detectors.update(names)
             self.spent["", "recalled"] += 1
@@ -425,7 +425,7 @@ class Arrivals:
             admitted = [counted.ids[row] for row in rows if not counted.held[row]]
             count.judged += len(rows)
             count.held += len(held)
-            count.hold(held, counted.at)
+            count.note_held(held, counted.at)
             count.admitted_ids = (*count.admitted_ids, *admitted)[-SHOWN_IDS:]
             mine = set(rows)
             for name, objected in counted.held_by.items():

@@ -25,7 +25,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
 from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, Released, rounded_up
 from ragshield_core.model.policy import Policy, Thresholds
-from ragshield_core.screening.learned import Knowledge
+from ragshield_core.screening.knowledge import Knowledge
 from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")

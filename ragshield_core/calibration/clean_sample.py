@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 
 # Of a sample, so many entries should lie beyond the threshold of the accepted rate: the rate that
 # results is then off by a sixth, as a rule. More cost time whenever the sample is scored again.
@@ -84,7 +84,9 @@ class CleanSample:
         gone = self.inside.take(np.array([i in ids for i in self.inside.ids], dtype=np.bool_))
         if not len(gone):
             return self
-        return replace(self, inside=_but(self.inside, ids), outside=together([self.outside, gone]))
+        return replace(
+            self, inside=_but(self.inside, ids), outside=concatenate([self.outside, gone])
+        )
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
@@ -162,7 +164,7 @@ def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Ba
         ]
         seen.update(batch.ids)
         parts.append(batch.take(rows))
-    return together(parts[::-1])
+    return concatenate(parts[::-1])
 
 
 def first_size(rate: float) -> int:

@@ -86,7 +86,7 @@ class SourceCount:
     decided: Choice | None = None
     asked_again_at: int = 0  # held entries from which on a closed question is asked again
 
-    def hold(self, ids: Collection[str], at: float) -> None:
+    def note_held(self, ids: Collection[str], at: float) -> None:
         """Note held entries."""
         if not ids:
             return

@@ -21,7 +21,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, NotFittedError
 from ragshield_core.model.findings import Finding, Skipped, finding_from_dict, finding_to_dict
 from ragshield_core.model.p_values import TIE
-from ragshield_core.screening.learned import Knowledge
+from ragshield_core.screening.knowledge import Knowledge
 from ragshield_core.screening.screening import crash, explained, findings_of
 from ragshield_core.state import part_of
 
@@ -230,7 +230,7 @@ class Recalibration:
         calibrator.leave_out({*inside}.difference(self._knowledge.among(inside)))
         return calibrator.by_sample(calibrator.sample, confirmed)
 
-    def learned(self, entries: Batch, again: Sequence[str]) -> None:
+    def note_learned(self, entries: Batch, again: Sequence[str]) -> None:
         """Take note of entries that were learned just now.
 
         Parameters
@@ -238,7 +238,7 @@ class Recalibration:
         entries
             All of them.
         again
-            Ids of those that were known before: a new revision is no longer what was drawn.
+            Ids of those that were known before: a new revision is no longer in the sample.
         """
         self._calibrator.leave_out(again)
         if self.collecting:
@@ -292,11 +292,11 @@ class Recalibration:
         # Entries without vectors are no sample for detectors that need them.
         if self.collecting and self._knowledge.complete(entries):
             self._held_meanwhile.append(entries)
-        self.settle(entries.ids)
-        self._knowledge.hold(entries)
+        self.drop_pending(entries.ids)
+        self._knowledge.note_held(entries)
 
-    def settle(self, ids: Sequence[str]) -> None:
-        """Name entries no longer: they were held, or a person has judged them good."""
+    def drop_pending(self, ids: Sequence[str]) -> None:
+        """Drop findings that wait to be reported: the entries were held or judged good."""
         for entry_id in ids:
             self.pending.pop(entry_id, None)
 

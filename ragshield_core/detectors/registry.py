@@ -122,7 +122,10 @@ def check_loadable(
     StateError
         If a detector's class is not registered under its kind, or it holds something that is not
         saved, and it is not among those given.
+    TypeError
+        If something given is no detector.
     """
+    check_detectors(given, takes, classes=True)
     for detector in detectors:
         cls = type(detector)
         if any(

@@ -21,7 +21,7 @@ from ragshield_core.learning.unscreened import Unscreened
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
-from ragshield_core.screening.learned import Knowledge
+from ragshield_core.screening.knowledge import Knowledge
 
 
 class GuardState:
@@ -119,7 +119,7 @@ class GuardState:
                 case Event(change=Change.LEARNED, entries=Batch() as entries):
                     again = self.knowledge.among(entries.ids)
                     self.knowledge.learn(entries)
-                    self.recalibration.learned(entries, again)
+                    self.recalibration.note_learned(entries, again)
                 case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
                     self.knowledge.forget(entries)
                 case Event(change=Change.HELD, entries=Batch() as entries):
@@ -132,7 +132,7 @@ class GuardState:
                 case Event(change=Change.HELD_FORGOTTEN):
                     self.knowledge.forget_held(event.ids)
                 case Event(change=Change.TRUSTED):
-                    self.recalibration.settle(event.ids)
+                    self.recalibration.drop_pending(event.ids)
                     self.knowledge.trust(event.ids)
                     self.unscreened.drop(event.ids)
                 case Event(change=Change.UNSCREENED | Change.SCREENED):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.recorder import Intent
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import TakenOverError
 from ragshield_core.model.findings import Decision
 
@@ -328,7 +328,7 @@ class Writes:
             ]
             fixes = []
             if gone:
-                fixes.append(Event(change=Change.FORGOTTEN, entries=together(gone)))
+                fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate(gone)))
             if back:
                 fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
             self._state.recorder.settle(intent, fixes)

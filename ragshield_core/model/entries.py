@@ -251,7 +251,7 @@ class Batch:
         return taken
 
 
-def together(batches: Sequence[Batch]) -> Batch:
+def concatenate(batches: Sequence[Batch]) -> Batch:
     """Return the entries of several batches, at least one, as one; a batch of none is left out.
 
     Vectors stay as they are, bit by bit; where some have none, none has.

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.columns import Column
-from ragshield_core.neighbors.slots import Slots, check_distinct
+from ragshield_core.neighbors.slots import Column, Slots, check_distinct
 
 # The code of an entry without a label.
 NO_LABEL = -1

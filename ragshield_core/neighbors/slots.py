@@ -1,4 +1,4 @@
-"""Slots of entries, counted up as they come: which id has which slot."""
+"""Slots of entries, counted up as they come: which id has which slot; columns by slot."""
 
 from __future__ import annotations
 
@@ -15,6 +15,37 @@ from ragshield_core.model.errors import InvalidBatchError
 # Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.
 SPARSE_AT = 0.25
+
+
+class Column:
+    """A growing one-dimensional array.
+
+    Parameters
+    ----------
+    values
+        What it begins with; taken over.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._array, self._n = values, len(values)
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """A view on what is filled; writing through it is meant."""
+        return self._array[: self._n]
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values behind the last one."""
+        n = self._n + len(values)
+        if n > len(self._array):
+            grown = np.empty(max(n, len(self._array) * 3 // 2), dtype=self._array.dtype)
+            grown[: self._n] = self.values
+            self._array = grown
+        self._array[self._n : n] = values
+        self._n = n
 
 
 class Slots:

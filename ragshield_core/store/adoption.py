@@ -1,9 +1,10 @@
-"""A guard fitted on what a live store holds already."""
+"""Adoption: a guard is fitted and calibrated on the entries of a store."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,28 +12,42 @@ from numpy.typing import NDArray
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.store.adapter import PART, Adapter, Progress
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# A store that holds too little for the accepted rate is calibrated at the smallest rate that it
-# justifies, up to this, until it is adopted again.
+# A store with too few entries for the accepted rate is calibrated at the smallest rate that they
+# justify, up to this, until it is adopted again.
 AT_MOST = 0.05
 
 
-def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:
-    """Fit and calibrate a guard on what a store holds.
+def adopt(
+    adapter: Adapter[Any],
+    trusted: Iterable[str] | None,
+    part: int = PART,
+    tell: Progress = lambda *_: None,
+) -> None:
+    """Fit and calibrate a guard on its store, read part by part."""
+    with adapter.turns.alone():
+        batch = adapter.everything(part, tell)
+        tell("learning", 0, 0)
+        learn_store(adapter.guard, batch, trusted)
 
-    Where it holds too little for the accepted rate, the smallest that it justifies is taken, up to
-    ``AT_MOST``; where it holds too little for that, the guard begins as it does with nothing,
-    and the log says so.
+
+def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:
+    """Fit and calibrate a guard on the entries of a store.
+
+    If there are too few for the accepted rate, the guard takes the smallest rate that they justify,
+    up to ``AT_MOST``. If there are too few for that as well, it begins as it does with nothing, and
+    the log says so.
 
     Parameters
     ----------
     guard
         Fitted anew, unless there is nothing to learn.
     batch
-        All that the store holds.
+        All entries of the store.
     trusted
         Ids of entries known to be clean: half of them, whole documents, are held out while the
         guard is fitted, and thresholds come from them alone. ``None`` takes all entries, each held

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.model.arguments import expect_ids
+from ragshield_core.store import recalling, reviewing
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
-from ragshield_core.store.steps import Step, Steps, adone, asynchronous, done, synchronous
+from ragshield_core.store.steps import Step, Steps, asynchronous, synchronous
 
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
@@ -38,7 +39,7 @@ class AnswersSources:
     def adopt_source(
         self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
     ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
+        """Take thresholds for a source that a person has found to be good; release entries below.
 
         The most suspicious share of its entries, as large as the accepted rate, stays held. Later
         entries of the source are judged by the same thresholds.
@@ -65,16 +66,7 @@ class AnswersSources:
         return self.release(free, by=by, note=note, **how) if free else ()
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its entries stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
+        """Close the question about a source, see :meth:`ragshield_core.Guard.keep_holding`."""
         self.guard.keep_holding(source, by=by)
 
 
@@ -99,7 +91,7 @@ class Guarded(AnswersSources):
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return entries as the store has them; missing ones are left out.
 
-        Hidden entries are among them: reviewers read what is held.
+        Hidden entries are among them, since reviewers read held entries.
         """
         expect_ids(ids)
         return self._run(self._keeper.stored(ids)).entries
@@ -116,14 +108,14 @@ class Guarded(AnswersSources):
         """Put held entries back, under their own ids and with their stored vectors.
 
         Entries that were released elsewhere (``ragshield quarantine release`` writes to no store)
-        are put back as well. A document of which nothing is held any more replaces what stayed of
-        the version before.
+        are put back as well. Once no part of a document is held any more, it replaces the stored
+        parts of the version before.
 
         Parameters
         ----------
         ids
             Of held entries, or, in LlamaIndex, of documents: all nodes of theirs that are held.
-            They replace what is live under the same ids.
+            They replace the live entries under the same ids.
         by, note
             Who decided, and why; kept in the quarantine's log.
         embed_model
@@ -142,7 +134,9 @@ class Guarded(AnswersSources):
         """
         expect_ids(ids)
         embed = self._embedder(embed_model)
-        return (yield from self._changing(self._keeper.release(ids, by, note, embed)))
+        steps = reviewing.release(self._keeper, ids, by, note, embed)
+        released: tuple[HeldEntry, ...] = yield self._in_turn(steps)
+        return released
 
     arelease = asynchronous(release)
 
@@ -175,9 +169,10 @@ class Guarded(AnswersSources):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        restored = yield self._in_turn(self._keeper.restore(ids, by, note))
+        steps = reviewing.restore(self._keeper, ids, by, note)
+        restored: tuple[HeldEntry, ...] = yield self._in_turn(steps)
         self._note_restored(restored)
-        return restored  # type: ignore[no-any-return]
+        return restored
 
     arestore = asynchronous(restore)
 
@@ -220,11 +215,13 @@ class Guarded(AnswersSources):
 
         Notes
         -----
-        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
-        document is hidden, and not deleted, so that nothing of it gets lost.
+        The quarantine may not be able to keep all metadata of a document that came past the guard.
+        Such a document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
-        return (yield from self._changing(self._keeper.recall(ids, decisions, by, note)))
+        steps = recalling.recall(self._keeper, ids, decisions, by, note)
+        gone: tuple[str, ...] = yield self._in_turn(steps)
+        return gone
 
     arecall = asynchronous(recall)
 
@@ -232,7 +229,7 @@ class Guarded(AnswersSources):
     def purge(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> Steps[int]:
-        """Delete held entries for good; what is live under the same ids stays.
+        """Delete held entries for good; live entries under the same ids stay.
 
         Parameters
         ----------
@@ -253,16 +250,17 @@ class Guarded(AnswersSources):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        return (yield from self._changing(self._keeper.purge(ids, by, note)))
+        deleted: int = yield self._in_turn(reviewing.purge(self._keeper, ids, by, note))
+        return deleted
 
     apurge = asynchronous(purge)
 
     @synchronous
     def recover(self) -> Steps[int]:
-        """Settle what workers have begun and cannot end any more; every write begins with it.
+        """Finish or undo writes that crashed workers have left; every write begins with it.
 
-        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
-        worker was about when it crashed is finished or undone, as far as the store inside says.
+        Only a guard that was opened on a database has such writes, see
+        :meth:`ragshield_core.Guard.open`. The store inside is asked which entries it has.
 
         Returns
         -------
@@ -276,25 +274,25 @@ class Guarded(AnswersSources):
 
     @synchronous
     def rescreen(self) -> Steps[int]:
-        """Screen what was let in although a detector failed on it; recall what is suspicious.
+        """Screen entries that were let in although a detector failed; recall suspicious ones.
 
-        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
-        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
-        waits.
+        There are some where the policy fails open, see :class:`ragshield_core.Policy`. Operations
+        do so by themselves once the detector works again;
+        :meth:`ragshield_core.Guard.unscreened` names the entries that wait.
 
         Returns
         -------
         int
             How many entries are screened now.
         """
-        screened: int = yield self._in_turn(self._keeper.rescreen())
+        screened: int = yield self._in_turn(recalling.rescreen(self._keeper))
         return screened
 
     arescreen = asynchronous(rescreen)
 
     @synchronous
     def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Steps[Reconciliation]:
-        """Compare all that is stored with what the guard knows, and mend what is asked for.
+        """Compare the whole store with its guard, and repair the chosen differences.
 
         They differ after writes past the guard, a restored backup, or the loss of a store. Every
         entry is read, part by part; nothing changes unless it is asked for.
@@ -310,23 +308,25 @@ class Guarded(AnswersSources):
         Returns
         -------
         Reconciliation
-            Ids of what differed before, and of what was done.
+            Ids of entries that differed before, and of those that were repaired.
 
         Raises
         ------
         NotImplementedError
             If the store inside cannot name its entries.
         """
-        return (yield from self._changing(reconciled(self._keeper, adopt=adopt, forget=forget)))
+        steps = reconciled(self._keeper, adopt=adopt, forget=forget)
+        found: Reconciliation = yield self._in_turn(steps)
+        return found
 
     areconcile = asynchronous(reconcile)
 
     def refresh_quarantine(self) -> None:
-        """Ask the quarantine what is held.
+        """Ask the quarantine again which entries are held.
 
-        Only needed where another process, or a person, directly in the quarantine, holds or judges
-        entries that stay in the store inside. What is held here is known at once; with a guard that
-        was opened on a database, every read looks.
+        You need it only if another process, or a person working in the quarantine itself, holds or
+        judges entries that stay in the store inside. A guard that was opened on a database looks
+        before every read.
         """
         self._keeper.refresh()
 
@@ -342,8 +342,8 @@ class Guarded(AnswersSources):
     ) -> Steps[ScanReport]:
         """Audit all that is stored, each entry judged against the others.
 
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
+        The guard's detectors are built anew for it, so the guard itself does not change. Writes may
+        go on while the audit runs.
 
         Parameters
         ----------
@@ -362,28 +362,26 @@ class Guarded(AnswersSources):
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
             released them before or they changed meanwhile, are admitted with a note.
         """
-        report: ScanReport = yield self._off_loop(partial(self._keeper.scan, fpr, clean_ids, seed))
+        keeper = self._keeper
+        audit = partial(recalling.scan, keeper, fpr, clean_ids, seed)
+        report: ScanReport = yield self._off_loop(audit)
         if quarantine and report.found:
-            report = yield from self._changing(self._keeper.take_out(report, remove=remove))
+            report = yield self._in_turn(recalling.take_out(keeper, report, remove=remove))
         return report
 
     ascan = asynchronous(scan)
 
-    # How operations are done: what differs by framework
+    # Hooks that differ by framework
 
     def _ready(self) -> None:
-        """Do what has to be done before the store inside is used."""
+        """Prepare the store inside before it is used."""
 
     def _embedder(self, model: Any) -> Any:
-        """Return what gives entries vectors that were held without."""
+        """Return the model that embeds entries which were held without vectors."""
         return model
 
-    def _record(self) -> None:
-        """Note what is stored now, where that is not the store's own business."""
-
-    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:  # noqa: ARG002 - for an index
-        """Note that documents are as they were."""
-        self._record()
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
+        """Note that documents are as they were, as an index does."""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
@@ -407,15 +405,3 @@ class Guarded(AnswersSources):
     def _in_turn(self, steps: Steps[Any]) -> Step:
         """Return an operation as a step, done when no other is being done."""
         return Step(partial(self._run, steps), partial(self._arun, steps))
-
-    def _changing(self, steps: Steps[T]) -> Steps[T]:
-        """Do an operation in its turn, and note what is stored then."""
-        answer: T = yield self._in_turn(steps)
-        self._record()
-        return answer
-
-    def _change(self, steps: Steps[T]) -> T:
-        return done(self._changing(steps))
-
-    async def _achange(self, steps: Steps[T]) -> T:
-        return await adone(self._changing(steps))

@@ -1,28 +1,31 @@
-"""What is held already, and comes again; what others take the place of."""
+"""Entries that are held already and come again, and stored entries that others replace."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.store.adapter import Adapter, chosen
+from ragshield_core.store.malformed import keepable
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
-    """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
+    """Keep held entries in quarantine until a reviewer decides, even if they look admissible now.
 
-    Detectors may think better of a document, after a new calibration or because others have left.
-    If it went into the store then, it would be live and held at once, and the next to review the
-    quarantine would judge something that is being served already. Of another revision under an id
-    that is held, the decision stands with a remark: releasing the held one would replace it.
+    Detectors may judge a document otherwise after a new calibration or once others have left. If it
+    were stored then, it would be live and held at once, and a reviewer would judge an entry that is
+    being served already. The decision on another revision under a held id stands, with a remark:
+    releasing the held revision would replace it.
 
     Parameters
     ----------
@@ -41,7 +44,7 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     Raises
     ------
     PoisonedEntryError
-        If something stays held and the policy says ``on_detect="raise"``.
+        If an entry stays held and the policy says ``on_detect="raise"``.
     """
     rows = [row for row, kept in enumerate(report.admitted) if kept]
     quarantine = guard.quarantine
@@ -82,29 +85,63 @@ def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
     return entry.id in updated
 
 
-def replacement(newer: str | None, older: str | None) -> str:
+def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
+    """Keep stored texts that others of another lineage take the place of: perhaps intruders.
+
+    A text takes the place of one under the same id, and of all of its document. A document whose
+    texts stay as they are was moved.
+
+    Returns
+    -------
+    dict[str, str]
+        A remark on each of the newer ones, by id.
+    """
+    notes: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    for olds, news in _counterparts(adapter, older, newer):
+        lineages = {new.lineage for new in news}
+        lost = [old for old in olds if old.lineage not in lineages]
+        if news and lost and {old.text for old in olds} != {new.text for new in news}:
+            kept |= {old.id: _replacement(news[0].lineage, old.lineage) for old in lost}
+            notes |= {new.id: _replacement(new.lineage, lost[0].lineage) for new in news}
+    if not kept:
+        return notes
+    quarantine = adapter.guard.quarantine
+    for some in older:
+        entries = keepable(chosen(some, kept)).entries
+        if len(entries):
+            remarks = [kept[entry_id] for entry_id in entries.ids]
+            quarantine.keep_stored(entries, Status.REPLACED, remarks)
+            logger.warning(
+                "%d entries are replaced by others of another lineage, such as %r",
+                *(len(entries), printable(entries.ids[0])),
+            )
+    quarantine.readmit(chosen(newer, notes))  # these may have been stored there before
+    return notes
+
+
+def _counterparts(
+    adapter: Adapter[Any], older: Sequence[Batch], newer: Batch
+) -> Iterator[tuple[list[Entry], list[Entry]]]:
+    """Yield older entries of one document or id, and the newer entries of the same."""
+    groups: dict[tuple[str | None, str], list[Entry]] = {}
+    for old in (entry for batch in older for entry in batch):
+        document = adapter.document_of(old)
+        groups.setdefault((document, old.id if document is None else ""), []).append(old)
+    by_id = {new.id: new for new in newer} if groups else {}
+    by_document: dict[str, list[Entry]] = {}
+    for new in by_id.values():
+        if (document := adapter.document_of(new)) is not None:
+            by_document.setdefault(document, []).append(new)
+    for (document, _), olds in groups.items():
+        of_document = [] if document is None else by_document.get(document, [])
+        same_ids = [by_id[old.id] for old in olds if old.id in by_id]
+        yield olds, list({new.id: new for new in (*same_ids, *of_document)}.values())
+
+
+def _replacement(newer: str | None, older: str | None) -> str:
     """Return the remark on a text that takes the place of one of another lineage."""
     return f"{_claimed(newer)}, it replaces a text {_claimed(older)}; restore puts that back"
-
-
-def keep_replaced(quarantine: Quarantine, older: Batch, notes: Mapping[str, str]) -> None:
-    """Keep live texts that others of another lineage take the place of: they may be intruders.
-
-    Parameters
-    ----------
-    quarantine
-        From which they can be put back.
-    older
-        As the store has them.
-    notes
-        By what each is replaced, by its id: see :func:`replacement`.
-    """
-    if len(older):
-        quarantine.keep_stored(older, Status.REPLACED, [notes[entry_id] for entry_id in older.ids])
-        logger.warning(
-            "%d entries are replaced by others of another lineage, such as %r",
-            *(len(older), printable(older.ids[0])),
-        )
 
 
 def _claimed(lineage: str | None) -> str:
@@ -112,7 +149,7 @@ def _claimed(lineage: str | None) -> str:
 
 
 def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
-    """Return the revision that waits for a decision; None if it was judged meanwhile."""
+    """Return the held revision under an id; None if a reviewer has judged it meanwhile."""
     try:
         item = quarantine.show(entry_id)  # a revision that is held is the latest
     except QuarantineError:

@@ -1,6 +1,6 @@
 """Let processes that share a guard judge and write one after the other.
 
-For steps of pipelines, which write no store, and for keepers of stores.
+Steps of pipelines, which write no store, use :func:`judged`; writes of a store :func:`undisturbed`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def undisturbed(guard: Guard, attempt: Callable[[], Steps[T]]) -> Steps[T]:
 def judged(
     guard: Guard, screen: Callable[[], Report], decide: Callable[[Report], Report]
 ) -> Report:
-    """Return what was decided, on the strength of all that any process had learned by then.
+    """Judge entries by all that any process has learned; return the decisions.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def judged(
     screen
         Screens the entries; again, where the process lost its turn.
     decide
-        Holds what is suspicious, and learns the rest where nobody else does. It takes effect as a
+        Holds suspicious entries, and learns the others unless a store does. It takes effect as a
         whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.
     """
 

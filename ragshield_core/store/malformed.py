@@ -1,8 +1,8 @@
-"""Entries that cannot be judged as they came: each bears the consequences alone.
+"""Malformed entries: they cannot be judged as they came, and do not stop the others of a write.
 
-One whose vector, label, lineage or metadata cannot be used is held, with the reason, as far as the
-quarantine can keep it. One that has no usable id or text cannot be held either: it is refused by
-name, once the others are dealt with. Whoever writes such an entry cannot stop the others.
+An entry with an unusable vector, label, lineage or metadata is held with the reason, as far as the
+quarantine can keep it. An entry without a usable id or text cannot be held either: it is refused by
+name, once the others are written.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # One vector per entry; None where there is none.
 Vectors = NDArray[Any] | Sequence[Any]
 
+# Columns that are named alike here and in a batch.
+SAME = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
+
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Entries as an adapter reads them, with what it could not read."""
+    """Entries as an adapter reads them, and reasons where it could not read them."""
 
     ids: Sequence[Any]
     texts: Sequence[Any]
@@ -50,27 +53,11 @@ class Columns:
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """Return the columns of entries that are well-formed."""
-        return cls(
-            ids=batch.ids,
-            texts=batch.texts,
-            vectors=batch.vectors,
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
+        return cls(vectors=batch.vectors, **{name: getattr(batch, name) for name in SAME})
 
     def batch(self) -> Batch:
-        """Return the entries, none of which may be malformed."""
-        return Batch.of(
-            ids=self.ids,
-            texts=self.texts,
-            embeddings=self.vectors,
-            labels=self.labels,
-            lineages=self.lineages,
-            metadatas=self.metadatas,
-            contexts=self.contexts,
-        )
+        """Return the entries as a batch; none may be malformed."""
+        return Batch.of(embeddings=self.vectors, **{name: getattr(self, name) for name in SAME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +78,7 @@ class Sifted:
     refused
         Why entries can be neither stored nor held, by row of the input.
     unfit
-        Rows of those that the store cannot keep, whatever people say.
+        Rows of those that the store cannot keep, even if people release them.
     settled
         Decisions on those that are held already, by row of the batch: they are not judged again.
     """
@@ -102,7 +89,7 @@ class Sifted:
     bare: frozenset[int]
     refused: Mapping[int, str]
     unfit: frozenset[int] = frozenset()
-    settled: Mapping[int, Decision] = field(default_factory=dict)
+    decided_before: Mapping[int, Decision] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
@@ -113,18 +100,18 @@ class Sifted:
     @property
     def whole(self) -> Batch:
         """The entries that are to be judged."""
-        return self.batch.take(self._open) if self.reasons or self.settled else self.batch
+        return self.batch.take(self._open) if self.reasons or self.decided_before else self.batch
 
     @property
     def _open(self) -> list[int]:
         """Rows of the entries that are to be judged."""
         rows = range(len(self.batch))
-        return [row for row in rows if row not in self.reasons and row not in self.settled]
+        return [row for row in rows if row not in self.reasons and row not in self.decided_before]
 
-    def but(self, settled: Mapping[int, Decision]) -> Sifted:
+    def but(self, decided_before: Mapping[int, Decision]) -> Sifted:
         """Return the same, with decisions on entries that are held already."""
-        left = {row: one for row, one in settled.items() if row not in self.reasons}
-        return replace(self, settled=left) if left else self
+        left = {row: one for row, one in decided_before.items() if row not in self.reasons}
+        return replace(self, decided_before=left) if left else self
 
     def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
         """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
@@ -136,7 +123,7 @@ class Sifted:
         look
             Changes decisions on some entries because of others.
         """
-        suspects = {row: one for row, one in self.settled.items() if one.findings}
+        suspects = {row: one for row, one in self.decided_before.items() if one.findings}
         if not suspects:
             return look(report)
         rows = self._open
@@ -178,7 +165,7 @@ class Sifted:
         names = dict(zip(self.rows, self.batch.ids, strict=True))
         return f"{_named(names[row])}: " if row in names else ""
 
-    def hold(self, report: Report, guard: Guard) -> Report:
+    def hold_malformed(self, report: Report, guard: Guard) -> Report:
         """Hold the malformed entries, durably; return the report with them in it.
 
         Parameters
@@ -195,7 +182,7 @@ class Sifted:
             keep it.
         """
         if not self.reasons:
-            return self._with_settled(report) if self.settled else report
+            return self._with_decided(report) if self.decided_before else report
         released: dict[str, str] = {}
         for rows in (
             [row for row in self.reasons if row not in self.bare],
@@ -207,7 +194,7 @@ class Sifted:
                 decisions = [self._decision(row) for row in rows]
                 released |= guard.quarantine.hold(some, decisions)
         if len(self.reasons) == len(self.batch):
-            # Perhaps a mistake of whoever calls, such as a key that holds lists everywhere.
+            # Perhaps the caller made a mistake, such as a label key that holds lists everywhere.
             first = min(self.reasons)
             msg = (
                 f"none of the {len(self.batch)} entries of this write can be judged as they came: "
@@ -219,7 +206,7 @@ class Sifted:
             *(len(self.reasons) - len(released), len(self.batch)),
             printable(self.batch.ids[min(self.reasons)], 80),
         )
-        report = self._with_settled(report)
+        report = self._with_decided(report)
         remarkable = dict(report.remarkable)
         for row in self.reasons:
             decision = self._decision(row)
@@ -230,10 +217,10 @@ class Sifted:
             remarkable[row] = decision
         return replace(report, remarkable=remarkable)
 
-    def _with_settled(self, report: Report) -> Report:
-        """Return a report of :attr:`whole` as one of the batch, with what was decided before."""
+    def _with_decided(self, report: Report) -> Report:
+        """Return a report of :attr:`whole` as one of the batch, with earlier decisions."""
         report = spread(report, self.batch, self._open)
-        return replace(report, remarkable={**report.remarkable, **self.settled})
+        return replace(report, remarkable={**report.remarkable, **self.decided_before})
 
     def _decision(self, row: int) -> Decision:
         note = f"not judged: {self.reasons[row]}"
@@ -241,7 +228,7 @@ class Sifted:
 
 
 def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
-    """Return a report as one of a larger batch, of which it judges some rows."""
+    """Return a report on some rows of a larger batch as a report on that batch."""
     scores = {}
     for name, column in report.scores.items():
         scores[name] = np.full(len(batch), np.nan)
@@ -251,7 +238,7 @@ def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
 
 
 def taken(report: Report, rows: Sequence[int]) -> Report:
-    """Return what a report says of some rows of its batch, in their order."""
+    """Return a report on some rows of its batch, in their order."""
     decisions = report.remarkable
     return replace(
         report,
@@ -269,7 +256,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     columns
         One item per entry in each.
     guard
-        Knows the dimension of vectors, and what people have released.
+        Knows the dimension of vectors, and the entries that people have released.
 
     Notes
     -----
@@ -417,7 +404,7 @@ def usable_vectors(
     Parameters
     ----------
     given
-        One vector per entry, of whatever type; None for none.
+        One vector per entry, of any type; None for none.
     dim
         Their length; ``None`` takes that of most of them.
 

@@ -1,7 +1,7 @@
-"""What a store holds, held against what its guard knows: where they differ, and how it is mended.
+"""Reconciliation: a store is compared with its guard, and differences are repaired.
 
-Documents are written past a guard, a backup is restored, a store is lost. By their ids alone the
-two are compared when a store is opened; :func:`reconciled` reads all of it.
+They differ after documents were written past the guard, a backup was restored, or a store was lost.
+When a store is opened, only ids are compared; :func:`reconciled` reads all entries.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import logging
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.keeper import NOTHING, PART, Keeper
+from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide
+from ragshield_core.store.judging import undisturbed
+from ragshield_core.store.malformed import Sifted, keepable
+from ragshield_core.store.recalling import recall_found
+from ragshield_core.store.recovering import give_up
 from ragshield_core.store.steps import Steps, done, own
+from ragshield_core.store.writing import recall_overdue, screen_and_hold, uncover
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -27,16 +33,16 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # Ids that are named in a warning or a table, and characters of each.
 NAMED, SHOWN_ID = 5, 60
 
-# Of the rows of a report, those that name differences.
+# So many rows of a report name differences; the others say what was done.
 DIFFERENCES = 6
 
-# Which ids something is to be done with: all that were found, or these of them.
+# True for all ids that were found, or a choice of them.
 Chosen = bool | Collection[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconciliation:
-    """Where a store and its guard differ, and what was done about it.
+    """Differences between a store and its guard, and their repair.
 
     Attributes
     ----------
@@ -80,11 +86,11 @@ class Reconciliation:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differed; what was mended did."""
+        """Whether nothing differed before the repair."""
         return not any(ids for _, ids, _ in self._rows()[:DIFFERENCES])
 
     def summary(self) -> str:
-        """Return what differs in a few lines: how many, the first ids, and what to do."""
+        """Return the differences in a few lines: numbers, the first ids, and the way out."""
         lines = [f"{self.n_stored} entries in the store, {self.n_known} known to the guard"]
         if self.agrees:
             lines[0] += ": they agree"
@@ -131,49 +137,49 @@ class Reconciliation:
 
 
 def reconciled(
-    keeper: Keeper[Any], *, adopt: Chosen = False, forget: Chosen = False
+    adapter: Adapter[Any], *, adopt: Chosen = False, forget: Chosen = False
 ) -> Steps[Reconciliation]:
-    """Compare all of a store with what its guard knows, and mend what is asked for.
+    """Compare a whole store with its guard, and repair the differences that are chosen.
 
     Parameters
     ----------
-    keeper
+    adapter
         Of the store.
     adopt
-        What to screen, as a write would, and learn: True for all that is unguarded or changed, or
-        ids of some. What is suspicious is held, and leaves the store.
+        Entries to be screened, as by a write, and learned: True for all that are unguarded or
+        changed, or ids of some. Suspicious ones are held, and leave the store.
     forget
-        What the guard is to forget: True for all that is missing, or ids of some, released ones
+        Entries that the guard forgets: True for all missing ones, or ids of some, released ones
         among them.
 
     Returns
     -------
     Reconciliation
-        Where they differed before, and what was done.
+        The differences before, and what was done.
 
     Raises
     ------
     NotImplementedError
-        If the store cannot name its entries; says what to do.
+        If the store cannot name its entries.
     PoisonedEntryError
-        If something to adopt is suspicious and the policy says ``on_detect="raise"``; what came in
-        parts of a thousand before is learned.
+        If an entry to adopt is suspicious and the policy says ``on_detect="raise"``. Earlier parts
+        of a thousand entries each are learned.
     TypeError
-        If what is chosen is neither a bool nor ids.
+        If a choice is neither a bool nor ids.
     """
     _check_chosen(adopt=adopt, forget=forget)
-    yield own(keeper.refresh)
-    found = yield from _compared(keeper)
+    yield own(adapter.refresh)
+    found = yield from _compared(adapter)
     adopted: list[str] = []
     held: list[str] = []
     for part in _parts(_of((*found.unguarded, *found.changed), adopt)):
-        judged = yield from _adopted(keeper, part)
+        judged = yield from _adopted(adapter, part)
         adopted += judged.adopted
         held += judged.held
     forgotten: list[str] = []
     wanted = found.missing if forget is True else (*found.missing, *found.released)
     for part in _parts(_of(wanted, forget)):
-        forgotten += yield from keeper.forget_lost(part)
+        forgotten += yield from _forget_lost(adapter, part)
     if adopted or held or forgotten:
         logger.warning(
             "store and guard were reconciled: %d entries adopted, %d held, %d forgotten",
@@ -182,22 +188,22 @@ def reconciled(
     return replace(found, adopted=tuple(adopted), held=tuple(held), forgotten=tuple(forgotten))
 
 
-def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> None:
-    """Compare a store with what an opened guard knows, by ids alone, and warn once.
+def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> None:
+    """Compare the ids of a store with those that an opened guard knows, and warn once.
 
-    Nothing is compared where nothing is known: that has a warning of its own. A store that cannot
-    name its entries is left alone.
+    A guard that knows nothing has a warning of its own. A store that cannot name its entries is not
+    compared.
 
     Parameters
     ----------
-    keeper
+    adapter
         Of the store.
     what
         The store, in a word.
     stacklevel
         As :func:`warnings.warn` counts from here.
     """
-    guard = keeper.guard
+    guard = adapter.guard
     if not guard.writes.shared:
         return
     try:
@@ -208,7 +214,7 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
         moving = (
             guard.writes.moving()
         )  # by now: what is known, and was not written yet, is among it
-        stored = done(keeper.ids())
+        stored = done(adapter.ids())
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
         return
@@ -219,7 +225,7 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
     after = guard.writes.known_ids()
     there = set(stored)
     known = before | after | moving
-    unguarded = [i for i in stored if i not in known and not keeper.mask.knows(i)]
+    unguarded = [i for i in stored if i not in known and not adapter.mask.knows(i)]
     missing = sorted(i for i in before if i not in there and i in after and i not in moving)
     if not unguarded and not missing:
         return
@@ -253,29 +259,29 @@ class _Judged(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """What was found of a store, part by part."""
+    """Findings about a store, collected part by part."""
 
     unguarded: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     readable: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    there: set[str] = field(default_factory=set)  # what reads can return
+    there: set[str] = field(default_factory=set)  # entries that reads can return
     moving: set[str] = field(default_factory=set)
 
 
-def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
-    guard = keeper.guard
+def _compared(adapter: Adapter[Any]) -> Steps[Reconciliation]:
+    guard = adapter.guard
     yield own(guard.writes.catch_up)
     before: frozenset[str] = yield own(guard.writes.known_ids)
     moving = yield own(guard.writes.moving)
-    stored = list(dict.fromkeys((yield from keeper.ids())))
+    stored = list(dict.fromkeys((yield from adapter.ids())))
     seen = _Seen(moving=set(moving))
     for part in _parts(stored):
-        yield from _look(keeper, part, seen)
+        yield from _look(adapter, part, seen)
     yield own(guard.writes.catch_up)
     after: frozenset[str] = yield own(guard.writes.known_ids)
     lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
-    released = yield own(_released, keeper, seen)
+    released = yield own(_released, adapter, seen)
     lost = set(released)
     return Reconciliation(
         n_stored=len(stored),
@@ -290,16 +296,16 @@ def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
     )
 
 
-def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
-    """Compare some entries of the store with what the guard knows before and afterwards.
+def _look(adapter: Adapter[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
+    """Compare some stored entries with those that the guard knows before and afterwards.
 
-    What changes between the two is being written by somebody.
+    Another process is writing entries that change between the two.
     """
-    guard, mask = keeper.guard, keeper.mask
+    guard, mask = adapter.guard, adapter.mask
     yield own(guard.writes.catch_up)
     moving: frozenset[str] = yield own(guard.writes.moving)
     before: dict[str, str] = yield own(guard.writes.fingerprints, ids)
-    entries, items, odd = yield from _read(keeper, ids)
+    entries, items, odd = yield from _read(adapter, ids)
     yield own(guard.writes.catch_up)
     after: dict[str, str] = yield own(guard.writes.fingerprints, ids)
     visible = {mask.id_of(item) for item in items if not mask.hides(item)}
@@ -321,64 +327,115 @@ def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
     seen.unreadable += [i for i in ids if i in odd or (i in visible and i not in judged)]
 
 
-def _read(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[Any], list[str]]]:
-    """Return entries, items, and ids of those that cannot be read as entries: each bears it alone.
+def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[Any], list[str]]]:
+    """Return entries, items, and the ids of items that cannot be read as entries.
 
-    A vector of another length, or of zeros, say.
+    An item with a vector of another length or of zeros, say, does not keep others from being read.
     """
     try:
-        standing = yield from keeper.stored(ids)
+        there = yield from adapter.stored(ids)
     except ValueError:
         if len(ids) == 1:
             return NOTHING, [], list(ids)
     else:
-        dim = keeper.guard.dim
-        if len(standing.entries) and dim not in (None, standing.entries.dim):
+        dim = adapter.guard.dim
+        if len(there.entries) and dim not in (None, there.entries.dim):
             return NOTHING, [], list(ids)
-        return standing.entries, list(standing.items), []
+        return there.entries, list(there.items), []
     batches: list[Batch] = []
     items: list[Any] = []
     odd: list[str] = []
     for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-        batch, of_batch, not_read = yield from _read(keeper, some)
+        batch, of_batch, not_read = yield from _read(adapter, some)
         items += of_batch
         odd += not_read
         if len(batch) and batches and batch.dim != batches[0].dim:
             odd += batch.ids
         elif len(batch):
             batches.append(batch)
-    return together(batches) if batches else NOTHING, items, odd
+    return concatenate(batches) if batches else NOTHING, items, odd
 
 
-def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
+def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[_Judged]:
     """Screen and learn those of the entries that are still unguarded or changed."""
-    guard = keeper.guard
+    guard = adapter.guard
     yield own(guard.writes.catch_up)
     moving: frozenset[str] = yield own(guard.writes.moving)
     known: dict[str, str | None] = yield own(guard.writes.fingerprints, ids)
-    entries, _, _ = yield from _read(keeper, ids)
+    entries, _, _ = yield from _read(adapter, ids)
     rows = [
         row
         for row, entry in enumerate(entries)
         if entry.id not in moving
-        and not keeper.mask.covers(entry)
+        and not adapter.mask.covers(entry)
         and known.get(entry.id, "") not in (None, entry.fingerprint)
     ]
     coming = entries.take(rows)
     if not len(coming):
         return _Judged([], [])
-    # What the guard knows of those that were changed, nobody has any more.
+    # The store no longer has the revisions that the guard knows of changed entries.
     if stale := [i for i in coming.ids if i in known]:
         yield own(guard.writes.forget_lost, stale)
-    report = yield from keeper.take_in(coming)
+    report = yield from _take_in(adapter, coming)
     held = [decision.entry_id for decision in report.quarantined]
     learned: list[str] = yield own(guard.writes.known, coming.ids)
     return _Judged([i for i in learned if i not in held], held)
 
 
-def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:
+def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
+    """Screen entries that came into the store past the guard, as if they came now.
+
+    Admitted entries are learned where they stand. Held ones leave the store; one of which the
+    quarantine cannot keep all metadata is only hidden.
+    """
+    writes, mask = adapter.guard.writes, adapter.mask
+    whole, cut = keepable(there)
+    sifted = Sifted.of(whole)
+    report, intent = yield from screen_and_hold(adapter, sifted, stored=True)
+    adapter.last_report = report
+    admitted = sifted.admitted(report)
+    try:
+        yield from recall_found(adapter, report.retroactive)
+        held = [one.entry_id for one in report.quarantined if one.entry_id not in cut]
+        items = (yield from adapter.stored(held)).items
+        hidden = [mask.id_of(item) for item in items if mask.hides(item)]
+        yield from delete_or_hide(adapter, hidden)
+        stored = (yield from adapter.stored(admitted.ids)).entries
+        prints = {entry.id: entry.fingerprint for entry in stored}
+    except Exception:
+        yield from give_up(adapter, intent)
+        raise
+    if any(prints.get(entry.id) != entry.fingerprint for entry in admitted):
+        yield from give_up(adapter, intent)  # others wrote meanwhile: the store counts
+        return report
+    if intent is None:
+        intent = yield own(writes.intend, admitted)
+    yield own(writes.finish, intent)
+    yield own(uncover, adapter, admitted, report)
+    return (yield from recall_overdue(adapter, report))
+
+
+def _forget_lost(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[list[str]]:
+    """Have the guard forget those of its entries that the store lacks; return their ids."""
+    writes, mask = adapter.guard.writes, adapter.mask
+
+    def attempt() -> Steps[list[str]]:
+        yield own(writes.catch_up)
+        at, moving = writes.position, (yield own(writes.moving))
+        items = (yield from adapter.stored(ids)).items
+        kept = {*moving, *(mask.id_of(i) for i in items if not mask.hides(i))}
+        known: list[str] = yield own(writes.known, ids)
+        gone = [entry_id for entry_id in known if entry_id not in kept]
+        if gone:
+            yield own(writes.together, partial(writes.forget_lost, gone), at=at)
+        return gone
+
+    return (yield from undisturbed(adapter.guard, attempt))
+
+
+def _released(adapter: Adapter[Any], seen: _Seen) -> list[str]:
     """Return the ids of entries that were released last, and that the store lacks."""
-    quarantine = keeper.guard.quarantine
+    quarantine = adapter.guard.quarantine
     if not quarantine.exists():
         return []
     latest = {one.id: one.status for one in quarantine.prints()}
@@ -390,7 +447,7 @@ def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:
 
 
 def _of(found: Sequence[str], chosen: Chosen) -> list[str]:
-    """Return what was chosen of what was found."""
+    """Return the chosen ids among those that were found."""
     if isinstance(chosen, bool):
         return list(found) if chosen else []
     wanted = set(chosen)

@@ -1,8 +1,8 @@
 """An operation written once, done by a store's synchronous methods or by its asynchronous ones.
 
-An operation is a generator of steps: what is to be done with the store, or a piece of work of our
-own. One driver does them one after the other, another awaits what can be awaited. A public method
-is an operation under :func:`synchronous`, and its twin is ``asynchronous`` of that method.
+An operation is a generator of steps: calls of the store, and work of our own. One driver does them
+one after the other; the other awaits those that can be awaited. :func:`synchronous` makes a public
+method of an operation, and :func:`asynchronous` its twin.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 # Seconds between two looks at whether another write is over.
 PAUSE = 0.005
-# Whose turn this is, so that a callback of an operation may begin one of its own.
+# Ids of the turns that this context has, so that a callback of an operation may begin another.
 _INSIDE: ContextVar[frozenset[int]] = ContextVar("ragshield_inside", default=frozenset())
 
 
 class Step(NamedTuple):
-    """Something to be done, and how it is awaited, if it can be."""
+    """A piece of work, and its asynchronous twin if it has one."""
 
     work: Callable[[], Any]
     awork: Callable[[], Awaitable[Any]] | None = None
@@ -51,17 +51,12 @@ def asked(store: Any, name: str, /, *args: Any, **kwargs: Any) -> Step:
 
 
 class Turns:
-    """Does operations one at a time: each is judged by what the one before it left behind."""
+    """Does operations one at a time: each sees the results of the one before."""
 
     def __init__(self) -> None:
         # No RLock: an asynchronous write may end in another thread than the one it began in.
         self._lock = threading.Lock()
         self._running: set[asyncio.Task[Any]] = set()
-
-    def run(self, steps: Steps[T]) -> T:
-        """Do an operation by synchronous methods."""
-        with self.alone():
-            return done(steps)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -103,15 +98,22 @@ class Turns:
         self._lock.release()
 
 
+def _next(steps: Steps[T], answer: Any, error: BaseException | None) -> tuple[Step | None, Any]:
+    """Tell an operation how its latest step went; return its next step, or None and its result."""
+    try:
+        return (steps.send(answer) if error is None else steps.throw(error)), None
+    except StopIteration as stop:
+        return None, stop.value
+
+
 def done(steps: Steps[T]) -> T:
     """Do an operation by synchronous methods."""
     answer: Any = None
     error: BaseException | None = None
     while True:
-        try:
-            step = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        step, value = _next(steps, answer, error)
+        if step is None:
+            return value  # type: ignore[no-any-return]
         answer, error = None, None
         try:
             answer = step.work()
@@ -124,10 +126,9 @@ async def adone(steps: Steps[T]) -> T:
     answer: Any = None
     error: BaseException | None = None
     while True:
-        try:
-            step = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        step, value = _next(steps, answer, error)
+        if step is None:
+            return value  # type: ignore[no-any-return]
         answer, error = None, None
         try:
             if step.awork is None:
@@ -151,7 +152,7 @@ def synchronous(operation: Callable[P, Steps[T]]) -> Callable[P, T]:
 def asynchronous(
     method: Callable[P, T], name: str | None = None
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return the asynchronous twin of what :func:`synchronous` has made.
+    """Return the asynchronous twin of a method that :func:`synchronous` has made.
 
     Its name, which spans have, is that of the method with an ``a``, unless another is given.
     """
@@ -171,7 +172,7 @@ def asynchronous(
 
 
 def _shown_without_steps(method: Callable[P, T], operation: Callable[P, Any]) -> Callable[P, T]:
-    """Have a method's signature name what is returned, not the steps that lead to it."""
+    """Have a method's signature name the result, not the steps that lead to it."""
     signature = inspect.signature(operation)
     returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     method.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""An update is judged as an update: a new version of a document goes in whole, or waits whole.
+"""New versions of documents: a version is stored whole, or waits whole in quarantine.
 
-Where a part of a new version is held, none of it goes in, and the version before stays as it is.
-The other parts are held beside the suspicious ones, without being suspects: detectors are not told
-of them, and they go in as soon as the suspicious ones are released. The quarantine notes which
-entries are parts of a version that waits, and which stored ones leave when it comes in.
+If a part of a new version is held, no part is stored, and the version before stays as it is. The
+other parts are held with the suspicious ones, but are no suspects: detectors are not told of them,
+and they are stored once the suspicious ones are released. The quarantine notes which entries are
+parts of a version that waits, and which stored ones leave when it is stored.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# How the remark on a part begins that is held with others of its version.
+# The remark on a part that is held with others of its version begins so.
 PART = "Part of a new version of "
-# Under which names the quarantine notes what belongs to a version that waits.
+# The quarantine notes the entries of a version that waits under these names.
 WAITING = "ragshield: parts of a new version of "
 REPLACED = "ragshield: replaced by a new version of "
-# Names of documents are hostile, and of any length.
+# Names of documents are hostile, and may be of any length.
 SHOWN = 80
 
-# Where revisions stand that go in, or are in, once nothing of their version is undecided.
+# Revisions of these statuses are stored once no part of their version is undecided.
 COMING = frozenset({Status.HELD, Status.RELEASED, Status.READMITTED})
 
 
 class NewVersion(NamedTuple):
-    """A document of which some parts are known, and comes again.
+    """A new version of a document of which some parts are known.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class NewVersion(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What a release lets in, and what it decides only."""
+    """Entries that a release stores, and entries that it only decides on."""
 
     entering: tuple[HeldEntry, ...]
     decided: tuple[HeldEntry, ...]  # another part of their version is undecided, or poisoned
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
 
 
 def is_part(held: HeldEntry) -> bool:
-    """Return whether an entry is held for nothing but other parts of its version."""
+    """Return whether an entry is held only because other parts of its version are."""
     return not held.findings and (held.note or "").startswith(PART)
 
 
@@ -76,15 +76,20 @@ def remark(document: str) -> str:
 
 
 def rejected(report: Report, versions: Sequence[NewVersion]) -> list[NewVersion]:
-    """Return the versions of which a part is not admitted."""
+    """Return the versions that have a part which is not admitted."""
     held = {one.entry_id for one in report.quarantined}
     return [version for version in versions if not held.isdisjoint(version.ids)]
 
 
-def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quarantine) -> Report:
-    """Hold the other parts of new versions of which a part is held; return the report with them.
+def older_than(versions: Iterable[NewVersion]) -> list[str]:
+    """Return the ids of entries that leave when versions come in."""
+    return sorted(frozenset[str]().union(*(v.older - v.ids for v in versions)))
 
-    An earlier version that waits gives way: its parts are marked superseded.
+
+def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quarantine) -> Report:
+    """Hold the other parts of new versions that have a held part; return the report with them.
+
+    The parts of an earlier version that waits are marked superseded.
 
     Parameters
     ----------
@@ -139,9 +144,9 @@ def note_waiting(version: NewVersion, held: Sequence[str], quarantine: Quarantin
 
 
 def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str, ...]:
-    """Mark what waited of earlier versions superseded, since these are in the store.
+    """Mark waiting parts of earlier versions superseded, since these versions are stored.
 
-    Returns the ids of what was held.
+    Returns the ids of those parts.
     """
     gone: list[str] = []
     for version in versions if quarantine.exists() else ():
@@ -156,34 +161,39 @@ def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str
 
 
 def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
-    """Note no longer that versions wait, since what follows of them could not be done.
+    """Remove the notes that versions wait, since their write has failed.
 
-    They are screened once more when the write is repeated.
+    They are screened again when the write is repeated.
     """
     for version in versions:
         waiting, _ = _names(version.document)
         quarantine.indexes.forget(sorted(version.ids), waiting)
 
 
-def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
-    """Return a report that admits what is to be written: parts that stay as they are, are not."""
-    kept = frozenset[str]().union(*(version.kept for version in rejected(report, versions)))
+def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
+    """Return a report that admits the entries to be written.
+
+    Of versions that wait, parts that stand in the store as they come are not written again.
+    """
+    kept = frozenset[str]().union(*(version.kept for version in waiting))
+    if not kept:
+        return report
     changed = {
         row: Decision(entry_id=i, verdict=Verdict.QUARANTINE)
         for row, i in enumerate(report.batch.ids)
         if i in kept
     }
-    return replace(report, remarkable={**report.remarkable, **changed}) if changed else report
+    return replace(report, remarkable={**report.remarkable, **changed})
 
 
-def settled(
+def decided_before(
     batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
 ) -> dict[int, Decision]:
-    """Return what needs no screening: parts of versions that wait as they are.
+    """Return decisions on entries that need no screening: parts of versions that wait unchanged.
 
-    Detectors may think better of an entry, after a new calibration or because others have left. If
-    it went into the store then, it would be live and held at once. A part that is no suspect is
-    judged again where none of its version is, since another version has come then.
+    Detectors may judge an entry otherwise after a new calibration or once others have left. If it
+    were stored then, it would be live and held at once. If no part of a version is a suspect, its
+    parts are judged again: another version has come.
 
     Returns
     -------
@@ -221,14 +231,14 @@ def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
 
 
 def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
-    """Return what comes into the store if entries are released.
+    """Return the entries to be stored if some are released.
 
     Parameters
     ----------
     asked
-        What a person releases, or has released elsewhere.
+        Entries that a person releases now, or has released elsewhere.
     quarantine
-        Which knows their versions.
+        It knows their versions.
     """
     noted = quarantine.indexes.of([one.id for one in asked])
     wanted = {one.id: one for one in asked}
@@ -257,7 +267,7 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
 
 
 def forget(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
-    """Note no longer what waited of versions that are in the store, named as :func:`to_release`."""
+    """Remove the notes on versions that are stored now, named as by :func:`to_release`."""
     for version in versions:
         quarantine.indexes.forget(sorted(version.ids), WAITING + version.document)
         quarantine.indexes.forget(sorted(version.older), REPLACED + version.document)
@@ -283,7 +293,7 @@ def _again(held: HeldEntry) -> Decision:
 
 
 def _names(document: str) -> tuple[str, str]:
-    """Return under which names a version of a document is noted."""
+    """Return the names under which a version of a document is noted."""
     short = len(document) <= SHOWN and document.isprintable()
     digest = hashlib.sha256(document.encode("utf-8", "surrogatepass")).hexdigest()
     name = f"{document!r}" if short else f"sha256:{digest}"

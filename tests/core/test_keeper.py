@@ -14,7 +14,9 @@ from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
 from ragshield_core.database.tables import HeldRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.store.keeper import Keeper, Standing
+from ragshield_core.store import recalling, reviewing, writing
+from ragshield_core.store.adapter import Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.steps import own
 
@@ -36,20 +38,20 @@ class DictKeeper(Keeper):
 
     def stored(self, ids):
         there = [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.store]
-        return Standing(entries(*there, texts=self.store), [(i, self.store[i]) for i in there])
+        return Stored(entries(*there, texts=self.store), [(i, self.store[i]) for i in there])
         yield
 
-    def _write(self, batch, how, older):  # noqa: ARG002
+    def write_entries(self, batch, how, older):  # noqa: ARG002
         yield own(self.store.update, dict(zip(batch.ids, batch.texts, strict=True)))
 
-    def _delete(self, ids, options=None):  # noqa: ARG002
+    def delete_entries(self, ids, options=None):  # noqa: ARG002
         yield own(self.store.delete, ids)
 
-    def _near(self, vector, k):  # noqa: ARG002
+    def nearest(self, vector, k):  # noqa: ARG002
         return [(i, text) for i, text in self.store.items()][:k]
         yield
 
-    def _entries_of(self, held, embed):  # noqa: ARG002
+    def entries_of(self, held, embed):  # noqa: ARG002
         return batch_of(held)
 
     def everything(self, *_):
@@ -75,12 +77,12 @@ def keeper_of(quarantine=None, **texts):
 
 
 def recall(keeper, *ids, decisions=None, **options):
-    return keeper.run(keeper.recall(ids, decisions, **options))
+    return keeper.run(recalling.recall(keeper, ids, decisions, **options))
 
 
 def add(keeper, **texts):
     batch = sifted(entries(*texts, texts=texts), keeper.guard)
-    return keeper.run(keeper.add(batch, lambda report: report.flagged))
+    return keeper.run(writing.add(keeper, batch, lambda report: report.flagged))
 
 
 JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.confirm}
@@ -170,7 +172,7 @@ def test_what_is_admitted_is_written_and_learned_and_what_is_held_is_neither():
 
 def test_what_cannot_be_written_is_not_learned_and_what_is_held_stays_held():
     keeper = keeper_of()
-    with patch.object(keeper, "_write", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+    with patch.object(keeper, "write_entries", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
         add(keeper, a="fine", b="score=5")
     assert keeper.guard.writes.known(["a", "b"]) == []
     assert keeper.guard.quarantine.held_ids(["b"]) == {"b"}
@@ -185,14 +187,14 @@ def held(keeper, *ids):
 def test_a_release_writes_the_store_outside_of_any_transaction():
     keeper = held(keeper_of(), "a")
     states = []
-    write = keeper._write
+    write = keeper.write_entries
 
     def watched(*args):
         states.append((keeper.guard.quarantine.database.busy, keeper.guard.quarantine.count()))
         return (yield from write(*args))
 
-    with patch.object(keeper, "_write", watched):
-        (released,) = keeper.run(keeper.release(["a"], "anna", None))
+    with patch.object(keeper, "write_entries", watched):
+        (released,) = keeper.run(reviewing.release(keeper, ["a"], "anna", None))
     assert states == [(False, 1)]  # held until it is there
     assert released.status == "held"  # as it was
     assert keeper.store == {"a": "bad a"}
@@ -203,27 +205,27 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
 def test_what_was_released_elsewhere_is_put_there_once():
     keeper = held(keeper_of(), "a", "b")
     keeper.guard.quarantine.release(["a"], by="anna")
-    keeper.run(keeper.release(["a"], "bert", None))
+    keeper.run(reviewing.release(keeper, ["a"], "bert", None))
     assert keeper.store == {"a": "bad a"}
     with pytest.raises(QuarantineError, match="'a' is not held"):
-        keeper.run(keeper.release(["a", "b"], "bert", None))
+        keeper.run(reviewing.release(keeper, ["a", "b"], "bert", None))
     assert keeper.store == {"a": "bad a"}
     assert keeper.guard.quarantine.show("a").reviewed_by == "anna"
 
 
 def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
     keeper = held(keeper_of(), "a")
-    write = keeper._write
+    write = keeper.write_entries
 
     def confirmed_meanwhile(*args):
         yield from write(*args)
         keeper.guard.quarantine.confirm(["a"], by="bert")
 
     with (
-        patch.object(keeper, "_write", confirmed_meanwhile),
+        patch.object(keeper, "write_entries", confirmed_meanwhile),
         pytest.raises(QuarantineError, match="'a' is not held"),
     ):
-        keeper.run(keeper.release(["a"], "anna", None))
+        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
     assert keeper.store == {}
     assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.show("a").status == "confirmed"
@@ -231,14 +233,14 @@ def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
 
 def test_what_somebody_else_releases_at_the_same_time_stays():
     keeper = held(keeper_of(), "a")
-    write = keeper._write
+    write = keeper.write_entries
 
     def released_meanwhile(*args):
         yield from write(*args)
         keeper.guard.quarantine.release(["a"], by="bert")
 
-    with patch.object(keeper, "_write", released_meanwhile), pytest.raises(QuarantineError):
-        keeper.run(keeper.release(["a"], "anna", None))
+    with patch.object(keeper, "write_entries", released_meanwhile), pytest.raises(QuarantineError):
+        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
     assert keeper.store == {"a": "bad a"}
     assert keeper.guard.quarantine.show("a").reviewed_by == "bert"
 
@@ -246,7 +248,7 @@ def test_what_somebody_else_releases_at_the_same_time_stays():
 def test_what_is_unknown_is_named_before_anything_is_written():
     keeper = held(keeper_of(), "a")
     with pytest.raises(QuarantineError, match="'x' is not held"):
-        keeper.run(keeper.release(["a", "x"], "anna", None))
+        keeper.run(reviewing.release(keeper, ["a", "x"], "anna", None))
     assert keeper.store == {}
 
 
@@ -255,7 +257,7 @@ def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
     keeper.guard.learn(entries("a", texts={"a": "fine"}))
     keeper.guard.quarantine.confirm(["c"])
     keeper.store.update(b="bad b", c="bad c")
-    keeper.run(keeper.delete(["a", "b", "c"]))
+    keeper.run(writing.delete(keeper, ["a", "b", "c"]))
     assert keeper.store == {}
     assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.count(None) == 1
@@ -271,7 +273,7 @@ def test_a_callback_of_a_write_may_write():
 def test_writes_of_threads_and_loops_take_turns():
     keeper = keeper_of()
     inside, most = [], []
-    write = keeper._write
+    write = keeper.write_entries
 
     def counted(*args):
         yield own(inside.append, 1)
@@ -282,9 +284,9 @@ def test_writes_of_threads_and_loops_take_turns():
     async def by_loop():
         for number in range(5):
             batch = sifted(entries("l", texts={"l": f"text {number}"}), keeper.guard)
-            await keeper.arun(keeper.add(batch, lambda report: report.flagged))
+            await keeper.arun(writing.add(keeper, batch, lambda report: report.flagged))
 
-    with patch.object(keeper, "_write", counted):
+    with patch.object(keeper, "write_entries", counted):
         threads = [
             threading.Thread(target=lambda n=n: add(keeper, **{f"t{n}": f"text {n}"}))
             for n in range(8)
@@ -301,7 +303,7 @@ def test_writes_of_threads_and_loops_take_turns():
 def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled():
     keeper = keeper_of()
     reached = threading.Event()
-    write = keeper._write
+    write = keeper.write_entries
 
     def slow(*args):
         yield own(reached.set)
@@ -310,14 +312,16 @@ def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled(
 
     async def cancelled():
         batch = sifted(entries("a", texts={"a": "fine"}), keeper.guard)
-        task = asyncio.ensure_future(keeper.arun(keeper.add(batch, lambda report: report.flagged)))
+        task = asyncio.ensure_future(
+            keeper.arun(writing.add(keeper, batch, lambda report: report.flagged))
+        )
         await asyncio.to_thread(reached.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await keeper.arun(keeper.delete(["unheard-of"]))  # waits for its turn
+        await keeper.arun(writing.delete(keeper, ["unheard-of"]))  # waits for its turn
 
-    with patch.object(keeper, "_write", slow):
+    with patch.object(keeper, "write_entries", slow):
         asyncio.run(cancelled())
     assert keeper.store == {"a": "fine"}
 
@@ -334,5 +338,5 @@ def test_what_was_changed_behind_the_quarantine_never_reaches_the_store(column, 
 
     keeper.guard.quarantine.database.write(tamper)
     with pytest.raises(QuarantineError, match="not as it was written"):
-        keeper.run(keeper.release(["a"], "anna", None))
+        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
     assert keeper.store == {}

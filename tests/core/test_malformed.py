@@ -54,7 +54,7 @@ def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
     assert sifted.batch.ids == ("e0", "e1", "e2", "e3")
     assert sifted.whole.ids == ("e0", "e1", "e3")
     assert not sifted.refused
-    report = sifted.hold(guard.hold(guard.screen(sifted.whole)), guard)
+    report = sifted.hold_malformed(guard.hold(guard.screen(sifted.whole)), guard)
     assert report.batch is sifted.batch
     assert report.admitted.tolist() == [True, True, False, True]
     assert report.scores["scripted"][[0, 1, 3]].tolist() == [-1, -1, -1]
@@ -70,7 +70,7 @@ def test_whole_batches_are_passed_through(guard):
     sifted = sift(columns(), guard)
     assert sifted.whole is sifted.batch
     report = guard.screen(sifted.whole)
-    assert sifted.hold(report, guard) is report
+    assert sifted.hold_malformed(report, guard) is report
     assert not guard.quarantine.exists() or guard.quarantine.count(None) == 0
 
 
@@ -115,15 +115,15 @@ def test_vectors_of_another_dimension_are_odd_among_others_and_refused_alone(gua
 def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
     for name, value in (("reasons", "odd"), ("vectors", None)):
         sifted = sift(columns(**{name: {1: value}}), guard)
-        sifted.hold(guard.hold(guard.screen(sifted.whole)), guard)
+        sifted.hold_malformed(guard.hold(guard.screen(sifted.whole)), guard)
         if guard.quarantine.held_ids(["e1"]):
             guard.quarantine.release(["e1"], by="anna")
     again = sift(columns(reasons={1: "odd"}), guard)
-    report = again.hold(guard.hold(guard.screen(again.whole)), guard)
+    report = again.hold_malformed(guard.hold(guard.screen(again.whole)), guard)
     assert report.decisions[1].verdict is Verdict.ADMIT
     assert "released by anna" in report.decisions[1].note
     unfit = sift(columns(), guard).without({1: "the store says no"})
-    report = unfit.hold(guard.hold(guard.screen(unfit.whole)), guard)
+    report = unfit.hold_malformed(guard.hold(guard.screen(unfit.whole)), guard)
     assert report.admitted.tolist() == [True, False, True, True]
     assert "the store says no; released by anna" in report.decisions[1].note
     bare = sift(columns(vectors={1: None}), guard)
@@ -134,7 +134,7 @@ def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
 def test_where_nothing_is_left_a_warning_says_so(guard):
     sifted = sift(columns(reasons=dict.fromkeys(range(N), "a list")), guard)
     with pytest.warns(MalformedEntriesWarning, match="none of the 4 entries.*'e0': a list"):
-        sifted.hold(guard.screen(sifted.whole), guard)
+        sifted.hold_malformed(guard.screen(sifted.whole), guard)
     assert guard.quarantine.count() == N
 
 

@@ -14,6 +14,7 @@ from support import Scripted, meanwhile, passages, scored
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StoreDiffersWarning
+from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import NAMED, reconciled, warn_if_different
 
@@ -136,7 +137,7 @@ def test_what_is_held_and_hidden_in_the_store_is_not_taken_for_unguarded(workers
     found = compared(workers[0])
     assert (found.unguarded, found.readable) == ((), ("bad0",))
     assert "store.recall(ids) takes them out" in str(found)
-    workers[1].run(workers[1].recall(found.readable))
+    workers[1].run(recalling.recall(workers[1], found.readable))
     assert "bad0" not in workers[0].store.ids()
     assert workers[0].guard.quarantine.count() == 1
 
@@ -156,7 +157,7 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
     with patch.object(one.store, "write", looking(write)):
         add(one, scored([-0.4, -0.4, -0.4, -0.4], "kb"))
     with patch.object(one.store, "delete", looking(delete)):
-        one.run(one.delete(["kb3"]))
+        one.run(writing.delete(one, ["kb3"]))
     assert [said for said, _ in seen] == [None, None]
     assert all(found.agrees and found.n_moving for _, found in seen)
     assert compared(other).agrees
@@ -164,12 +165,12 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
 
 def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers):
     add(workers[0], scored([5.0], "bad"))
-    workers[0].run(workers[0].release(["bad0"], "anna", None))
+    workers[0].run(reviewing.release(workers[0], ["bad0"], "anna", None))
     workers[0].store.delete(["bad0"])  # the index was not saved before a crash
     found = compared(workers[1], forget=True)
     assert (found.released, found.missing, found.forgotten) == (("bad0",), (), ())
     assert "store.release(ids) puts them back" in str(found)
-    workers[1].run(workers[1].release(list(found.released), "anna", None))
+    workers[1].run(reviewing.release(workers[1], list(found.released), "anna", None))
     assert "bad0" in workers[1].store.ids()
     assert compared(workers[0]).agrees
 
@@ -318,7 +319,7 @@ def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
         keeper.store.write(known)
     less.store.delete(known.ids[:50])
     assert len(compared(less, forget=True).forgotten) == 50
-    whole.run(whole.delete(known.ids[:50]))
+    whole.run(writing.delete(whole, known.ids[:50]))
     later = passages(20, 2, "later")
     ours, theirs = (keeper.guard.screen(later) for keeper in (less, whole))
     for name, column in theirs.scores.items():

@@ -19,7 +19,7 @@ from ragshield_core.calibration import arrivals
 from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelCentroidDetector
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.recorder import Recorder
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
@@ -412,9 +412,9 @@ def test_rows_of_a_batch_keep_their_vectors_bit_by_bit():
     batch = Batch.of(ids=names, texts=names, embeddings=vectors).take(range(50))
     again = rewritten(Event(change=Change.LEARNED, entries=batch)).entries
     np.testing.assert_array_equal(again.embeddings, batch.embeddings)
-    one = together([batch, BATCHES["long vectors"].take([])])
+    one = concatenate([batch, BATCHES["long vectors"].take([])])
     np.testing.assert_array_equal(one.embeddings, batch.embeddings)
-    halves = together([batch.take(range(20)), batch.take(range(20, 50))])
+    halves = concatenate([batch.take(range(20)), batch.take(range(20, 50))])
     np.testing.assert_array_equal(halves.embeddings, batch.embeddings)
     np.testing.assert_array_equal(halves.vectors, batch.vectors)
 

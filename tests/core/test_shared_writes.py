@@ -15,6 +15,7 @@ from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.store import recalling, reviewing, writing
 
 RATE = 0.05
 KNOWN = passages(300, 1)
@@ -74,16 +75,16 @@ def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp
 
 def stopped(one, meanwhile):
     """Have others write while a worker is stopped for longer than its lease, once, as it judges."""
-    looking, times = one.of_copies, []
+    looking, times = writing.note_copies, []
 
-    def silent(report):
-        times.append(report)
-        if len(times) == 1:
+    def silent(adapter, report):
+        if adapter is one and not times:
+            times.append(report)
             silence(one)
             meanwhile()
-        return (yield from looking(report))
+        return (yield from looking(adapter, report))
 
-    return patch.object(one, "of_copies", silent)
+    return patch.object(writing, "note_copies", silent)
 
 
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_judges_again(url, folder):
@@ -140,10 +141,10 @@ def test_what_the_store_fails_to_delete_is_still_known(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(one.delete(["kb-0"]))
+        one.run(writing.delete(one, ["kb-0"]))
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == ["kb-0"]
-    one.run(one.delete(["kb-0"]))
+    one.run(writing.delete(one, ["kb-0"]))
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == []
     assert one.store.ids() == ["kb-1"]
@@ -153,7 +154,7 @@ def test_a_recall_that_failed_is_made_by_the_next_write(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(one.recall(["kb-0"], by="anna"))
+        one.run(recalling.recall(one, ["kb-0"], by="anna"))
     assert one.store.ids() == ["kb-0", "kb-1"]
     assert other.seen() == ["kb-1"]
     add(one, passages(1, 2, "new"))
@@ -234,9 +235,9 @@ def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of
     one, other = workers_of(url, folder, detector=Scripted)
     add(one, join(scored([0, 5], lineages=["a", "b"])))
     assert other.seen() == ["s0"]
-    one.run(one.release(["s1"], "anna", None))
+    one.run(reviewing.release(one, ["s1"], "anna", None))
     assert other.seen() == ["s0", "s1"]
-    one.run(one.recall(["s0"], by="anna"))
+    one.run(recalling.recall(one, ["s0"], by="anna"))
     assert other.seen() == ["s1"]
     one.guard.quarantine.confirm(["s0"], by="anna")
     copy = scored([0], prefix="copy", lineages=["a"])

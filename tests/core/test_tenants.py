@@ -23,6 +23,7 @@ from ragshield_core.model.errors import QuarantineError, StateError
 from ragshield_core.quarantine import Status
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.sharing import shared_guard as sharing
+from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.canary.storage import _Base as CanaryTables
 
@@ -106,13 +107,13 @@ def canaries(tenant):
 LIFE = {
     "write": lambda t: add(t.keeper, GOOD),
     "hold": lambda t: add(t.keeper, BAD),
-    "release": lambda t: t.keeper.run(t.keeper.release(["e0"], "anna", "fine")),
+    "release": lambda t: t.keeper.run(reviewing.release(t.keeper, ["e0"], "anna", "fine")),
     "confirm": lambda t: t.quarantine.confirm(["e1"], by="anna"),
-    "recall": lambda t: t.keeper.run(t.keeper.recall(["e2"], None, "anna", "odd")),
+    "recall": lambda t: t.keeper.run(recalling.recall(t.keeper, ["e2"], None, "anna", "odd")),
     "replace": lambda t: add(t.keeper, OTHER.take([0])),
-    "restore": lambda t: t.keeper.run(t.keeper.restore(["e0"], "anna", None)),
-    "purge": lambda t: t.keeper.run(t.keeper.purge(["e2"], "anna", None)),
-    "delete": lambda t: t.keeper.run(t.keeper.delete(["e0"])),
+    "restore": lambda t: t.keeper.run(reviewing.restore(t.keeper, ["e0"], "anna", None)),
+    "purge": lambda t: t.keeper.run(reviewing.purge(t.keeper, ["e2"], "anna", None)),
+    "delete": lambda t: t.keeper.run(writing.delete(t.keeper, ["e0"])),
     "write again": lambda t: add(t.keeper, GOOD.take([0, 2])),
     "note": lambda t: t.quarantine.indexes.note(["e0", "e1"], "manual"),
     "forget note": lambda t: t.quarantine.indexes.forget(["e0"], "manual"),
@@ -123,7 +124,7 @@ LIFE = {
     "fit": lambda t: t.guard.fit(scored(np.linspace(-1, 1, 40), prefix="fitted")),
     "calibrate": lambda t: t.guard.calibrate(fpr=0.2),
     "grow": lambda t: t.guard.learn(scored(np.linspace(-1, 1, 20), prefix="grown")),
-    "scan": lambda t: t.keeper.scan(0.2, None, 0),
+    "scan": lambda t: recalling.scan(t.keeper, 0.2, None, 0),
     "open again": lambda t: Guard.open(t.url, t.namespace, detectors=[Scripted()]).close(),
 }
 

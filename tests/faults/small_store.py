@@ -7,7 +7,9 @@ from support import Scripted
 
 from ragshield_core import Batch
 from ragshield_core.quarantine.entries import batch_of
-from ragshield_core.store.keeper import NOTHING, Keeper, Standing
+from ragshield_core.store import writing
+from ragshield_core.store.adapter import NOTHING, Stored
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims, Mask
 from ragshield_core.store.steps import own
@@ -57,21 +59,21 @@ class SmallKeeper(Keeper):
 
     def stored(self, ids):
         there = {i: self.store[i] for i in dict.fromkeys(ids) if i in self.store}
-        return Standing(entries(**there), list(there.items()))
+        return Stored(entries(**there), list(there.items()))
         yield
 
-    def _write(self, batch, how, older):  # noqa: ARG002
+    def write_entries(self, batch, how, older):  # noqa: ARG002
         yield own(self.store.update, dict(zip(batch.ids, batch.texts, strict=True)))
 
-    def _delete(self, ids, options=None):  # noqa: ARG002
+    def delete_entries(self, ids, options=None):  # noqa: ARG002
         for entry_id in ids:
             yield own(self.store.pop, entry_id, None)
 
-    def _near(self, vector, k):  # noqa: ARG002
+    def nearest(self, vector, k):  # noqa: ARG002
         return []
         yield
 
-    def _entries_of(self, held, embed):  # noqa: ARG002
+    def entries_of(self, held, embed):  # noqa: ARG002
         return batch_of(held)
 
     def everything(self, *_):
@@ -80,7 +82,8 @@ class SmallKeeper(Keeper):
     def add(self, **texts):
         """Write texts by their ids; return the report."""
         batch = entries(**texts)
-        steps = super().add(sift(Columns.of(batch), self.guard), lambda report: report.flagged)
+        sifted = sift(Columns.of(batch), self.guard)
+        steps = writing.add(self, sifted, lambda report: report.flagged)
         return self.run(steps)
 
     def seen(self):

@@ -25,7 +25,7 @@ from support import CountingEmbeddings, Scripted, vector_of
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.database import connecting, retrying
 from ragshield_core.model.errors import QuarantineError
-from ragshield_core.store import mask
+from ragshield_core.store import mask, recalling
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 
@@ -132,20 +132,20 @@ def test_nothing_is_written_while_it_is_away_and_a_retry_does_it(database):
 def test_that_it_goes_away_while_the_store_is_written_loses_nothing(database):
     keeper = SmallKeeper(opened(database.url), {})
     keeper.add(a="fine")
-    write, gone = keeper._write, contextlib.ExitStack()
+    write, gone = keeper.write_entries, contextlib.ExitStack()
 
     def away_afterwards(*args):
         yield from write(*args)
         gone.enter_context(database.away())
 
-    keeper._write = away_afterwards
+    keeper.write_entries = away_afterwards
     with gone:
         with pytest.raises(QuarantineError) as error:
             keeper.add(b="fine", c="score=5")
         check_error(error, database)
         with pytest.raises(QuarantineError):
             keeper.seen()
-    keeper._write = write
+    keeper.write_entries = write
     keeper.add(b="fine", c="score=5")
     check_all_there(keeper, {"a", "b"}, {"c"})
 
@@ -179,8 +179,8 @@ def test_reads_refuse_to_guess_what_is_held_unless_they_fail_open(
     first, second = (SmallKeeper(opened(database.url, policy), store) for _ in range(2))
     first.add(a="fine", b="fine")
     assert second.seen() == {"a", "b"}
-    first._delete = lambda *_: iter(())  # what is recalled is hidden only
-    first.run(first.recall(["b"], by="anna"))
+    first.delete_entries = lambda *_: iter(())  # what is recalled is hidden only
+    first.run(recalling.recall(first, ["b"], by="anna"))
     assert second.seen() == {"a"}
     with database.away(), caplog.at_level(logging.WARNING, "ragshield"):
         if policy.fail_open:
@@ -195,7 +195,7 @@ def test_reads_refuse_to_guess_what_is_held_unless_they_fail_open(
                 second.seen()
             check_error(error, database)
     assert second.seen() == {"a"} == set(store) - {"b"}
-    first.run(first.recall(["a"], by="anna"))
+    first.run(recalling.recall(first, ["a"], by="anna"))
     assert second.seen() == set()
 
 

@@ -12,6 +12,7 @@ from small_store import SmallKeeper
 from support import CountingEmbeddings, Scripted
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.store import recalling, reviewing
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
@@ -32,13 +33,13 @@ class Failing(SmallKeeper):
 
     after = None
 
-    def _write(self, batch, how, older):
+    def write_entries(self, batch, how, older):
         after = self.after
         if after is None:
-            yield from super()._write(batch, how, older)
+            yield from super().write_entries(batch, how, older)
             return
         if after:
-            yield from super()._write(batch.take(range(min(after, len(batch)))), how, older)
+            yield from super().write_entries(batch.take(range(min(after, len(batch)))), how, older)
         raise LostConnectionError
 
 
@@ -72,11 +73,11 @@ def test_a_release_that_fails_leaves_it_held_and_can_be_repeated(guard, after):
     keeper.add(a="fine", b="score=5")
     keeper.after = after
     with pytest.raises(LostConnectionError):
-        keeper.run(keeper.release(["b"], "anna", None))
+        keeper.run(reviewing.release(keeper, ["b"], "anna", None))
     assert guard.quarantine.held_ids(["b"]) == {"b"}
     assert keeper.seen() == {"a"}
     keeper.after = None
-    keeper.run(keeper.release(["b"], "anna", None))
+    keeper.run(reviewing.release(keeper, ["b"], "anna", None))
     check(keeper, {"a", "b"}, set())
 
 
@@ -88,12 +89,12 @@ def test_a_recall_that_fails_hides_at_once_and_is_ended_later(guard):
         raise LostConnectionError
         yield
 
-    keeper._delete = fails
+    keeper.delete_entries = fails
     with pytest.raises(LostConnectionError):
-        keeper.run(keeper.recall(["a"], by="anna"))
+        keeper.run(recalling.recall(keeper, ["a"], by="anna"))
     assert keeper.seen() == {"b"}
-    del keeper._delete
-    keeper.run(keeper.recall(["a"], by="anna"))
+    del keeper.delete_entries
+    keeper.run(recalling.recall(keeper, ["a"], by="anna"))
     check(keeper, {"b"}, {"a"})
 
 

@@ -97,8 +97,8 @@ def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_pa
     guards, bad = fitted(tmp_path), group(4, 3)
     one, other = (PoisonGuard(guard, learn=True) for guard in guards)
     for row in (0, 2):
-        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row])))]):
-            one(nodes_of(bad.take([row + 1])))
+        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row + 1])))]):
+            one(nodes_of(bad.take([row])))
     for guard in guards:
         guard.writes.catch_up()
     held = {entry.id for entry in guards[0].quarantine.list()}

@@ -33,7 +33,7 @@ from ragshield_core.detectors import (  # noqa: E402
     LabelNeighborDetector,
 )
 from ragshield_core.logs import quiet  # noqa: E402
-from ragshield_core.model.entries import together  # noqa: E402
+from ragshield_core.model.entries import concatenate  # noqa: E402
 from ragshield_core.retrieval import RetrievalGuard  # noqa: E402
 from ragshield_core.tools.audit import scan  # noqa: E402
 from ragshield_core.tools.evaluate.help_desk import help_desk  # noqa: E402
@@ -187,7 +187,7 @@ def labels() -> dict[str, Any]:
 def audit() -> dict[str, Any]:
     """Scan a knowledge base with poison in it, without and with trusted entries."""
     clean, bad = web(SIZE), attack("text", 25)
-    whole = together([clean, bad])
+    whole = concatenate([clean, bad])
     found = {}
     for name, trusted in (("alone", None), ("trusted", clean.ids[:900])):
         report = scan(whole, Guard.default(FPR).detectors, fpr=FPR, clean_ids=trusted)
@@ -205,7 +205,7 @@ def retrieval() -> dict[str, Any]:
     found = {}
     for part in parts(bad, 5):
         near = np.argsort(-(known.vectors @ part.vectors.mean(axis=0)), kind="stable")[:3]
-        passages = together([part, known.take(near)])
+        passages = concatenate([part, known.take(near)])
         report = guard.screen(questions_of[part.ids[0]], passages, part.vectors.mean(axis=0))
         found[part.ids[0]] = decided(report.decisions)
     return found

@@ -3,6 +3,7 @@
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,
     Detector,
+    StatelessDetector,
     judged_scores,
     out_of_fold,
     skip_reason,
@@ -15,7 +16,6 @@ from ragshield_core.detectors.base.evidence import (
     of_texts_and_contexts,
 )
 from ragshield_core.detectors.base.group import GroupDetector
-from ragshield_core.detectors.base.stateless import StatelessDetector
 
 __all__ = [
     "N_FOLDS",

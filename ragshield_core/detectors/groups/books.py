@@ -58,7 +58,7 @@ class Books:
         self.held_at = np.empty(0, dtype=np.float32)
         self.measured = np.empty(0, dtype=np.bool_)
         self.tight = {c: np.empty((0, len(SIZES)), dtype=np.float32) for c in CHANNELS}
-        self.together = np.empty(0, dtype=np.int32)
+        self.came_together = np.empty(0, dtype=np.int32)
         self.shuffled = False
         self.keys: dict[str, list[str]] = {}
         self.n_come = 0
@@ -66,7 +66,7 @@ class Books:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def hold(self, entries: Batch) -> list[str]:
+    def note_held(self, entries: Batch) -> list[str]:
         """Note that entries are held; return their keys in the graph."""
         keys = [f"{entry.id}{HELD}{entry.fingerprint}" for entry in entries]
         for entry_id, key in zip(entries.ids, keys, strict=True):
@@ -93,7 +93,7 @@ class Books:
         """
         held_at = self.held_at[: graph.n_slots]
         weights = np.zeros(len(held_at), dtype=np.float32)
-        weights[self.together] = 1.0
+        weights[self.came_together] = 1.0
         held = np.flatnonzero(~np.isnan(held_at))
         if not held.size:
             return weights
@@ -142,7 +142,7 @@ class Books:
         self.scores, self.trusted = self.scores[before], self.trusted[before]
         self.held_at, self.measured = self.held_at[before], self.measured[before]
         self.tight = {channel: tight[before] for channel, tight in self.tight.items()}
-        self.together = np.flatnonzero(np.isin(before, self.together)).astype(np.int32)
+        self.came_together = np.flatnonzero(np.isin(before, self.came_together)).astype(np.int32)
 
     def state(self, n: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the notes on n slots, as JSON-ready values and arrays."""
@@ -152,7 +152,7 @@ class Books:
             "trusted": self.trusted[:n],
             "held_at": self.held_at[:n],
             "measured": np.flatnonzero(self.measured),
-            "together": self.together,
+            "together": self.came_together,
         } | {f"tight.{channel}": tight[:n] for channel, tight in self.tight.items()}
 
     @classmethod
@@ -163,7 +163,7 @@ class Books:
         books.n_come, books.shuffled = int(values["n_come"]), bool(values["shuffled"])
         books.scores, books.trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         books.held_at = arrays["held_at"].astype(np.float32)
-        books.together = arrays["together"].astype(np.int32)
+        books.came_together = arrays["together"].astype(np.int32)
         books.measured = np.zeros(len(books), dtype=np.bool_)
         books.measured[arrays["measured"]] = True
         books.tight = {c: arrays[f"tight.{c}"].astype(np.float32) for c in CHANNELS}

@@ -229,7 +229,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if (known := self._ready) is None:
             return
         self.forget_held(entries.ids)
-        self._insert(known.books.hold(entries), entries, held=True)
+        self._insert(known.books.note_held(entries), entries, held=True)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
@@ -253,7 +253,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if (known := self._ready) is not None:  # before, all of them will be
             slots, books = known.graph.index.slots_of(ids), known.books
             books.trusted[slots[slots >= 0]] = True
-            books.together = books.together[~np.isin(books.together, slots)]
+            books.came_together = books.came_together[~np.isin(books.came_together, slots)]
 
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Watch fitted entries as if they had come later.
@@ -281,7 +281,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             return np.zeros(len(reference), dtype=np.bool_)
         slots = known.graph.index.slots_of(reference.ids)
         there = np.flatnonzero(slots >= 0)
-        found = np.isin(slots, known.books.together)
+        found = np.isin(slots, known.books.came_together)
         if len(there) >= self.min_entries:
             overlay = known.graph.part(slots[there])
             evidence = {channel: known.evidence(overlay, channel) for channel in CHANNELS}
@@ -299,9 +299,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
     def n_doubted(self) -> int:
         """Return how many entries are suspicious for having come together, and still there."""
         known = self._known
-        if known is None or not len(known.books.together):
+        if known is None or not len(known.books.came_together):
             return 0
-        return int((~known.graph.gone[known.books.together]).sum())
+        return int((~known.graph.gone[known.books.came_together]).sum())
 
     # Audit
 

@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.groups.rounded import COSINES, SHARES
 from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, Words
 from ragshield_core.model.entries import Batch
-from ragshield_core.neighbors.corpus import all_neighbors, neighbors_in_turn
-from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
+from ragshield_core.neighbors.index import (
+    EXACT_UP_TO,
+    EntryIndex,
+    FixedVectors,
+    NeighborIndex,
+    all_neighbors,
+    neighbors_in_turn,
+)
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.rows import Neighbors

@@ -185,7 +185,7 @@ def _without_order(
         audit_threshold(UNSUSPICIOUS),
     )
     together = _with_groups(known, some, evidence, together)
-    known.books.together = some.numbers[together].astype(np.int32)
+    known.books.came_together = some.numbers[together].astype(np.int32)
     known.books.shuffled = bool(together.any())
     if not known.books.shuffled:
         return found
@@ -193,7 +193,7 @@ def _without_order(
         "%s: %d of %d entries agree with what came together with them as the texts of an "
         "attack do; what is usual is measured as if all had come in a random order. An audit "
         "(scan) says why; take out what is poisoned, and fit or adopt anew",
-        *(known.rule.detector, len(known.books.together), n),
+        *(known.rule.detector, len(known.books.came_together), n),
     )
     # What lies beside these groups no longer leans on them.
     evidence = _again(known, overlay, before=found)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.columns import Column
+from ragshield_core.neighbors.slots import Column
 from ragshield_core.text.copies import containment
 
 # Entries that are worked on at once, to bound the memory that is needed beside.

@@ -29,7 +29,7 @@ BORDER = 4
 FEWEST_PAIRS = 3 * BORDER
 
 
-class Standing:
+class KnownSample:
     """A random sample of the knowledge base: which texts and vectors are usual in it.
 
     It does not depend on how the entries were batched.
@@ -192,7 +192,7 @@ class Standing:
         }
 
     @classmethod
-    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Standing:
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> KnownSample:
         """Return the one that :meth:`state` described."""
         again = cls()
         again.ids, again.lineages = list(values["ids"]), list(values["lineages"])

@@ -277,7 +277,7 @@ class Place(NamedTuple):
         return Place(*(column[rows] for column in self))  # type: ignore[arg-type]
 
     @classmethod
-    def together(cls, places: Sequence[Place]) -> Place:
+    def concatenate(cls, places: Sequence[Place]) -> Place:
         """Return the places of several groups of entries as one; at least one group."""
         return cls(*(np.concatenate(columns) for columns in zip(*places, strict=True)))
 

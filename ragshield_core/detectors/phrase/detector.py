@@ -185,7 +185,7 @@ class TriggerPhraseDetector(GroupDetector):
         if self._memory.background is None:
             return
         self._memory.background = self._memory.background.folded(n_cells_for(self._n_characters))
-        self._memory.standing.changed()
+        self._memory.sample.changed()
         if self._memory.background.n_entries >= self.min_entries:
             copies = copies_among(np.concatenate(self._sketches))
             batches = pieces.take(copies) if len(copies) else ()
@@ -230,9 +230,9 @@ class TriggerPhraseDetector(GroupDetector):
         trusted = set(ids)
         marked = [not a.held and a.id in trusted for a in self._memory.recent.arrivals]
         arrivals = self._memory.recent.remove(np.array(marked, dtype=np.bool_))
-        self._memory.settle(arrivals)
+        self._memory.make_background(arrivals)
         for _ in range(TRUSTED - 1):
-            self._memory.settle(arrivals, again=True)
+            self._memory.make_background(arrivals, again=True)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of fitted entries that are made to arrive anew.
@@ -272,7 +272,7 @@ class TriggerPhraseDetector(GroupDetector):
         """Count anew how many phrases are as frequent as others, among those of today."""
         if self._ready and self._memory.background is not None:
             self._memory.background.measure_again()
-            self._memory.standing.changed()
+            self._memory.sample.changed()
             self._latest = None
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:

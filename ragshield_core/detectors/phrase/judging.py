@@ -115,8 +115,8 @@ def _crowd(
         entry_id in asked.overlooked or bool(asked.overlooked and name in memory.lineages)
         for entry_id, name in zip(batch.ids, batch.lineages, strict=True)
     ]
-    mine = memory.standing.places(batch, grams, background)
-    places = Place.together([mine, *(arrival.place for arrival in arrivals)])
+    mine = memory.sample.places(batch, grams, background)
+    places = Place.concatenate([mine, *(arrival.place for arrival in arrivals)])
     fresh = counted.copy()
     fresh[len(batch) :] &= ~np.array([arrival.held for arrival in arrivals], dtype=np.bool_)
     sizes = np.concatenate([grams.sizes(), [len(a.hashes) for a in arrivals]])
@@ -172,7 +172,7 @@ def _told_apart(
     new = (order_of(candidates) == PAIRS) & (memory.background.of(candidates) == 0.0)
     shared = np.bincount(rows[new[which]], minlength=n)
     shared = np.minimum(shared, crowd.places.pairs // MOST_OF_TEXT) + BORDER
-    likeness = memory.standing.likeness(crowd.places, shared, memory.background)
+    likeness = memory.sample.likeness(crowd.places, shared, memory.background)
     carriers = Carriers(
         plain=Tests(candidates, memory.background, crowd.share, 1.0),
         at_home=Tests(candidates, memory.background, crowd.at_home, 1.0 - AT_HOME),

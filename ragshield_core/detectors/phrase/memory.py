@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.phrase.carriers import Standing
+from ragshield_core.detectors.phrase.carriers import KnownSample
 from ragshield_core.detectors.phrase.counts import (
     SKETCH,
     Arrival,
@@ -51,7 +51,7 @@ class Memory:
         The phrases of the knowledge base; ``None`` before the first entry.
     recent
         Entries that came lately, or are held.
-    standing
+    sample
         A sample of the knowledge base.
     lineages
         Entries of the knowledge base, by lineage.
@@ -63,7 +63,7 @@ class Memory:
         self.max_recent = max_recent
         self.background: Background | None = None
         self.recent = Recent()
-        self.standing = Standing()
+        self.sample = KnownSample()
         self.lineages: Counter[str] = Counter()
         self.updating: set[str] = set()
 
@@ -79,7 +79,7 @@ class Memory:
         self.lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self.forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
-        self.standing.forget(rest.ids)
+        self.sample.forget(rest.ids)
         self.count(rest, -1)
 
     def count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
@@ -95,8 +95,8 @@ class Memory:
                 hashes = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
                 vectors = entries.embeddings[start:end]
                 ids, lineages = entries.ids[start:end], entries.lineages[start:end]
-                self.standing.add(ids, lineages, hashes, vectors)
-        self.standing.changed()
+                self.sample.add(ids, lineages, hashes, vectors)
+        self.sample.changed()
         return np.concatenate(sketches)
 
     def arrive(
@@ -106,7 +106,7 @@ class Memory:
         assert self.background is not None  # noqa: S101
         if judged is None:
             grams = Grams.of(entries.texts)
-            places = self.standing.places(entries, grams, self.background)
+            places = self.sample.places(entries, grams, self.background)
         else:
             grams, places = judged
         self.forget_recent(entries.ids, held=held)  # a write that is repeated
@@ -114,22 +114,22 @@ class Memory:
         self.updating.difference_update(entries.ids)
         self.recent.append(arrivals_of(entries, grams, places, held=held, updates=updates))
         window = min(self.max_recent, max(SMALLEST_WINDOW, self.background.n_entries))
-        self.settle(self.recent.remove(self.recent.surplus(window, MAX_RECENT_GRAMS)))
+        self.make_background(self.recent.remove(self.recent.surplus(window, MAX_RECENT_GRAMS)))
 
-    def settle(self, arrivals: Sequence[Arrival], *, again: bool = False) -> None:
-        """Make entries that are no longer recent background, unless they are held."""
-        settled = [arrival for arrival in arrivals if not arrival.held]
-        if not settled or self.background is None:
+    def make_background(self, arrivals: Sequence[Arrival], *, again: bool = False) -> None:
+        """Count entries that are no longer recent as background, unless they are held."""
+        ordinary = [arrival for arrival in arrivals if not arrival.held]
+        if not ordinary or self.background is None:
             return
-        hashes = [arrival.hashes for arrival in settled]
-        self.background.add_hashes(np.concatenate(hashes), 0 if again else len(settled))
-        self.standing.changed()
+        hashes = [arrival.hashes for arrival in ordinary]
+        self.background.add_hashes(np.concatenate(hashes), 0 if again else len(ordinary))
+        self.sample.changed()
         if not again:
-            ids, lineages = [a.id for a in settled], [a.lineage for a in settled]
-            dims = {len(arrival.vector) for arrival in settled}
+            ids, lineages = [a.id for a in ordinary], [a.lineage for a in ordinary]
+            dims = {len(arrival.vector) for arrival in ordinary}
             if len(dims) == 1:
-                vectors = np.stack([arrival.vector for arrival in settled])
-                self.standing.add(ids, lineages, hashes, vectors)
+                vectors = np.stack([arrival.vector for arrival in ordinary])
+                self.sample.add(ids, lineages, hashes, vectors)
 
     def forget_recent(self, ids: Sequence[str], *, held: bool) -> set[str]:
         """Remove recent entries by id, and return which there were."""
@@ -151,7 +151,7 @@ class Memory:
         recent, arrays = self.recent.state()
         arrays = {f"recent.{key}": array for key, array in arrays.items()}
         arrays |= {f"background.{key}": array for key, array in self.background.state().items()}
-        standing, more = self.standing.state()
+        standing, more = self.sample.state()
         arrays |= {f"standing.{key}": array for key, array in more.items()}
         return {"recent": recent, "standing": standing, "lineages": dict(self.lineages)}, arrays
 
@@ -159,5 +159,5 @@ class Memory:
         """Take over what :meth:`state` returned."""
         self.background = Background.restored(part_of(arrays, "background."))
         self.recent = Recent.restored(values["recent"], part_of(arrays, "recent."))
-        self.standing = Standing.restored(values["standing"], part_of(arrays, "standing."))
+        self.sample = KnownSample.restored(values["standing"], part_of(arrays, "standing."))
         self.lineages = Counter(values["lineages"])

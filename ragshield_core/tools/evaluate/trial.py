@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.guard import Guard
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import CalibrationError, SourceError
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.p_values import clean_entries_needed
@@ -417,7 +417,7 @@ class _Trial:
             numbers = self._poison.of_attack(name)
             rows = np.concatenate([self._poison.rows_of(number) for number in numbers])
             texts = self._poison.batch.take(rows)
-            report = self._guard.screen(together([texts, clean]))
+            report = self._guard.screen(concatenate([texts, clean]))
             objected = objecting(report)
             kinds = {entry_id: objected.get(entry_id) for entry_id in texts.ids}
             size = self._poison.size_of(name)
@@ -442,7 +442,7 @@ class _Trial:
             streams,
             self._guard,
             self._known,
-            together([self._rest, self._poison.batch]),
+            concatenate([self._rest, self._poison.batch]),
             workers=workers,
             folder=folder,
             done=lambda n: self._tell("poison, in streams", n, len(streams)),

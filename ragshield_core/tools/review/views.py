@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration.questions import Question
 from ragshield_core.database.read_only import read_only
-from ragshield_core.learning.status import Status as Standing
+from ragshield_core.learning.status import Status as GuardStatus
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Verdict, by_strength, printable
@@ -337,7 +337,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
     }
 
 
-def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[Standing | None, str]:
+def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[GuardStatus | None, str]:
     try:
         if store is not None:
             return store.guard.status(), ""

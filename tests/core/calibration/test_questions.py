@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import Scripted, guard_of, loaded, parts, scored, write
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.findings import Verdict
 from ragshield_core.tools.review.notifications import Kind, Notifier
 
@@ -315,7 +315,7 @@ def test_or_they_are_refused():
         guard.hold(guard.screen(arrivals([0.0, HIGH], "odd", "new-")))
     assert guard.quarantine.count() == n_held
     assert write(guard, arrivals([0.0], "odd", "fine-")).admitted.all()
-    mixed = together([arrivals([0.0], "odd", "a-"), arrivals([HIGH], "fine", "b-")])
+    mixed = concatenate([arrivals([0.0], "odd", "a-"), arrivals([HIGH], "fine", "b-")])
     assert [d.verdict for d in write(guard, mixed).decisions] == [
         *(Verdict.ADMIT, Verdict.QUARANTINE),
     ]

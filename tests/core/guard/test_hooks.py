@@ -15,7 +15,7 @@ def no_tools(monkeypatch):
     """Replace all tools by none; return the manager, to register some."""
     manager = pluggy.PluginManager("ragshield")
     manager.add_hookspecs(hooks.Hooks)
-    for module in ("hooks", "guard", "store.keeper"):
+    for module in ("hooks", "guard", "store.recalling"):
         monkeypatch.setattr(f"ragshield_core.{module}.tools", lambda: manager.hook)
     return manager
 

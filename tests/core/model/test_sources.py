@@ -11,7 +11,7 @@ from support import entries, through_files
 
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.claims import MAX_SOURCE, source_of
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError
 
 HOSTILE = "evil\x1b[31m\u202e<b>[red]"
@@ -100,8 +100,8 @@ def test_rows_keep_their_sources():
     assert batch.take([2, 0]).sources == (None, "a")
     assert batch.take(np.array([False, True, False])).sources == ("b",)
     other = replace(batch, ids=("x", "y", "z"), sources=(None, "d", "a"))
-    assert together([batch, other]).sources == ("a", "b", None, None, "d", "a")
-    assert together([batch.take([]), other]).sources == other.sources
+    assert concatenate([batch, other]).sources == ("a", "b", None, None, "d", "a")
+    assert concatenate([batch.take([]), other]).sources == other.sources
 
 
 @pytest.mark.parametrize("change", [Change.LEARNED, Change.HELD])

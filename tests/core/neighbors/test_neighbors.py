@@ -14,10 +14,10 @@ from support import through_files
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.model.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors import corpus, lists, threads
+from ragshield_core.neighbors import index as index_module
+from ragshield_core.neighbors import lists, threads
 from ragshield_core.neighbors import rows as rows_module
-from ragshield_core.neighbors.corpus import all_neighbors
-from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.index import NeighborIndex, all_neighbors
 
 TIE = 1e-5
 
@@ -62,7 +62,7 @@ def kind(request):
 @pytest.fixture
 def small_chunks(monkeypatch):
     for module, name, value in [
-        (corpus, "QUERY_ROWS", 32),
+        (index_module, "QUERY_ROWS", 32),
         (lists, "CHUNK_ROWS", 32),
         (lists, "QUERIES", 8),
     ]:
@@ -414,7 +414,7 @@ def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("clones", [0, 900])
 def test_a_pass_by_lists_finds_nearly_what_comparing_all_pairs_does(monkeypatch, clones):
-    monkeypatch.setattr(corpus, "EXACT_UP_TO", 100)
+    monkeypatch.setattr(index_module, "EXACT_UP_TO", 100)
     rows = clustered(2000)
     rows[:clones] = rows[:1]
     found = all_neighbors(rows, 10)

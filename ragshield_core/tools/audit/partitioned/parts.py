@@ -98,7 +98,7 @@ class Parts(InPieces):
                 groups=groups,
                 seed=seed,
             )
-            plan.settle()
+            plan.begin_or_check()
             yield Steps(plan, runner, progress or (lambda *_: None))
 
     def _divided(self) -> list[Piece]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
@@ -202,7 +202,7 @@ def explain_texts(which: int, plan: Plan, number: int, rows: Sequence[int], name
         inside = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
         found.append(batch.take(inside))
         start += len(batch)
-    entries, detector = together(found), plan.detectors()[which]
+    entries, detector = concatenate(found), plan.detectors()[which]
     told = explained(detector.name, detector.explain, entries, list(range(len(entries))))
     write_evidence(plan.files, name, told)
 
@@ -260,10 +260,10 @@ def _slices(plan: Plan, number: int) -> Iterator[Batch]:
     for batch in batches_of(plan, number):
         parts.append(batch)
         if sum(map(len, parts)) >= PIECE_ROWS:
-            yield together(parts)
+            yield concatenate(parts)
             parts = []
     if parts:
-        yield together(parts)
+        yield concatenate(parts)
 
 
 def _scores(plan: Plan, batch: Batch, failed: dict[int, str]) -> list[NDArray[np.float64]]:

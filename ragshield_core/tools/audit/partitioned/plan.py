@@ -78,8 +78,8 @@ class Plan:
         """Return those of :attr:`by_text`, new."""
         return [cls(**config) for cls, config in self.by_text]
 
-    def settle(self) -> None:
-        """Write down what the work is on, or make sure that it is the one that was begun there.
+    def begin_or_check(self) -> None:
+        """Write down the data and settings of the work, or check them if it was begun before.
 
         Raises
         ------

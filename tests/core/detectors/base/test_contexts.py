@@ -6,7 +6,7 @@ from support import entries, guard_of, loaded
 
 from ragshield_core import Batch, Guard, Policy
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, PoisonedEntryError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.store.held import stays_held
@@ -56,7 +56,7 @@ def test_a_classifier_is_asked_about_contexts():
 
 
 def test_contexts_go_where_their_entries_go():
-    both = together([batch("a", None), batch(None).take([])])
+    both = concatenate([batch("a", None), batch(None).take([])])
     assert both.contexts == ("a", None)
     assert both.take([1, 0]).contexts == (None, "a")
     assert both[0].context == "a"

@@ -19,7 +19,7 @@ from support import (
 
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.groups.sources import SourceTable
-from ragshield_core.model.entries import together
+from ragshield_core.model.entries import concatenate
 
 SITE = "docs.example"
 
@@ -104,7 +104,7 @@ def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source
         report = guard.screen(bad)
         assert len(report.quarantined) >= 4, (seed, report.scores)
         # Among clean entries of the same source, too.
-        mixed = together([of_source(template(60, 3), source), bad])
+        mixed = concatenate([of_source(template(60, 3), source), bad])
         held = held_in(guard.screen(mixed))
         assert len(held & set(bad.ids)) >= 4
 
@@ -147,7 +147,7 @@ def test_screening_notes_no_names(guard):
 
 def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
     pieces = CliqueDetector()
-    entries = together([KNOWN, of_source(passages(300, 2, "other"), "feed")])
+    entries = concatenate([KNOWN, of_source(passages(300, 2, "other"), "feed")])
     for part in parts(entries, 250):
         pieces.learn_piece(part)
     whole = CliqueDetector().fit(entries)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
 from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
 from ragshield_core.detectors.base.pieces import Pieces
-from ragshield_core.model.entries import Batch, together
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening.revisions import Revisions
@@ -132,7 +132,7 @@ class Knowledge:
             lineages += piece.lineages
         draws = draw(lineages)
         rows = np.unique(np.concatenate(draws))
-        wanted = together(list(pieces.take(rows)))
+        wanted = concatenate(list(pieces.take(rows)))
         drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
         for detector in self.learners:
             pieces_learned(detector, pieces, drawn[-1])
@@ -180,7 +180,7 @@ class Knowledge:
             labels=self.known.labels_of(known),
         )
 
-    def hold(self, entries: Batch) -> None:
+    def note_held(self, entries: Batch) -> None:
         """Remember entries that are held, as far as detectors can without their vectors."""
         able = [d for d in self._grouping if entries.dim or Need.EMBEDDING not in d.needs]
         self._tell(able, "hold", entries)

@@ -1,0 +1,194 @@
+"""The interface of an adapter to its store: seven methods, and hooks for documents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ragshield_core.guard import Guard
+from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.findings import Decision, Report
+from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.store.mask import Mask
+from ragshield_core.store.steps import Steps, Turns
+from ragshield_core.store.updates import NewVersion, came_in
+
+Item = TypeVar("Item")
+# Called with what is being done, how many are done, and of how many; 0 of 0 if that is unknown.
+Progress = Callable[[str, int, int], object]
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
+
+# Entries that are read at a time when a store is adopted or audited.
+PART = 1000
+
+
+class Stored(NamedTuple, Generic[Item]):
+    """The content of a store under some ids, including entries that came past the guard.
+
+    ``entries`` have vectors, and no claims that cannot be used. ``items`` are as the store has
+    them, and may be more: some stores keep several revisions under one id, or give no vectors.
+    """
+
+    entries: Batch
+    items: Sequence[Item]
+
+
+class Adapter(ABC, Generic[Item]):
+    """A store with its guard, as the operations of this package use them.
+
+    Operations are functions that take an adapter and return steps, see
+    :mod:`ragshield_core.store.steps`. An adapter of a new framework defines the first seven
+    methods; the others have defaults.
+
+    Parameters
+    ----------
+    guard
+        Of this store.
+    mask
+        Hides held entries from reads of the store.
+
+    Attributes
+    ----------
+    last_report
+        Of the latest write.
+    turns
+        Runs one operation at a time.
+    """
+
+    def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
+        self.guard = guard
+        self.mask = mask
+        self.mask.load(guard.quarantine)
+        if guard.writes.shared:
+            self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
+        self.last_report = Report(batch=NOTHING)
+        self.turns = Turns()
+
+    # The store
+
+    @abstractmethod
+    def stored(self, ids: Sequence[str]) -> Steps[Stored[Item]]:
+        """Return the stored entries under the ids; missing ones are ignored."""
+
+    @abstractmethod
+    def write_entries(self, batch: Batch, how: Any, older: Sequence[Item]) -> Steps[None]:
+        """Store entries in place of older ones under their ids; all of them or none.
+
+        Parameters
+        ----------
+        batch
+            At least one entry.
+        how
+            Prepared by the adapter; ``None`` for entries as they were held.
+        older
+            The store's items under these ids.
+        """
+
+    @abstractmethod
+    def delete_entries(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
+        """Delete the entries under the ids; ``NotImplementedError`` if the store cannot."""
+
+    @abstractmethod
+    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Item]]:
+        """Return the k nearest items to a vector; none if the store cannot search."""
+
+    @abstractmethod
+    def entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:
+        """Return held entries with vectors, ready to be stored.
+
+        Raises
+        ------
+        RagshieldError
+            If one has none and there is nothing to embed it with, or the store cannot keep it.
+        """
+
+    @abstractmethod
+    def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
+        """Return all entries that reads of the guarded store can return, fetched in parts."""
+
+    def ids(self) -> Steps[list[str]]:
+        """Return the ids of all stored entries, without reading these if that is possible.
+
+        Raises
+        ------
+        NotImplementedError
+            If the store cannot name them.
+        """
+        msg = f"{type(self).__name__} does not say which ids its store holds."
+        raise NotImplementedError(msg)
+        yield  # a generator that has nothing to ask
+
+    # Hooks for documents and related entries
+
+    def judge_related(self, report: Report) -> Report:
+        """Return a report that also holds new entries which would serve the text of held ones."""
+        return report
+
+    def annotated(self, report: Report) -> Report:
+        """Return a report with the adapter's own remarks, once its suspicious entries are held."""
+        return report
+
+    def on_held(self, entries: Batch) -> None:
+        """Take note of entries that are held now."""
+
+    def same_as_held(self, stored: Entry, held: Entry) -> bool:
+        """Return whether the store has a held entry as it is to be released."""
+        return stored.fingerprint == held.fingerprint
+
+    def updated_document(self, entry: Entry) -> str | None:  # noqa: ARG002 - for adapters that override it
+        """Return the document whose new version an entry is a part of, if its id is known."""
+        return None
+
+    def document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for adapters that override it
+        """Return the document whose parts are replaced together."""
+        return None
+
+    def parts_of(self, entries: Batch) -> Steps[list[str]]:  # noqa: ARG002 - as above
+        """Return the ids of all stored parts of the documents of entries."""
+        return []
+        yield  # a generator that has nothing to ask
+
+    def held_under(self, ids: Sequence[str]) -> list[str]:
+        """Return ids; those of documents are replaced by the ids of their held parts."""
+        return list(dict.fromkeys(ids))
+
+    def replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
+        """Return the entries that were replaced last under ids.
+
+        Raises
+        ------
+        QuarantineError
+            If there are none; names the id.
+        """
+        return [self.guard.quarantine.show(i, Status.REPLACED) for i in dict.fromkeys(ids)]
+
+    def leaving(
+        self, there: Stored[Item], because: Mapping[str, Decision] | None
+    ) -> Steps[tuple[Batch, Sequence[Decision] | None]]:
+        """Return entries that are to leave, with others that must leave too, and why each does."""
+        return there.entries, None if because is None else [because[i] for i in there.entries.ids]
+        yield  # a generator that has nothing to ask
+
+    def superseded(self, versions: Sequence[NewVersion]) -> None:
+        """Release held parts of earlier versions from waiting, since later ones are stored."""
+        self.guard.writes.forget_held(came_in(versions, self.guard.quarantine))
+
+    def refresh(self) -> None:
+        """Ask the quarantine again which entries are held."""
+        self.mask.load(self.guard.quarantine)
+
+
+def delete_or_hide(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[None]:
+    """Delete entries that the mask hides; they stay hidden if the store cannot delete."""
+    if ids:
+        with suppress(NotImplementedError):
+            yield from adapter.delete_entries(ids)
+
+
+def chosen(batch: Batch, ids: Iterable[str], but: Iterable[str] = ()) -> Batch:
+    """Return the entries of a batch with some ids, without others."""
+    wanted = set(ids) - set(but)
+    return batch.take([row for row, entry_id in enumerate(batch.ids) if entry_id in wanted])

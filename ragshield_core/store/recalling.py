@@ -1,0 +1,182 @@
+"""Recall: stored entries move into quarantine, held durably before they are deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ragshield_core.hooks import answered, tools
+from ragshield_core.learning.recorder import Intent
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Decision, Report, Verdict, printable
+from ragshield_core.store.adapter import PART, Adapter, Stored, chosen, delete_or_hide
+from ragshield_core.store.malformed import keepable
+from ragshield_core.store.recovering import carry_out
+from ragshield_core.store.steps import Steps, own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ragshield_core.tools.audit import ScanReport
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+def recall(
+    adapter: Adapter[Any],
+    ids: Sequence[str],
+    decisions: Sequence[Decision] | None = None,
+    by: str = "ragshield",
+    note: str | None = None,
+) -> Steps[tuple[str, ...]]:
+    """Move entries from the store into quarantine; return the ids of those that left.
+
+    With decisions, one per id, entries stay that people have released or rules excuse. Without
+    decisions a person decides, and all of them leave.
+    """
+    because = None if decisions is None else dict(zip(ids, decisions, strict=True))
+    there = yield from adapter.stored(list(dict.fromkeys(ids)))
+    entries, reasons = yield from adapter.leaving(there, because)
+    if reasons is not None:
+        entries, reasons, _ = yield own(adapter.guard.accused, entries, reasons)
+    return (yield from _move(adapter, entries, reasons, by, note))
+
+
+def recall_found(adapter: Adapter[Any], decisions: Sequence[Decision]) -> Steps[tuple[str, ...]]:
+    """Recall entries that detectors object to, if there are any."""
+    if not decisions:
+        return ()
+    return (yield from recall(adapter, [d.entry_id for d in decisions], decisions))
+
+
+def rescreen(adapter: Adapter[Any], ids: Sequence[str] | None = None) -> Steps[int]:
+    """Screen entries that were let in although detectors failed on them; recall suspicious ones.
+
+    Operations do so by themselves once the detectors work again, a thousand entries at a time.
+
+    Parameters
+    ----------
+    ids
+        Of such entries; ``None`` for all.
+
+    Returns
+    -------
+    int
+        How many are screened now.
+    """
+    guard = adapter.guard
+    ids = list(guard.unscreened()) if ids is None else ids
+    n_screened = 0
+    for start in range(0, len(ids), PART):
+        some = ids[start : start + PART]
+        found = keepable((yield from adapter.stored(some)).entries).entries
+        report: Report = yield own(guard.screen, found)
+        suspicious = [one for one in report.quarantined if one.findings]
+        yield from recall_found(adapter, [*suspicious, *report.retroactive])
+        again = {item.entry_id for item in report.unjudged if item.failed}
+        screened = [i for i in some if i not in again]
+        yield own(guard.writes.screened_again, screened, sorted(again))
+        n_screened += len(screened)
+        logger.info("%d entries that were let in unscreened are screened now", len(screened))
+    return n_screened
+
+
+def scan(
+    adapter: Adapter[Any], fpr: float, clean_ids: Iterable[str] | None, seed: int
+) -> ScanReport:
+    """Audit all that the store has, each entry judged against the others."""
+    with adapter.turns.alone():
+        batch = adapter.everything()
+    fresh = [type(detector)(**detector.config()) for detector in adapter.guard.detectors]
+    options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed}
+    found = tools().scan(batch=batch, detectors=fresh, options=options)
+    report: ScanReport = answered(found, "scan")
+    return report
+
+
+def take_out(
+    adapter: Adapter[Any], report: ScanReport, *, remove: bool = True
+) -> Steps[ScanReport]:
+    """Hold the findings of an audit, durably, and delete them.
+
+    Entries stay in the store that a person has released before or a rule excuses, and revisions
+    that are no longer those that were judged: the report returned says so.
+
+    Parameters
+    ----------
+    report
+        An audit of the store.
+    remove
+        Whether findings are deleted, or only hidden.
+    """
+    because = {decision.entry_id: decision for decision in report.found}
+    judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
+    there = yield from adapter.stored(list(because))
+    same = np.array([e.fingerprint == judged[e.id] for e in there.entries], dtype=np.bool_)
+    unchanged = there.entries.take(same)
+    names = set(unchanged.ids)
+    items = [item for item in there.items if adapter.mask.id_of(item) in names]
+    entries, reasons = yield from adapter.leaving(Stored(unchanged, items), because)
+    excused: dict[str, str] = {}
+    if reasons is not None:
+        entries, reasons, excused = yield own(adapter.guard.accused, entries, reasons)
+    gone = yield from _move(adapter, entries, reasons, "scan", remove=remove)
+    staying = {
+        i: excused.get(i, "released by a person before") for i in unchanged.ids if i not in gone
+    }
+    changed = because.keys() - names
+    return report.overruled(
+        staying | dict.fromkeys(changed, "changed or deleted while it was audited")
+    )
+
+
+def _move(
+    adapter: Adapter[Any],
+    entries: Batch,
+    decisions: Sequence[Decision] | None,
+    by: str,
+    note: str | None = None,
+    *,
+    remove: bool = True,
+) -> Steps[tuple[str, ...]]:
+    """Move entries from the store into quarantine; return the ids of those that left.
+
+    The quarantine may not be able to keep all metadata of entries that came past the guard. Such
+    an entry is hidden, not deleted, so that nothing of it gets lost.
+    """
+    if not len(entries):
+        return ()
+    whole, cut = keepable(entries)
+    if cut:
+        logger.warning(
+            "the quarantine cannot keep all metadata of %d entries, such as %r",
+            *(len(cut), printable(min(cut))),
+        )
+    if decisions is None:
+        decisions = yield own(_said_by_a_person, adapter, whole, by, note)
+    guard = adapter.guard
+
+    def move() -> tuple[Batch, Intent]:
+        released = guard.quarantine.hold(whole, decisions, by=by)
+        gone = chosen(whole, whole.ids, but=released)
+        return gone, guard.writes.intend_recall(gone, decisions or ())
+
+    gone, intent = yield own(guard.writes.together, move)
+    if not len(gone):
+        return ()
+    adapter.mask.add(gone)
+    leaving = [entry_id for entry_id in gone.ids if entry_id not in cut] if remove else []
+    yield from carry_out(adapter, intent, delete_or_hide(adapter, leaving))
+    return gone.ids  # type: ignore[no-any-return]
+
+
+def _said_by_a_person(
+    adapter: Adapter[Any], entries: Batch, by: str, note: str | None
+) -> list[Decision]:
+    """Hold entries that others have released before: the person who decides now overrules them."""
+    quarantine = adapter.guard.quarantine
+    quarantine.hold(chosen(entries, quarantine.released_among(entries)), by=by)
+    return [Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=note) for i in entries.ids]
