@@ -491,6 +491,7 @@ class Guard:
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
                 doubted=self.state.doubted(),
+                power=self.state.power,
                 failing=self.state.knowledge.missed | self.state.failing,
                 unscreened=len(self.state.unscreened.among(self.state.knowledge.known)),
                 borrowed=self.state.calibrator.borrowed is not None,

@@ -90,6 +90,13 @@ class Hooks:
         """Judge every entry of a knowledge base against the others."""
         raise NotImplementedError
 
+    @hookspec(firstresult=True)
+    def power(
+        self, guard: Any, sample: Batch, embed: Callable[[list[str]], Any]
+    ) -> Mapping[str, float] | None:
+        """Return the share of planted texts that a guard would hold, by the form of the attack."""
+        raise NotImplementedError
+
 
 @cache
 def tools() -> Any:

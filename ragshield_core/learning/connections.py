@@ -127,9 +127,14 @@ class Connections:
     def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
         """Take the embedding model of a store, unless the user has decided; stores do this."""
         with self._lock:
-            if not self._chosen and self._embedder_users and embed != self._embed:
+            if not self._chosen and embed != self._embed:
                 self._embed = embed
                 self._hand_over()
+
+    @property
+    def embedder(self) -> Callable[[list[str]], Any] | None:
+        """The embedding model; ``None`` where the user wants none, or nobody has offered one."""
+        return self._embed
 
     def _hand_over(self) -> None:
         for user in self._embedder_users:

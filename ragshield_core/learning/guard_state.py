@@ -53,6 +53,8 @@ class GuardState:
         Detectors that failed when they were asked last, and how; of this process, and not saved.
     left_out
         Detectors that take no part, and why.
+    power
+        Share of planted texts that were held when the store was adopted, by the form of the attack.
     connections
         What the store lends; not saved.
     recorder
@@ -69,6 +71,7 @@ class GuardState:
         self.unscreened = Unscreened()
         self.failing: dict[str, str] = {}
         self.left_out: tuple[Skipped, ...] = ()
+        self.power: dict[str, float] = {}
         self.connections = Connections(self.detectors, self.lock)
         self.recorder = Recorder(self)
 
@@ -186,6 +189,7 @@ class GuardState:
             # For who asks how the guard stands, and has not its detectors.
             "standing": self.force(),
             "doubted": self.doubted(),
+            "power": self.power,
             "neighbors": self.connections.where_in_words(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self.left_out],
         }
@@ -229,6 +233,7 @@ class GuardState:
         restored.left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values["left_out"]
         )
+        restored.power = dict(values["power"])
         restored.calibrator.restore(values, arrays)
         restored.recalibration.restore(values, arrays)
         restored.unscreened.restore(values["unscreened"])
@@ -243,6 +248,7 @@ class GuardState:
         """Be what was saved, with the same detectors or others of their kinds."""
         other = self.from_parts(values, arrays, self.detectors if detectors is None else detectors)
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
+        self.power = other.power
         self.knowledge, self.unscreened = other.knowledge, other.unscreened
         self.calibrator, self.recalibration = other.calibrator, other.recalibration
         self.connections.reconnect(self.detectors)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SHOWN_NAME = 80  # characters of names
 # A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
 BY_CHANCE = 1e-4
+# A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about a
+# few topics it says .2 to .4 and sees .5 of them.
+SEEN = 0.2
 MINUTE = "%Y-%m-%d %H:%M UTC"
 
 
@@ -70,6 +73,10 @@ class Status:
     doubted
         By detector, how many of the entries that it has learned it takes for poison which was among
         them; those that doubt none are left out.
+    power
+        By the form of an attack, the share of its texts that the guard would hold: texts that were
+        made up about the knowledge base, and screened when it was adopted. Empty where no embedding
+        model was at hand.
     failing
         Detectors that failed when this process asked them last, and how.
     unscreened
@@ -119,6 +126,7 @@ class Status:
     decided: Spent = field(default_factory=Spent)
     topics: tuple[Topic, ...] = ()
     doubted: Mapping[str, int] = field(default_factory=dict)
+    power: Mapping[str, float] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
     unscreened: int = 0
     borrowed: bool = False
@@ -198,6 +206,11 @@ class Status:
             "overlook more of it: scan() says which and why; take them out, and fit or adopt anew"
             for name, n in self.doubted.items()
         ]
+        if self.power and max(self.power.values()) < SEEN:
+            found.append(
+                f"this guard hardly sees attacks with this embedding model: {said(self.power)}; "
+                "take a model that tells your texts apart, or adopt more entries"
+            )
         found += [str(question) for question in self.questions]
         if (beyond := self._beyond_rate()) is not None:
             found.append(beyond)
@@ -284,6 +297,8 @@ class Status:
                 f"{_share(self.spent)} held or recalled; {self.rate:.2%} of clean ones accepted",
             ),
         ]
+        if self.power:
+            rows.append(("sees", said(self.power)))
         if self.position is not None:
             behind = "" if self.as_of is not None else f", this process is {self.behind} behind"
             rows.append(("journal", f"at {self.position + self.behind}{behind}"))
@@ -327,6 +342,11 @@ class Status:
             )
             for one in self.detectors
         ]
+
+
+def said(power: Mapping[str, float]) -> str:
+    """Return in words how much of a planted attack is held."""
+    return ", ".join(f"{share:.0%} of {form}" for form, share in power.items())
 
 
 def _share(spent: Spent) -> str:

@@ -222,6 +222,7 @@ class _State:
             as_of=as_of,
             neighbors=str(self.values["neighbors"]),
             doubted=dict(self.values["doubted"]),
+            power=dict(self.values["power"]),
         )
 
 

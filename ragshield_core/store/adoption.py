@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.guard import Guard
+from ragshield_core.hooks import tools
+from ragshield_core.learning.status import said
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.store.adapter import PART, Adapter, Progress
@@ -69,8 +71,29 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
         guard.calibrate(clean)
         guard.learn(clean)
         guard.trust(clean.ids)
+    else:
+        guard.adopt(batch, at_most=AT_MOST)
+    measure_power(guard)
+
+
+def measure_power(guard: Guard) -> None:
+    """Note in a guard's status how much of a planted attack it would hold.
+
+    Nothing is noted where the guard is not calibrated, or where no embedding model is at hand:
+    planted texts need vectors.
+    """
+    sample, embed = guard.state.calibrator.sample, guard.connections.embedder
+    if sample is None or embed is None or not guard.calibrated:
         return
-    guard.adopt(batch, at_most=AT_MOST)
+    try:
+        power = tools().power(guard=guard, sample=sample.inside, embed=embed)
+    except Exception as error:  # noqa: BLE001 - the store is adopted all the same
+        logger.warning("what an attack would look like is not known: %s", type(error).__name__)
+        return
+    if power:
+        with guard.state.replaced():
+            guard.state.power = dict(power)
+        logger.info("%s", said(power))
 
 
 def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:
