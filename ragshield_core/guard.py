@@ -42,7 +42,7 @@ from ragshield_core.model.errors import (
     QuarantineError,
     StateError,
 )
-from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, printable
+from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, accusers, printable
 from ragshield_core.model.p_values import Released
 from ragshield_core.model.policy import Policy
 from ragshield_core.neighbors.known import KnownNeighbors, Lender
@@ -1164,7 +1164,8 @@ class Guard:
         def hold_and_count() -> Report:
             released = self.quarantine.hold(suspects, decisions, by=by)
             mine = overruled(report, released, Verdict.ADMIT)
-            self.state.happened(Change.HELD, entries=mine.batch.take(~mine.admitted))
+            held = mine.batch.take(~mine.admitted)
+            self.state.happened(Change.HELD, entries=held, accused=accusers(mine.quarantined))
             return self._counted(mine)
 
         report = self.with_spent(self.writes.together(hold_and_count))

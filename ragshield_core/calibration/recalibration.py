@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -287,13 +287,13 @@ class Recalibration:
             self._calibrator.calibrated_at = len(self._knowledge)
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
 
-    def held(self, entries: Batch) -> None:
-        """Remember entries that were held, or recalled."""
+    def held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
+        """Remember entries that were held, or recalled; by id, the detectors that accused them."""
         # Entries without vectors are no sample for detectors that need them.
         if self.collecting and self._knowledge.complete(entries):
             self._held_meanwhile.append(entries)
         self.drop_pending(entries.ids)
-        self._knowledge.note_held(entries)
+        self._knowledge.note_held(entries, accused)
 
     def drop_pending(self, ids: Sequence[str]) -> None:
         """Drop findings that wait to be reported: the entries were held or judged good."""
@@ -390,8 +390,9 @@ class Recalibration:
             self._collect_again(collected)
             raise
         finally:
-            if len(held):
-                self.held(held)
+            if len(held):  # by no thresholds of its own: each detector looks at all of them
+                names = [detector.name for detector in self._knowledge.detectors]
+                self.held(held, dict.fromkeys(held.ids, names))
         self._judge_again(sample.inside, calibrator.sample_scores)
 
     def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:

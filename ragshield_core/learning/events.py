@@ -26,7 +26,7 @@ class Change(StrEnum):
 
     LEARNED = "learned"  # entries came into the knowledge base
     FORGOTTEN = "forgotten"  # entries left it
-    HELD = "held"  # entries were held
+    HELD = "held"  # entries were held; `accused` says by which detectors
     RECALLED = "recalled"  # entries that were admitted earlier were held; `accused` says by whom
     HELD_FORGOTTEN = "held_forgotten"  # held entries were released, or deleted for good
     TRUSTED = "trusted"  # a person has judged entries good
@@ -52,7 +52,7 @@ class Event:
     ids
         To which entries otherwise.
     accused
-        Of what was recalled, by id, the detectors that accused it.
+        Of held and recalled entries, by id, the detectors that accused them.
     counted
         What was decided of a batch.
     failed

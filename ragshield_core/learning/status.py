@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SHOWN_NAME = 80  # characters of names
 # A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
 BY_CHANCE = 1e-4
-# A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about a
-# few topics it says .2 to .4 and sees .5 of them.
+# A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about
+# a few topics it says .2 to .4 and sees .5 of them.
 SEEN = 0.2
 MINUTE = "%Y-%m-%d %H:%M UTC"
 

@@ -12,7 +12,7 @@ from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.recorder import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import TakenOverError
-from ragshield_core.model.findings import Decision
+from ragshield_core.model.findings import Decision, accusers
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -247,11 +247,7 @@ class Writes:
     def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
         """Say that entries that were admitted earlier, and are held now, are about to leave."""
         left = set(gone.ids)
-        accused = {
-            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
-            for d in decisions
-            if d.entry_id in left and d.findings
-        }
+        accused = accusers(d for d in decisions if d.entry_id in left)
         recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
         with self._state.lock:
             return self._state.recorder.intend([recalled] if len(gone) else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -373,6 +373,15 @@ def finding_from_dict(values: Mapping[str, Any]) -> Finding:
             "taxonomy": tuple(values["taxonomy"]),
         }
     )
+
+
+def accusers(decisions: Iterable[Decision]) -> dict[str, tuple[str, ...]]:
+    """Return, by id, the names of the detectors that accuse an entry; none without a finding."""
+    return {
+        d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
+        for d in decisions
+        if d.findings
+    }
 
 
 def strongest(decision: Decision) -> Finding | None:

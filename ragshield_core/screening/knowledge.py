@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -180,10 +180,25 @@ class Knowledge:
             labels=self.known.labels_of(known),
         )
 
-    def note_held(self, entries: Batch) -> None:
-        """Remember entries that are held, as far as detectors can without their vectors."""
-        able = [d for d in self._grouping if entries.dim or Need.EMBEDDING not in d.needs]
-        self._tell(able, "hold", entries)
+    def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
+        """Have each detector remember the held entries that it accused itself.
+
+        Else a flood of texts that another detector holds would make ordinary words and topics
+        suspicious.
+
+        Parameters
+        ----------
+        entries
+            Held ones, some maybe without vectors.
+        accused
+            By id, the names of the detectors that accused them.
+        """
+        for detector in self._grouping:
+            if not entries.dim and Need.EMBEDDING in detector.needs:
+                continue
+            own = [r for r, i in enumerate(entries.ids) if detector.name in accused.get(i, ())]
+            if own:
+                self._tell([detector], "hold", entries.take(own))
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""

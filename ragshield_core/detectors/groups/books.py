@@ -19,8 +19,6 @@ TURNS = round(1 / ARRIVING)
 # it: long enough for a group that trickles in over months of a busy store, and an end to what was
 # held by mistake.
 HELD_HALF_LIFE = 20_000
-# Where more than this share of the graph is held and not confirmed, each counts that much less.
-HELD_SHARE = 0.05
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
 HELD = "\0held\0"
 
@@ -99,9 +97,8 @@ class Books:
             return weights
         waiting = held[np.isfinite(held_at[held])]
         weights[held] = 1.0
-        crowding = HELD_SHARE * len(graph) / max(1, len(waiting))
         age = self.n_come - held_at[waiting]
-        weights[waiting] = min(1.0, crowding) * np.exp2(-age / HELD_HALF_LIFE)
+        weights[waiting] = np.exp2(-age / HELD_HALF_LIFE)
         return weights
 
     def recent(self, graph: SimilarityGraph, n_new: int) -> NDArray[np.bool_]:

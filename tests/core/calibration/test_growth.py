@@ -729,10 +729,8 @@ def test_what_was_released_no_longer_counts_as_held():
     held = passages(40, 2, "held")
     detector.hold(held)
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 40
-    crowded = detector._known.books.held_weights(detector._known.graph).max()
     detector.forget_held(held.ids[:30])
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 10
-    assert detector._known.books.held_weights(detector._known.graph).max() > crowded
 
 
 def test_more_sources_than_are_remembered_are_counted_and_forgotten():

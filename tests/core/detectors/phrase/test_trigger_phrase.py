@@ -8,7 +8,7 @@ from support import entries, guard_of, join, passages, prose, snapshot
 
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
-from ragshield_core.detectors.phrase.carriers import Standing
+from ragshield_core.detectors.phrase.carriers import KnownSample
 from ragshield_core.detectors.phrase.counts import (
     MAX_GRAMS,
     Background,
@@ -405,7 +405,7 @@ def test_recent_entries_are_found_by_what_they_hold():
     texts = ["blue heron", "grey goose", "a blue goose"]
     batch = entries(texts)
     grams = Grams.of(texts)
-    places = Standing().places(batch, grams, Background())
+    places = KnownSample().places(batch, grams, Background())
     recent = Recent(arrivals_of(batch, grams, places))
     np.testing.assert_array_equal(
         [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
