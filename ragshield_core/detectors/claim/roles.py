@@ -30,7 +30,6 @@ from ragshield_core.text.readings import Remembered
 TIERS = ("strong", "weak")
 # Words within which roles belong together: about two sentences.
 REACH = 30
-LONGEST = 6  # words of a phrase
 # An item of a list, a heading or a paragraph is as far from the one before as so many words: a list
 # of changes says of each what was wrong and what is new.
 APART = 15
@@ -177,7 +176,7 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
     found = []
     for at, bit in places:
         # As many words as it takes; of what is denied, the word that denies.
-        for last in range(at, min(at + LONGEST, len(spans))):
+        for last in range(at, min(at + roles().lexicon.longest, len(spans))):
             words = [plain[slice(*span)] for span in spans[at : last + 1]]
             if roles().lexicon.ideas(words)[0] & bit:
                 break
