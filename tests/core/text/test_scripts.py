@@ -255,9 +255,9 @@ def test_a_claim_is_found_or_its_script_is_named():
 
 
 @pytest.mark.parametrize("make", [InstructionDetector, MetaClaimDetector, LeadingQuestionDetector])
-def test_innocent_characters_change_no_score(make):
+def test_innocent_characters_make_no_score_larger(make):
     known = entries([f"The mill of Brill was built in {year}." for year in range(1500, 1900)])
     detector = make().fit(known)
     without = [re.sub(f"[{IGNORABLE}]", "", text) for text in INNOCENT.values()]
-    bare = pytest.approx(scored(detector, without), abs=0.2)  # some count characters
-    assert scored(detector, INNOCENT.values()) == bare
+    scores, bare = scored(detector, INNOCENT.values()), scored(detector, without)
+    assert all(scores <= [max(detector.floor, score + 0.2) for score in bare])
