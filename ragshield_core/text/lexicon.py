@@ -6,10 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from ragshield_core.text.characters import CJK, SPACED_LETTERS
+
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
 
 _APART = bytes(code if re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256))
+# Of ASCII first, which is all that most texts have; a word of Chinese or Japanese is its letters.
+WORD = re.compile(rf"[a-z0-9]+|[{CJK}]|(?:(?![a-z])[{SPACED_LETTERS}])+")
+_PHRASE = re.compile(rf"(?:{WORD.pattern})\*?")
 _CHOICE = re.compile(r"\{([^{}]*)\}")
 _BETWEEN = re.compile(r"\|(?![^{]*\})")
 
@@ -54,7 +59,7 @@ class Lexicon:
         # By first word and second word; a second word that is a beginning is kept under "".
         self.phrases: dict[str, dict[str, list[tuple[tuple[str, ...], int]]]] = {}
         for phrase, bits in phrases:
-            first, *rest = re.findall(r"[a-z0-9]+\*?", phrase) or [""]
+            first, *rest = _PHRASE.findall(phrase) or [""]
             if rest:
                 key = "" if rest[0].endswith("*") else rest[0]
                 self.phrases.setdefault(first, {}).setdefault(key, []).append((tuple(rest), bits))

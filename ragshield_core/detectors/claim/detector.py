@@ -27,6 +27,7 @@ from ragshield_core.detectors.claim.roles import (
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
+from ragshield_core.text.languages import unknown_language
 
 # How often a planted claim plays a role. A broad guess, not fitted to any attack.
 PLAYED = 0.5
@@ -58,9 +59,9 @@ class MetaClaimDetector(Detector):
     By default more than 10 bits are suspicious; up to :attr:`floor` nothing is ever acted on. It
     does not judge whether a claim is true: corrections, errata and disputes of scholars look the
     same, and where they are usual, the threshold rises. It does not find a false statement that
-    mentions no other. English best, and German, French, Spanish, Italian, Portuguese. State is a
-    table of counts; learning and forgetting are exact. What a model reads with the text (the
-    batch's ``contexts``) is judged like the text, and the larger score counts.
+    mentions no other. English best, and sixteen other languages; a text in any other is reported as
+    not judged. State is a table of counts; learning and forgetting are exact. What a model reads
+    with the text (the batch's ``contexts``) is judged like the text, and the larger score counts.
 
     References
     ----------
@@ -108,10 +109,23 @@ class MetaClaimDetector(Detector):
         self._add(list(map(passage_of, entries.texts)), -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while nothing is known of how entries usually speak."""
-        if self._n:
-            return {}
-        return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
+        """Return every row while nothing is known of how entries usually speak.
+
+        Afterwards, the rows in a language or script of which there are no words, unless they make
+        such a claim in another.
+        """
+        if not self._n:
+            return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
+        reasons = {
+            row: reason
+            for row, text in enumerate(batch.texts)
+            if (reason := unknown_language(text, roles().languages))
+        }
+        return {
+            row: f"{reason}, in which no words for claims are known"
+            for row, reason in reasons.items()
+            if self.score(batch.take([row]))[0] <= self.floor
+        }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts."""

@@ -2,7 +2,7 @@
 
 Who plants one document has to explain why all others say something else: they are out of date, or
 wrongly believed; a register, a ministry or the latest data settles it; this is the answer, and is
-to be relied on. Each of these is a role here. The words of each, in six languages, are in a data
+to be relied on. Each of these is a role here. The words of each, in many languages, are in a data
 file, in two lists: those that mostly play the role, and those that also do otherwise.
 """
 
@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.text.lexicon import Lexicon, phrases_of, plain_words
+from ragshield_core.text.characters import CJK
+from ragshield_core.text.lexicon import WORD, Lexicon, phrases_of, plain_words
 from ragshield_core.text.normalized import Readable, readable, translated
 from ragshield_core.text.readings import Remembered
 
@@ -29,12 +30,13 @@ from ragshield_core.text.readings import Remembered
 TIERS = ("strong", "weak")
 # Words within which roles belong together: about two sentences.
 REACH = 30
-LONGEST = 6  # words of a phrase
 # An item of a list, a heading or a paragraph is as far from the one before as so many words: a list
 # of changes says of each what was wrong and what is new.
 APART = 15
 
 _WORD = re.compile(r"[a-z0-9]+")
+_BEYOND_LATIN = re.compile("[\u0370-\u1dff\u2c00-\uabff\uac00-\ud7ff]")
+_LETTER = re.compile(f"[{CJK}]")
 _ITEM = re.compile(r"\n[ \t]{0,20}(?:\n|(?:[-*+•–]|#{1,6}|\d{1,3}[.)])[ \t])")
 # "..., not in 1931": what is denied in passing.
 _DENIED = re.compile(
@@ -51,6 +53,8 @@ class Roles(NamedTuple):
     """Bit ``2 * role + tier`` stands for words of that role and tier."""
     denied: int
     """The bit of what is denied in passing."""
+    languages: frozenset[str]
+    """The languages of which there are words for every role."""
 
 
 class Passage(NamedTuple):
@@ -64,15 +68,18 @@ class Passage(NamedTuple):
         Of the text.
     items
         Positions at which an item of a list, a heading or a paragraph begins, ascending.
+    letters
+        Positions of letters of scripts without spaces, two of which count as a word; ascending.
     """
 
     played: list[tuple[int, int]]
     n_words: int
     items: list[int]
+    letters: list[int]
 
     def place(self, at: int) -> int:
         """Return a position, in words, farther on for each item that begins up to there."""
-        return at + APART * bisect_right(self.items, at)
+        return at + APART * bisect_right(self.items, at) - bisect_left(self.letters, at) // 2
 
     def stretches(self) -> list[int]:
         """Return the roles that are played within reach of each place where one is, as bits."""
@@ -89,7 +96,7 @@ def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
     n_words = np.array([p.place(p.n_words) + REACH for p in read], dtype=np.int64)
     position = position + np.repeat(np.cumsum(n_words) - n_words, n_played)
     masks = bits.copy()
-    for later in range(1, min(REACH, len(bits))):  # one place a word
+    for later in range(1, min(2 * REACH, len(bits))):  # at most two letters a place
         near = position[later:] - position[:-later] < REACH
         if not near.any():
             break
@@ -108,10 +115,11 @@ def roles() -> Roles:
         for number, role in enumerate(data.values())
         for tier, name in enumerate(TIERS)
         for words in role[name].values()
-        for phrase in phrases_of(words)
+        for phrase in phrases_of(_plain(unicodedata.normalize("NFKC", words)))
     )
     denied = 1 << (len(TIERS) * list(data).index("contrast"))
-    return Roles(tuple(role["says"] for role in data.values()), lexicon, denied)
+    says = tuple(role["says"] for role in data.values())
+    return Roles(says, lexicon, denied, frozenset(data["contrast"]["strong"]))
 
 
 def passage_of(text: str) -> Passage:
@@ -121,15 +129,25 @@ def passage_of(text: str) -> Passage:
 
 def _passage(text: str) -> Passage:
     plain = _plain(readable(text).text)
-    words = plain_words(plain)
+    word = _word_in(plain)
+    words = plain_words(plain) if word is _WORD else word.findall(plain)
+    letters = [] if word is _WORD else [n for n, each in enumerate(words) if _LETTER.match(each)]
     bits = roles().lexicon.ideas(words)
-    starts = [match.start() for match in _WORD.finditer(plain)]
+    starts = [match.start() for match in word.finditer(plain)]
     items = [bisect_left(starts, match.end()) for match in _ITEM.finditer(plain)]
-    at = done = 0
     for match in _DENIED.finditer(plain):
-        at, done = at + len(plain_words(plain[done : match.start()])), match.start()
-        bits[at] |= roles().denied
-    return Passage([(n, each) for n, each in enumerate(bits) if each], len(words), items)
+        bits[bisect_left(starts, match.start())] |= roles().denied
+    played = [(n, each) for n, each in enumerate(bits) if each]
+    return Passage(played, len(words), items, letters)
+
+
+def _word_in(plain: str) -> re.Pattern[str]:
+    """Return what is a word of a text: of ASCII, or also beyond it where such words play a role."""
+    if _BEYOND_LATIN.search(plain):
+        beyond = [word for word in WORD.findall(plain) if not word.isascii()]
+        if any(roles().lexicon.ideas(beyond)):
+            return WORD
+    return _WORD
 
 
 _remembered = Remembered(_passage)
@@ -154,11 +172,11 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
     """
     view = readable(text)
     plain = _plain(view.text)
-    spans = [match.span() for match in _WORD.finditer(plain)]
+    spans = [match.span() for match in _word_in(plain).finditer(plain)]
     found = []
     for at, bit in places:
         # As many words as it takes; of what is denied, the word that denies.
-        for last in range(at, min(at + LONGEST, len(spans))):
+        for last in range(at, min(at + roles().lexicon.longest, len(spans))):
             words = [plain[slice(*span)] for span in spans[at : last + 1]]
             if roles().lexicon.ideas(words)[0] & bit:
                 break
@@ -168,11 +186,17 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
     return view, found
 
 
+# Letters that have no form without a mark.
+_ALIKE = dict(zip("ıłđøæœŁĐØ", "ildoaoLDO", strict=True))
+
+
 class _Letters(dict[int, str]):
     """Each letter without marks, in as many characters."""
 
     def __missing__(self, letter: int) -> str:
-        self[letter] = plain = unicodedata.normalize("NFKD", chr(letter))[0]
+        # A syllable of Hangul is no letter with marks.
+        plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
+        self[letter] = plain = chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
         return plain
 
 

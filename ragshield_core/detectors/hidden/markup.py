@@ -256,7 +256,8 @@ def _looks(
         1.0 if "hidden" in values and values["hidden"] != "until-found" else 0.0,
         0.7 if name == "template" else 0.0,
         1.0 if name in ("svg", "div", "iframe") and "0" in map(values.get, SIZES) else 0.0,
-        0.2 if values.get("aria-hidden") == "true" else 0.0,
     )
+    if values.get("aria-hidden") == "true":  # what is clipped for screen readers is not read either
+        sure = max(0.2, min(1.0, 2 * sure))
     classes = (f".{c}" for c in values.get("class", "").split()[:20])
     return sure, behind, (name, f"#{values.get('id', '')}", *classes)

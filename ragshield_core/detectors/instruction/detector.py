@@ -17,11 +17,11 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
-from ragshield_core.detectors.instruction.languages import unknown_language
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
+from ragshield_core.text.languages import unknown_language
 from ragshield_core.text.normalized import sentences
 
 QUOTED = 80
@@ -159,7 +159,7 @@ class InstructionDetector(StatelessDetector):
         """Return the rows in a language or script that is not known, unless they give orders."""
         reasons = {row: unknown_language(text) for row, text in enumerate(batch.texts)}
         return {
-            row: reason
+            row: f"{reason}, which no rule for orders knows"
             for row, reason in reasons.items()
             if reason and self.score(batch.take([row]))[0] <= self.floor
         }

@@ -9,8 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from ragshield_core.detectors.instruction.languages import language_of, n_ideas_in
+from ragshield_core.detectors.instruction.languages import n_ideas_in
 from ragshield_core.detectors.instruction.sentences import without_markup
+from ragshield_core.text.languages import language_of
 from ragshield_core.text.normalized import Readable, readable, sentences
 from ragshield_core.text.readings import Remembered
 

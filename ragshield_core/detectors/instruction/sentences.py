@@ -18,7 +18,11 @@ _LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
 # Other than of letters alone.
 _LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(?![\w@$])")
 
-_TAG = re.compile(r"(?<!/)<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})((?:\s[^<>]{0,2000})?)>")
+# With values in quotes, which may hold a ">"; or else as far as the first one.
+_TAG = re.compile(
+    r"(?<!/)<(/?)([A-Za-z][A-Za-z0-9:-]{0,40})"
+    r"((?:\s(?:(?:[^<>\"']|\"[^\"<]{0,1000}\"|'[^'<]{0,1000}')*+(?=>)|[^<>]{0,2000}))?)>"
+)
 # Words go on behind these; other elements begin a line.
 _INLINE = frozenset(
     re.split(
@@ -45,21 +49,37 @@ _ATTRIBUTE_TEXT = re.compile(
 # in front matter, and text in three quotes.
 _VALUE = re.compile(
     r"!\[([^\][\n]{12,1000})\](?:\([^\s()]{0,500})?"
-    r"|\]\([^\s()]{1,500}\s{1,4}[\"']([^\"'\n]{12,1000})[\"']\)"
-    r"|(?<=\n)[ \t-]{0,8}\"?[A-Za-z_-]{1,40}\"?:[ ]{1,4}\"([^\"\n]{12,1000})\",?(?=\n)"
+    r"|\](?:\(|:[ ]{1,4})[^\s()]{1,500}\s{1,4}(?:\"([^\"\n]{12,1000})\"|'([^\"'\n]{12,1000})')\)?"
+    r"|(?<=\n)[ \t-]{0,8}\"?[A-Za-z_-]{1,40}\"?:[ ]{1,4}"
+    r"(?:\"([^\"\n]{12,1000})\"|'([^'\n]{12,1000})'),?(?=\n)"
     r"|\"\"\"([^\"]{12,1000})\"\"\""
 )
+# Where a comment begins behind code, and the lines of one in a block; blanks are single here.
+_COMMENT = re.compile(r"(?<=[^\s#/*])[ ](?://|#)[ ]")
+_COMMENT_LINE = re.compile(r"\n\*[ ]")
+# A key of front matter.
+_KEY = re.compile(r"\n[A-Za-z_-]{1,40}:[ ](?=[^\"'\n]{12})")
 
 
 def without_markup(view: Readable) -> Readable:
     """Return a text as its reader sees it, with the texts of attributes on lines of their own."""
-    if '"' in view.text or "![" in view.text:
+    if '"' in view.text or "![" in view.text or " '" in view.text:
         view = view.replaced(_VALUE, _value)
+    if view.text.startswith("---\n"):
+        view = view.replaced(_KEY, _new_line)
+    if " # " in view.text or " // " in view.text:
+        view = view.replaced(_COMMENT, _new_line)
+    if "/*" in view.text:
+        view = view.replaced(_COMMENT_LINE, _new_line)
     return view.replaced(_TAG, _shown_tag) if ">" in view.text else view
 
 
 def _value(match: re.Match[str]) -> str:
     return f"\n{match[match.lastindex or 0]}\n"
+
+
+def _new_line(_: re.Match[str]) -> str:
+    return "\n"
 
 
 def _shown_tag(match: re.Match[str]) -> str:

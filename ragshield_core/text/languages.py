@@ -1,0 +1,174 @@
+"""The languages that texts are in, told by their script and their function words."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from functools import cache
+from importlib.resources import files
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+# Vowel points and accents, which people leave out; vowel signs of Indic scripts are letters.
+_ACCENTS = re.compile(
+    "[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0640\u093c\u09bc\u200b-\u200f]"
+)
+_BEYOND_LATIN = re.compile("[\u0370-\u1dff\u2c00-\uabff\uac00-\ud7ff\uf900-\ufaff]")
+_WORD = re.compile("(?:[^\\W_]|[\u0900-\u0963\u0980-\u0e4f])+")
+_ALIKE = str.maketrans("ıłđøæىةکی", "ildoaيهكي")
+# A language needs so many function words, and this share of the words, to be that of a text.
+FEWEST, SHARE, WORDS = 4, 0.12, 12
+# So many English function words leave a sentence to the rules for English.
+ENGLISH = 3
+# A text with a smaller share of them is in no language that is known here.
+SPOKEN = 0.12
+# This share of the letters decides about the script.
+MOST = 0.5
+LETTERS = 20
+
+
+def folded(text: str) -> str:
+    """Return the words of a text in small letters without accents, a blank around each."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text.casefold())
+        text = unicodedata.normalize("NFC", _ACCENTS.sub("", text)).translate(_ALIKE)
+    return f" {' '.join(_WORD.findall(text.lower()))} "
+
+
+@cache
+def _known() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        files(__package__).joinpath("languages.json").read_text(encoding="utf-8")
+    )
+    return data
+
+
+@cache
+def _votes(
+    spoken: frozenset[str] | None,
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+    """Return the function words of the languages that are known, and of those that are not."""
+    data = _known()
+    known, unknown = (
+        {name: frozenset(folded(words).split()) for name, words in data[kind].items() if words}
+        for kind in ("languages", "not_known")
+    )
+    if spoken is not None:
+        unknown |= {name: known.pop(name) for name in known.keys() - spoken}
+    return known, unknown
+
+
+@cache
+def _written(spoken: frozenset[str] | None) -> set[str]:
+    """Return the scripts of known languages."""
+    scripts = _known()["scripts"].items()
+    return {"LATIN"} | {s for s, names in scripts if spoken is None or not spoken.isdisjoint(names)}
+
+
+@cache
+def _script(letter: str) -> str:
+    return unicodedata.name(letter, "NONE").split()[0].split("-")[0]
+
+
+def _scripts(text: str) -> Counter[str]:
+    return Counter(map(_script, filter(str.isalpha, text)))
+
+
+@cache
+def _spoken() -> dict[str, tuple[str, ...]]:
+    """Return of each function word in Latin script the languages that have it."""
+    data, (known, _) = _known(), _votes(None)
+    written = {name for names in data["scripts"].values() for name in names}
+    latin = [name for name in data["languages"] if name not in written]
+    words = set().union(*(known[name] for name in latin))
+    return {word: tuple(name for name in latin if word in known[name]) for word in words}
+
+
+def languages_of(sentence: str) -> list[str]:
+    """Return the languages that a sentence may be in, none if it is English."""
+    if _BEYOND_LATIN.search(sentence):
+        data, found = _known(), []
+        for script, _ in _scripts(sentence).most_common(4):
+            found += [name for name in data["scripts"].get(script, ()) if name not in found]
+        if found:
+            return found
+    spoken, nobody = _spoken(), ()
+    words = folded(sentence).split() if not sentence.isascii() else sentence.lower().split()
+    votes = Counter(chain.from_iterable(spoken.get(word, nobody) for word in set(words)))
+    most = max(votes.values(), default=0)
+    if votes["en"] >= ENGLISH or most <= votes["en"]:
+        return []
+    return [name for name, count in votes.items() if count > votes["en"] and count >= most - 1]
+
+
+def unknown_language(text: str, spoken: frozenset[str] | None = None) -> str | None:
+    """Return which language or script most of a text is in, if it is none that is known.
+
+    Parameters
+    ----------
+    text
+        Of any length.
+    spoken
+        The languages that the caller knows, by the names of the data file; all of them by default.
+
+    Examples
+    --------
+    >>> text = "ธนาคารเปิดทำการตั้งแต่เก้าโมงเช้า"
+    >>> unknown_language(text), unknown_language(text, frozenset({"en", "de"}))
+    (None, 'most of its letters are Thai')
+    """
+    known, unknown = _votes(spoken)
+    if _BEYOND_LATIN.search(text):
+        scripts = _scripts(text)
+        total = sum(scripts.values())
+        if total >= LETTERS:
+            script, count = scripts.most_common(1)[0]
+            if count > MOST * total and script not in _written(spoken):
+                return f"most of its letters are {script.title()}"
+    elif len(known["en"].intersection(text.lower().split())) >= FEWEST:
+        return None
+    listed = folded(text).split()
+    if len(listed) < WORDS:
+        return None
+    counts = Counter(listed)
+    best = max(sum(counts[word] for word in words) for words in known.values())
+    name, votes = max(
+        ((name, sum(counts[word] for word in words)) for name, words in unknown.items()),
+        key=itemgetter(1),
+    )
+    different = len(unknown[name] & counts.keys())
+    if different >= FEWEST and votes >= SHARE * len(listed) and votes > 1.25 * best:
+        return f"it reads like {name}"
+    return None
+
+
+def language_of(text: str) -> str | None:
+    """Return the language that most function words, or letters, of a text are of, if any are.
+
+    Examples
+    --------
+    >>> language_of("Das ist nicht die Antwort auf die Frage."), language_of("Xyzzy")
+    ('de', None)
+    """
+    data = _known()
+    if _BEYOND_LATIN.search(text):
+        scripts = _scripts(text)
+        script, count = scripts.most_common(1)[0]
+        named = data["scripts"].get(script, ())
+        if count > MOST * scripts.total() and len(named) == 1:
+            return str(named[0])
+        if count > MOST * scripts.total() and not named and script != "LATIN":
+            return None
+    listed = folded(text).split()
+    counts = Counter(listed)
+    known, unknown = _votes(None)
+    name, votes = max(
+        ((name, sum(counts[word] for word in words)) for name, words in known.items()),
+        key=itemgetter(1),
+    )
+    others = (sum(counts[word] for word in words) for words in unknown.values())
+    enough = votes >= max(1.0, SPOKEN * len(listed)) and votes * 1.25 >= max(others, default=0)
+    return name if enough else None
