@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 SHOWN_NAME = 80  # characters of names
 # A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
 BY_CHANCE = 1e-4
+# What is not covered without a key; `ragshield quarantine verify` says the same.
+UNCOVERED = (
+    "none: who may write to the database can forge what the guard has learned, cases, canaries and "
+    "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"
+)
 MINUTE = "%Y-%m-%d %H:%M UTC"
 
 
@@ -91,6 +96,8 @@ class Status:
         Entries in quarantine that wait for a reviewer.
     database, namespace
         Where an opened guard is, without the password.
+    sealed
+        Whether its rows have digests that only holders of the audit key can make.
     snapshot
         Position of the latest one, and when it was made.
     neighbors
@@ -132,6 +139,7 @@ class Status:
     held: int = 0
     database: str | None = None
     namespace: str | None = None
+    sealed: bool = False
     snapshot: tuple[int, dt.datetime] | None = None
     as_of: int | None = None
     unreachable: str | None = None
@@ -274,6 +282,8 @@ class Status:
         if self.namespace is not None:
             where = printable(self.namespace, SHOWN_NAME)
             rows.append(("namespace", f"{where!r} in {printable(str(self.database), 200)}"))
+            if not self.sealed and self.unreachable is None:
+                rows.append(("audit key", UNCOVERED))
         rows += [
             ("known", f"{self.n_known} entries"),
             ("held", held),
