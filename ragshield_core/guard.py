@@ -452,7 +452,7 @@ class Guard:
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
 
-        Where the database cannot be reached, that is a part of the answer (``unreachable``).
+        Where the database cannot be used, that is a part of the answer (``unreachable``).
         """
         held, standing, unreachable = 0, None, None
         try:
@@ -462,7 +462,7 @@ class Guard:
         with self.state.lock:
             try:  # here, so that the position is that of what is known
                 standing = self.state.recorder.standing()
-            except QuarantineError as error:
+            except (QuarantineError, StateError) as error:  # the latter: it was changed
                 unreachable = str(error)
             sample, arrivals = self.state.calibrator.sample, self.state.calibrator.arrivals
             shared: dict[str, Any] = {} if standing is None else standing._asdict()

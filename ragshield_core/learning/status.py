@@ -103,8 +103,8 @@ class Status:
     neighbors
         Where detectors find neighbours, in words: in memory, or in which store.
     unreachable
-        Why the database could not be asked, if so: what is held, pending or behind is unknown then,
-        and nothing is written until it answers again.
+        Why the database could not be asked, or that somebody has changed it, if so: what is held,
+        pending or behind is unknown then, and nothing is written until it answers again.
     as_of
         Where nobody but the database was asked: the position of the snapshot that says what is
         said of calibration, detectors, shifts and topics.
@@ -183,9 +183,7 @@ class Status:
         """Return what somebody should look at; nothing where all is well."""
         found = []
         if self.unreachable is not None:
-            found.append(
-                f"the database cannot be reached, and nothing is written: {self.unreachable}"
-            )
+            found.append(f"the database cannot be used, and nothing is written: {self.unreachable}")
         if not self.calibrated:
             found.append("not calibrated: the accepted rate is not in force")
         if self.wanted_rate is not None:
@@ -278,7 +276,7 @@ class Status:
         rows = []
         held = f"{self.held} entries wait for a reviewer"
         if self.unreachable is not None:
-            held = "unknown: the database cannot be reached"
+            held = "unknown: the database cannot be used"
         if self.namespace is not None:
             where = printable(self.namespace, SHOWN_NAME)
             rows.append(("namespace", f"{where!r} in {printable(str(self.database), 200)}"))

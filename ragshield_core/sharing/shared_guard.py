@@ -184,7 +184,8 @@ class Sharing(Recorder):
 
     def standing(self) -> Standing:
         """Return how far this process has read."""
-        with self._database.read() as session:
+        with self._database.read(still=True) as session:
+            check_journal(session, self._log.digests, self._log.namespace)
             return standing(
                 session, self._journal, self._snapshots, self.position, self._database.url
             )

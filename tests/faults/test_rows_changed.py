@@ -12,6 +12,7 @@ from sqlalchemy import LargeBinary
 from support import group, passages
 
 from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core.cli import main
 from ragshield_core.database.tables import UNSEALED, TableBase, table_of
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.learning.events import Change, Event
@@ -216,6 +217,39 @@ def test_what_was_learned_cannot_be_set_back_unnoticed(file, written):
     assert "row default of ragshield_journal_heads" in said[1]
     assert "or more" in said[1]
     assert "backup" in said[1]
+
+
+@pytest.mark.parametrize("column", ["position", "digest"])
+def test_a_guard_that_is_open_is_concerned(file, column):
+    guard = opened(f"sqlite:///{file}")
+    assert not any("cannot be used" in concern for concern in guard.status().concerns())
+    sql(file, f"UPDATE ragshield_journal_heads SET {column} = 7 WHERE namespace = 'default'")  # noqa: S608
+    assert "row default of ragshield_journal_heads was changed" in guard.status().concerns()[0]
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_the_commands_say_what_is_not_covered(on_file, key, monkeypatch, capsys):
+    guard = opened(on_file, key=key, fpr=RATE)
+    guard.fit(passages(60, 1))
+    guard.close()
+    if key is not None:
+        monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", key)
+    for command in (("quarantine", "verify", "--database", on_file), ("status", on_file)):
+        monkeypatch.setattr("sys.argv", ["ragshield", *command])
+        with suppress(SystemExit):
+            main()
+        said = capsys.readouterr().out
+        assert ("who may write to the" in said) == (key is None), said
+
+
+def test_a_status_without_the_key_says_which_is_missing(file, monkeypatch, capsys):
+    monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", OTHER)
+    for command in (["--namespace", "others"], ["--namespace", "default"]):
+        monkeypatch.setattr("sys.argv", ["ragshield", "status", f"sqlite:///{file}", *command])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert "is kept with the key" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_database_cannot_be_set_back_as_a_whole_if_there_is_an_anchor(file, written):
