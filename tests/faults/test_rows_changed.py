@@ -273,26 +273,31 @@ def test_without_the_key_nothing_is_opened_and_the_error_says_so(file, key):
         Quarantine(f"sqlite:///{file}", audit_key=key).log.verify()
 
 
-def test_a_new_key_needs_a_seal_and_can_be_exchanged(on_file):
-    guard = opened(on_file, key=None, fpr=RATE)
+@pytest.fixture(params=["on_file", "empty_postgres"])
+def any_url(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_a_new_key_needs_a_seal_and_can_be_exchanged(any_url):
+    guard = opened(any_url, key=None, fpr=RATE)
     guard.fit(passages(60, 1))
     guard.quarantine.hold(group(2, 3), by="anna")
     assert "none: who may write" in str(guard.status())
     guard.close()
     with pytest.raises(QuarantineError, match="ragshield quarantine seal"):
-        opened(on_file)
-    Quarantine(on_file, audit_key=KEY).log.seal()
-    guard = opened(on_file)
+        opened(any_url)
+    Quarantine(any_url, audit_key=KEY).log.seal()
+    guard = opened(any_url)
     assert guard.status().sealed
     guard.learn(passages(5, 2, "new"))
     guard.quarantine.log.rekey(OTHER)
     guard.learn(passages(5, 3, "newer"))  # with the new one
     guard.quarantine.log.verify()
     guard.close()
-    later = opened(on_file, key=OTHER)
+    later = opened(any_url, key=OTHER)
     assert len(later.writes.known(passages(5, 3, "newer").ids)) == 5
     with pytest.raises(QuarantineError, match="set RAGSHIELD_AUDIT_KEY"):
-        opened(on_file)
+        opened(any_url)
 
 
 def test_cases_that_were_changed_are_told_anew_at_the_next_write(file):
