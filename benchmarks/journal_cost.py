@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 from ragshield_core.database import Database
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.entries import Batch
+from ragshield_core.quarantine.digests import Digests
 from ragshield_core.sharing import Journal, Snapshots
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ T = TypeVar("T")
 DIM = 384
 BATCH = 100
 PAGE = 100
+DIGESTS = Digests("a key of the benchmark")
 RESULTS = Path(__file__).parent / "results"
 GOALS = {"SQLite": 0.3, "PostgreSQL": 1.0}  # ms, of the median of asking for the position
 
@@ -101,7 +103,7 @@ def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[
     """Yield lines of the table."""
     rng = np.random.default_rng(1)
     for words in (0, 100):
-        journal = Journal(f"{words} words")
+        journal = Journal(f"{words} words", digests=DIGESTS)
         before = shared.size()
         appends, finishes = [], []
         for number in track(range(n_events), description=f"{name}, {words} words"):
@@ -131,7 +133,7 @@ def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[
 def measure_snapshot(name: str, shared: Shared, n_entries: int) -> str:
     """Return a line of the table of snapshots."""
     vectors = np.random.default_rng(2).normal(size=(n_entries, DIM)).astype(np.float32)
-    kept = Snapshots()
+    kept = Snapshots(digests=DIGESTS)
     longest = 0.0
 
     def write(work: Callable[[Session], T]) -> T:
@@ -185,8 +187,8 @@ def main() -> None:
 Written by `benchmarks/journal_cost.py`. {n_events:,} events, each of {BATCH} learned entries with
 ids, labels, lineages and vectors of {DIM} dimensions. Milliseconds: median (95th percentile).
 Appended is one pending event a transaction, finished the transaction that settles it; read is a
-catch-up over 1,000 events in pages of {PAGE}, checksums included. Goal for the median of asking for
-the position: {goals}. Python {platform.python_version()}.
+catch-up over 1,000 events in pages of {PAGE}. Digests with a key are included. Goal for the median
+of asking for the position: {goals}. Python {platform.python_version()}.
 
 | database | bytes an entry | append | finish | read 1,000 events | ask for the position |
 |---|---|---|---|---|---|

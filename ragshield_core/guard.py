@@ -241,7 +241,8 @@ class Guard:
         CalibrationError
             If that one is not calibrated, or in another way.
         QuarantineError
-            If the database cannot be used, or the namespace is no name.
+            If the database cannot be used, was written with another key or set back to an earlier
+            state, or the namespace is no name.
 
         Examples
         --------
@@ -260,7 +261,8 @@ class Guard:
             _check_unused(detectors)
         quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
-        sharing = Sharing(quarantine.database, namespace, lease=lease)
+        sharing = Sharing(quarantine.log, lease=lease)
+        sharing.check()
         whole = sharing.latest()
         if whole is None:
             policy = policy if policy is not None else Policy(quarantine_at=fpr)
@@ -271,7 +273,8 @@ class Guard:
             guard.state.left_out = tuple(missing)
             check_loadable(guard.detectors, detectors or ())
             if calibration_of is not None:
-                lent = cls._lent_by(Sharing(quarantine.database, calibration_of, lease=lease), own)
+                lender = Sharing(quarantine.log.of(calibration_of), lease=lease)
+                lent = cls._lent_by(lender, own)
                 guard.state.recalibration.borrow(lent, ())
             guard.state.recorder = sharing.of(guard.state)
             if sharing.found():
@@ -355,6 +358,7 @@ class Guard:
     @classmethod
     def _lent_by(cls, sharing: Sharing, detectors: Sequence[Detector]) -> Lent:
         """Return the calibration of another namespace, whose guard is opened for it."""
+        sharing.check()
         whole = sharing.latest()
         if whole is None:
             msg = (
@@ -448,7 +452,7 @@ class Guard:
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
 
-        Where the database cannot be reached, that is a part of the answer (``unreachable``).
+        Where the database cannot be used, that is a part of the answer (``unreachable``).
         """
         held, standing, unreachable = 0, None, None
         try:
@@ -458,7 +462,7 @@ class Guard:
         with self.state.lock:
             try:  # here, so that the position is that of what is known
                 standing = self.state.recorder.standing()
-            except QuarantineError as error:
+            except (QuarantineError, StateError) as error:  # the latter: it was changed
                 unreachable = str(error)
             sample, arrivals = self.state.calibrator.sample, self.state.calibrator.arrivals
             shared: dict[str, Any] = {} if standing is None else standing._asdict()

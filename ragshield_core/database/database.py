@@ -83,12 +83,21 @@ class Database:
         return f"Database({shown(self.url)})"
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
-        """Yield a session that reads; within a write of this thread, the session of that."""
+    def read(self, *, still: bool = False) -> Iterator[Session]:
+        """Yield a session that reads; within a write of this thread, the session of that.
+
+        Parameters
+        ----------
+        still
+            Whether all that is read is of one moment, whoever writes meanwhile. SQLite always
+            reads so.
+        """
         if self._mine.session is not None:
             yield self._mine.session
             return
         with self._used(alone=self.in_memory) as engine, Session(engine) as session:
+            if still and not self._sqlite:
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
 
     @contextmanager

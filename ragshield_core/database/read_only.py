@@ -17,7 +17,7 @@ from ragshield_core.model.errors import QuarantineError
 
 @contextmanager
 def read_only(url: str) -> Iterator[Session]:
-    """Yield a session that cannot write.
+    """Yield a session that cannot write, and sees the database as it is at one moment.
 
     Raises
     ------
@@ -31,8 +31,10 @@ def read_only(url: str) -> Iterator[Session]:
     engine = create_engine(make_url(url), hide_parameters=True)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _only_queries)
+        event.listen(engine, "begin", _begin)
     else:
-        engine = engine.execution_options(postgresql_readonly=True)
+        still = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        engine = engine.execution_options(**still)
     try:
         with Session(engine) as session:
             yield session
@@ -43,7 +45,12 @@ def read_only(url: str) -> Iterator[Session]:
         engine.dispose()
 
 
+def _begin(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
 def _only_queries(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver would begin nothing before a query
     cursor = connection.cursor()
     cursor.execute("PRAGMA query_only = ON")
     cursor.close()

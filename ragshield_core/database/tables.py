@@ -1,4 +1,8 @@
-"""All tables: of held entries and their log, of review cases, of what processes share."""
+"""All tables: of held entries and their log, of review cases, of what processes share.
+
+A row of most tables has a digest, over its table and all of its columns but those that say in
+:data:`UNSEALED` why they need none: see :mod:`ragshield_core.quarantine.digests`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 ANY_STORE = "*"
 # Bound parameters of one statement.
 CHUNK = 500
+# Key of the reason why a column has no part in the digest of its row, or a table no digests: who
+# changes it changes no judgement.
+UNSEALED = "unsealed"
 # What a later screening of a held revision changes.
 JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
@@ -26,6 +33,7 @@ class SchemaRow(TableBase):
     """The version of the tables, in one row."""
 
     __tablename__ = "ragshield_schema"
+    __table_args__ = ({"info": {UNSEALED: "a database of another version is refused"}},)
 
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
@@ -37,6 +45,7 @@ class ChangesRow(TableBase):
     """
 
     __tablename__ = "ragshield_changes"
+    __table_args__ = ({"info": {UNSEALED: "another number only has everybody read once more"}},)
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     version: Mapped[int] = mapped_column(BigInteger)
@@ -116,6 +125,8 @@ class LogRow(TableBase):
     key_name: Mapped[str | None] = mapped_column(String(16))
     rule_number: Mapped[int | None]  # of the rule that it tells of
     rule_digest: Mapped[str | None] = mapped_column(String(64))  # of that row
+    # Where the journal of the namespace was; in a line of a snapshot, that of the snapshot.
+    journal_position: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class RuleRow(TableBase):
@@ -177,6 +188,7 @@ class CaseRow(TableBase):
     latest_at: Mapped[str] = mapped_column(String(32))
     detectors: Mapped[str] = mapped_column(Text)  # names, each between spaces, in order
     source: Mapped[str] = mapped_column(Text)  # of its first entry that claims one
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class MemberRow(TableBase):
@@ -202,6 +214,7 @@ class MemberRow(TableBase):
     severity: Mapped[float]
     detectors: Mapped[str] = mapped_column(Text)  # as of the case
     searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class HeadRow(TableBase):
@@ -212,7 +225,12 @@ class HeadRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger)  # of the last event; 0 before the first
     pruned: Mapped[int] = mapped_column(BigInteger)  # events up to here are in snapshots only
-    tickets: Mapped[int] = mapped_column(BigInteger)  # the last that was drawn
+    pending: Mapped[int]  # how many events are
+    tickets: Mapped[int] = mapped_column(  # the last that was drawn
+        BigInteger, info={UNSEALED: "the order in which writers wait"}
+    )
+    key_name: Mapped[str | None] = mapped_column(String(16))  # of all digests of the namespace
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class JournalRow(TableBase):
@@ -224,10 +242,12 @@ class JournalRow(TableBase):
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     kind: Mapped[str] = mapped_column(String(40))
     writer: Mapped[str] = mapped_column(String(64))
-    at: Mapped[float] = mapped_column(Double)  # seconds since 1970, by the database's clock
+    at: Mapped[float] = mapped_column(  # seconds since 1970, by the database's clock
+        Double, info={UNSEALED: "a time that people are shown"}
+    )
     content: Mapped[str] = mapped_column(Text)  # JSON in ASCII: any text, halves of pairs as well
     arrays: Mapped[bytes] = mapped_column(LargeBinary)
-    sha256: Mapped[str] = mapped_column(String(64))  # over all of the above but the time
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class PendingRow(TableBase):
@@ -238,12 +258,14 @@ class PendingRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     writer: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class WriterRow(TableBase):
     """A process that takes part."""
 
     __tablename__ = "ragshield_journal_writers"
+    __table_args__ = ({"info": {UNSEALED: "who is alive, and waits: others wait, or take over"}},)
 
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     writer: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -259,6 +281,7 @@ class StoreRow(TableBase):
 
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     name: Mapped[str] = mapped_column(Text)  # as what is held says on its way to which store it was
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class SnapshotRow(TableBase):
@@ -270,9 +293,11 @@ class SnapshotRow(TableBase):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     namespace: Mapped[str] = mapped_column(String(200))
     position: Mapped[int] = mapped_column(BigInteger)
-    touched: Mapped[float] = mapped_column(Double)  # as JournalRow.at; when it was last written to
+    touched: Mapped[float] = mapped_column(  # as JournalRow.at; when it was last written to
+        Double, info={UNSEALED: "when one that was never completed is removed"}
+    )
     manifest: Mapped[str | None] = mapped_column(Text)  # JSON: the chunks of every part
-    sha256: Mapped[str | None] = mapped_column(String(64))  # of the manifest
+    digest: Mapped[str | None] = mapped_column(String(64))  # over this row; none without a manifest
 
 
 class ChunkRow(TableBase):
@@ -283,6 +308,38 @@ class ChunkRow(TableBase):
     snapshot: Mapped[str] = mapped_column(String(32), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     data: Mapped[bytes] = mapped_column(LargeBinary)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
+class BaselineRow(TableBase):
+    """What a suite of canaries gave when all was well."""
+
+    __tablename__ = "ragshield_canary_baseline"
+    __table_args__ = (
+        Index("ragshield_canary_version", "namespace", "suite", "version", unique=True),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    suite: Mapped[str] = mapped_column(String(200))
+    version: Mapped[int]
+    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    content: Mapped[str] = mapped_column(Text)
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
+
+
+class CheckRow(TableBase):
+    """A check of a suite of canaries."""
+
+    __tablename__ = "ragshield_canary_check"
+    __table_args__ = (Index("ragshield_canary_checks", "namespace", "suite", "number"),)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    suite: Mapped[str] = mapped_column(String(200))
+    report: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 def table_of(mapped: type[TableBase]) -> Table:

@@ -53,6 +53,7 @@ class Standing(NamedTuple):
     snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
     database: str  # without its password
     namespace: str
+    sealed: bool  # whether all of it has digests that only holders of a key can make
 
 
 class Recorder:

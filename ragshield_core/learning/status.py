@@ -22,6 +22,11 @@ BY_CHANCE = 1e-4
 # A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about
 # a few topics it says .2 to .4 and sees .5 of them.
 SEEN = 0.2
+# What is not covered without a key; `ragshield quarantine verify` says the same.
+UNCOVERED = (
+    "none: who may write to the database can forge what the guard has learned, cases, canaries and "
+    "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"
+)
 MINUTE = "%Y-%m-%d %H:%M UTC"
 
 
@@ -98,13 +103,15 @@ class Status:
         Entries in quarantine that wait for a reviewer.
     database, namespace
         Where an opened guard is, without the password.
+    sealed
+        Whether its rows have digests that only holders of the audit key can make.
     snapshot
         Position of the latest one, and when it was made.
     neighbors
         Where detectors find neighbours, in words: in memory, or in which store.
     unreachable
-        Why the database could not be asked, if so: what is held, pending or behind is unknown then,
-        and nothing is written until it answers again.
+        Why the database could not be asked, or that somebody has changed it, if so: what is held,
+        pending or behind is unknown then, and nothing is written until it answers again.
     as_of
         Where nobody but the database was asked: the position of the snapshot that says what is
         said of calibration, detectors, shifts and topics.
@@ -140,6 +147,7 @@ class Status:
     held: int = 0
     database: str | None = None
     namespace: str | None = None
+    sealed: bool = False
     snapshot: tuple[int, dt.datetime] | None = None
     as_of: int | None = None
     unreachable: str | None = None
@@ -183,9 +191,7 @@ class Status:
         """Return what somebody should look at; nothing where all is well."""
         found = []
         if self.unreachable is not None:
-            found.append(
-                f"the database cannot be reached, and nothing is written: {self.unreachable}"
-            )
+            found.append(f"the database cannot be used, and nothing is written: {self.unreachable}")
         if not self.calibrated:
             found.append("not calibrated: the accepted rate is not in force")
         if self.wanted_rate is not None:
@@ -283,10 +289,12 @@ class Status:
         rows = []
         held = f"{self.held} entries wait for a reviewer"
         if self.unreachable is not None:
-            held = "unknown: the database cannot be reached"
+            held = "unknown: the database cannot be used"
         if self.namespace is not None:
             where = printable(self.namespace, SHOWN_NAME)
             rows.append(("namespace", f"{where!r} in {printable(str(self.database), 200)}"))
+            if not self.sealed and self.unreachable is None:
+                rows.append(("audit key", UNCOVERED))
         rows += [
             ("known", f"{self.n_known} entries"),
             ("held", held),

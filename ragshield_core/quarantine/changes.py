@@ -10,19 +10,12 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase, table_of
-from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
-from ragshield_core.model.errors import QuarantineError
-from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
+from ragshield_core.database.tables import HeadRow, HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
 from ragshield_core.quarantine.entries import Status
-from ragshield_core.quarantine.evidence import (
-    PAGE,
-    head_of,
-    last_line,
-    tampered,
-    verify_lines,
-    verify_rows,
-)
-from ragshield_core.quarantine.grouping import follow
+from ragshield_core.quarantine.evidence import PAGE, head_of, last_line, tampered
+from ragshield_core.quarantine.grouping import Grouping, follow
+from ragshield_core.quarantine.sealed import reseal, verify_all
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
@@ -35,6 +28,7 @@ class _Event(NamedTuple):
     row: HeldRow | RuleRow | Mapping[str, Any]
     gone: bool = False
     kind: type[HeldRow | RuleRow] = HeldRow
+    position: int | None = None  # in the journal; none for where that is now
 
 
 class Changes:
@@ -111,9 +105,10 @@ class Changes:
         row.digest = self._digests.of_row(row)
         self._events.append(_Event("revoke", row, kind=RuleRow))
 
-    def tell(self, action: str) -> None:
-        """Note what a person has decided that is about no entry and no rule."""
-        self._events.append(_Event(action, _nothing(self._namespace), gone=True))
+    def tell(self, action: str, position: int | None = None) -> None:
+        """Note what is about no entry and no rule: what a person has decided, or a snapshot."""
+        nothing = _nothing(self._namespace)
+        self._events.append(_Event(action, nothing, gone=True, position=position))
 
     def write(self, by: str, note: str | None = None) -> None:
         """Write all of them, and who made them."""
@@ -132,9 +127,12 @@ class Changes:
         if self._new:
             self._session.execute(insert(table_of(HeldRow)), self._new)
         if self._events:
-            _check_sealed(last_line(self._session), self._digests)
+            last = last_line(self._session)
+            if last is not None:
+                check_key("the audit log", last.key_name, self._digests)
             _append(self._session, self._digests, self._events, by, note)
-            follow(self._session, self._namespace, self._new, moved, self._gone)
+            cases = Grouping(self._session, self._digests, self._namespace)
+            follow(cases, self._new, moved, self._gone)
 
 
 def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
@@ -145,8 +143,8 @@ def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     QuarantineError
         If something was changed, or there is a key already.
     """
-    verify_rows(session, PLAIN, verify_lines(session, PLAIN), namespace)
-    _seal(session, digests, by)
+    verify_all(session, PLAIN, namespace)
+    _seal(session, digests, by, namespace)
 
 
 def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str) -> None:
@@ -157,7 +155,7 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
     QuarantineError
         If something was changed.
     """
-    verify_rows(session, old, verify_lines(session, old), namespace)
+    verify_all(session, old, namespace)
     note = f"{REKEYED} {head_of(session)}"
     table, before = table_of(LogRow), ""
     change = update(table).where(table.c.seq == bindparam("line"))
@@ -173,7 +171,7 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
         session.execute(change, changed)
         last = lines[-1]["seq"]
     _append(session, new, [_Event("rekey", _nothing(namespace), gone=True)], by, note)
-    _seal(session, new, by)
+    _seal(session, new, by, namespace)
 
 
 def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) -> int:
@@ -191,7 +189,7 @@ def _nothing(namespace: str) -> dict[str, Any]:
     return {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
 
 
-def _seal(session: Session, digests: Digests, by: str) -> None:
+def _seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     events: list[_Event] = []
     kind: type[TableBase]
     for kind in (HeldRow, IndexedRow, RuleRow):
@@ -203,26 +201,10 @@ def _seal(session: Session, digests: Digests, by: str) -> None:
             if kind is HeldRow or kind is RuleRow:
                 told = {n: row.get(n) for n in ("number", "namespace", "entry_id", "fingerprint")}
                 events.append(_Event("seal", told | {"digest": made}, kind=kind))
+    if not events:  # what comes next is by the key, whether there are entries or not
+        events.append(_Event("seal", _nothing(namespace), gone=True))
     _append(session, digests, events, by, SEALED)
-
-
-def _check_sealed(last: LogRow | None, digests: Digests) -> None:
-    """Refuse to go on with a log that is kept in another way."""
-    if last is None or last.key_name == digests.key_name:
-        return
-    if last.key_name is not None:
-        mine = "none is given" if digests.key_name is None else f"{digests.key_name!r} is given"
-        msg = (
-            f"the audit log is kept with the key {last.key_name!r}, and {mine}: set "
-            f"{KEY_VARIABLE}. Nothing was written."
-        )
-    else:
-        msg = (
-            "the audit log was written without the key that is given now; if the key is new, run "
-            "`ragshield quarantine seal` once, otherwise somebody has replaced the log. Nothing "
-            "was written."
-        )
-    raise QuarantineError(msg)
+    reseal(session, digests)
 
 
 def _append(
@@ -232,15 +214,19 @@ def _append(
     last = last_line(session)
     seq, before = (0, "") if last is None else (last.seq, last.digest)
     lines = []
-    for number, (action, about, gone, kind) in enumerate(events, start=seq + 1):
+    positions: dict[str, int | None] = {}
+    for number, (action, about, gone, kind, position) in enumerate(events, start=seq + 1):
         row = about if isinstance(about, Mapping) else vars(about)
+        if (namespace := row["namespace"]) not in positions:
+            query = select(HeadRow.position).where(HeadRow.namespace == namespace)
+            positions[namespace] = session.scalar(query)
         told, digest = row["number"], None if gone else row["digest"]
         of_rule = kind is RuleRow
         line: dict[str, Any] = {
             "seq": number,
             "at": now(),
             "action": action,
-            "namespace": row["namespace"],
+            "namespace": namespace,
             "entry_id": "" if of_rule else row["entry_id"],
             "fingerprint": "" if of_rule else row["fingerprint"],
             "actor": by,
@@ -250,6 +236,7 @@ def _append(
             "key_name": digests.key_name,
             "rule_number": told if of_rule else None,
             "rule_digest": digest if of_rule else None,
+            "journal_position": positions[namespace] if position is None else position,
         }
         line["digest"] = before = digests.of_line(line, before)
         lines.append(line)

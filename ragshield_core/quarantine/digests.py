@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from ragshield_core.database import TableBase, table_of
-from ragshield_core.database.tables import HeldRow, LogRow, RuleRow
+from ragshield_core.database.tables import UNSEALED, HeldRow, LogRow, RuleRow
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import printable
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
 NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
@@ -42,6 +44,32 @@ class Digests:
         # Says with which key a line was written, and nothing of the key.
         self.key_name = None if self._key is None else self._digest("the name of the key")[:16]
 
+    def become(self, other: Digests) -> None:
+        """Take over the key of others: whoever has these digests uses it from now on."""
+        self._key, self.key_name = other._key, other.key_name
+
+    def of(self, kind: type[TableBase], values: Mapping[Any, Any]) -> str:
+        """Return the digest of a row that the log does not tell of: over all that decides.
+
+        Parameters
+        ----------
+        kind
+            Whose row.
+        values
+            Its columns; the digest, and columns that say why they need none, are left out.
+        """
+        if self._key is None:
+            whole: Any = hashlib.sha256()
+        else:
+            whole = hmac.new(self._key, digestmod=hashlib.sha256)
+        for part in _in_bytes(kind, values):
+            whole.update(part)
+        return str(whole.hexdigest())
+
+    def hold(self, kind: type[TableBase], values: Mapping[Any, Any]) -> bool:
+        """Return whether a row has the digest that :meth:`of` makes."""
+        return bool(values["digest"] == self.of(kind, values))
+
     def of_row(self, row: TableBase | Mapping[Any, Any]) -> str:
         """Return the digest of a row: over each of its columns, but for the digest itself."""
         if isinstance(row, TableBase):
@@ -69,6 +97,53 @@ class Digests:
         if self._key is None:
             return hashlib.sha256(data).hexdigest()
         return hmac.new(self._key, data, hashlib.sha256).hexdigest()
+
+
+@cache
+def sealed_columns(kind: type[TableBase]) -> tuple[str, ...]:
+    """Return the columns of a table that the digests of its rows cover."""
+    columns = table_of(kind).columns
+    return tuple(one.name for one in columns if one.name != "digest" and UNSEALED not in one.info)
+
+
+def _in_bytes(kind: type[TableBase], values: Mapping[Any, Any]) -> Iterator[bytes]:
+    """Yield a row as bytes that no other row of any table has, each value behind its length."""
+    yield f"{kind.__tablename__}\n".encode()
+    for name in sealed_columns(kind):
+        value = values[name]
+        if value is None:
+            yield f"{name}\n".encode()
+            continue
+        if isinstance(value, float):
+            value += 0.0  # SQLite keeps no sign of a zero
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        yield f"{name} {len(data)}\n".encode()
+        yield data
+
+
+def check_key(what: str, key_name: str | None, digests: Digests) -> None:
+    """Refuse to go on with what is kept with another key, or without one.
+
+    Raises
+    ------
+    QuarantineError
+        Says which key is expected.
+    """
+    if key_name == digests.key_name:
+        return
+    if key_name is not None:
+        mine = "none is given" if digests.key_name is None else f"{digests.key_name!r} is given"
+        msg = (
+            f"{what} is kept with the key {printable(key_name, 16)!r}, and {mine}: set "
+            f"{KEY_VARIABLE}. Nothing was written."
+        )
+    else:
+        msg = (
+            f"{what} was written without the key that is given now; if the key is new, run "
+            "`ragshield quarantine seal` once, otherwise somebody has replaced it. Nothing was "
+            "written."
+        )
+    raise QuarantineError(msg)
 
 
 def given_key(key: str | bytes | None) -> str | bytes | None:

@@ -21,13 +21,35 @@ Row = TypeVar("Row", bound=TableBase)
 # Rows that are read at a time.
 PAGE = 1000
 ADVICE = "compare it with a backup."
+# Action of the lines that tell of a snapshot of what a guard has learned.
+SNAPSHOT = "snapshot"
 
 
 class Told(NamedTuple):
-    """The digests that rows must have, by their numbers, as the log says."""
+    """The digests that rows must have, by their numbers, as the log says.
+
+    And how far journal and snapshots of each namespace have come.
+    """
 
     held: dict[int, str]
     rules: dict[int, str]
+    positions: dict[str, int]
+    snapshots: dict[str, int]
+
+    def hear(self, line: LogRow) -> None:
+        """Take note of what a line tells of."""
+        for rows, row, digest in (
+            (self.held, line.held_number, line.held_digest),
+            (self.rules, line.rule_number, line.rule_digest),
+        ):
+            if row is not None:
+                rows.pop(row, None)
+                if digest is not None:
+                    rows[row] = digest
+        if (at := line.journal_position) is not None:
+            self.positions[line.namespace] = max(at, self.positions.get(line.namespace, 0))
+            if line.action == SNAPSHOT:
+                self.snapshots[line.namespace] = at
 
 
 def head_of(session: Session) -> str:
@@ -52,7 +74,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
         If the anchor is none.
     """
     before, expected, key = "", 1, None
-    told = Told({}, {})
+    told = Told({}, {}, {}, {})
     number, anchored = parts_of_anchor(anchor)
     for line in _all(session, LogRow):
         if line.seq != expected:
@@ -63,14 +85,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
             raise _broken(expected, "it was changed after it was written, or one was removed")
         if line.seq == number and line.digest != anchored:
             raise _broken(expected, f"expected the digest of the anchor, {anchored}")
-        for rows, row, digest in (
-            (told.held, line.held_number, line.held_digest),
-            (told.rules, line.rule_number, line.rule_digest),
-        ):
-            if row is not None:
-                rows.pop(row, None)
-                if digest is not None:
-                    rows[row] = digest
+        told.hear(line)
         before, key, expected = line.digest, line.key_name, expected + 1
     if expected <= number:
         why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"

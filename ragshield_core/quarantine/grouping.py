@@ -19,15 +19,18 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks, table_of
 from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow
+from ragshield_core.quarantine.digests import Digests, check_key
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
+from ragshield_core.quarantine.evidence import last_line
 from ragshield_core.quarantine.rows import decoded, encoded
 from ragshield_core.quarantine.searching import checked
 
@@ -82,9 +85,16 @@ def wording_of(text: bytes) -> str:
     return hashlib.sha256(encoded(plain) or text).hexdigest()[:32]
 
 
+class Grouping(NamedTuple):
+    """Where cases are written, and what makes the digests of their rows."""
+
+    session: Session
+    digests: Digests
+    namespace: str
+
+
 def follow(
-    session: Session,
-    namespace: str,
+    at: Grouping,
     new: Sequence[Values],
     moved: Sequence[tuple[HeldRow, str]],
     gone: Mapping[int, str],
@@ -93,10 +103,8 @@ def follow(
 
     Parameters
     ----------
-    session
-        Of the transaction; the rows of entries are written already.
-    namespace
-        Of the entries.
+    at
+        The transaction, and the namespace of the entries, whose rows are written already.
     new
         Columns of revisions that are here for the first time.
     moved
@@ -105,26 +113,25 @@ def follow(
         Statuses of those that were deleted, by number.
     """
     try:
-        _follow(session, namespace, new, moved, gone)
+        _follow(at, new, moved, gone)
     except _TornError:  # changed past ragshield; that must not keep anybody from holding
         logger.warning("cases of the quarantine did not fit its entries, and are told anew")
-        _regroup(session, namespace)
+        _regroup(at)
 
 
 def _follow(
-    session: Session,
-    namespace: str,
+    at: Grouping,
     new: Sequence[Values],
     moved: Sequence[tuple[HeldRow, str]],
     gone: Mapping[int, str],
 ) -> None:
-    known = _members(session, namespace, [*(row.number for row, _ in moved), *gone])
-    tally = _Tally(session, namespace)
+    known = _members(at, [*(row.number for row, _ in moved), *gone])
+    tally = _Tally(at)
     for number, status in gone.items():
         if number in known:
             tally.move(known[number], status, None)
     member = table_of(MemberRow)
-    _each(session, namespace, delete(member), member.c.number, [n for n in gone if n in known])
+    _each(at, delete(member), member.c.number, [n for n in gone if n in known])
     coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
     again: list[Entry] = []
     silent = []
@@ -138,54 +145,66 @@ def _follow(
             coming.append(_values(row))
         elif row.status not in TELLING and before in TELLING:
             silent.append(row.number)
-    _each(session, namespace, update(member).values(tells=0), member.c.number, silent)
+    _change_members(at, member.c.number, silent, {"tells": 0})
     tally.judge(again)
-    _take_in(session, tally, [_entry(row) for row in coming])
-    tally.merge([*_among(again), *_stored_ties(session, namespace, again)])
-    _describe(session, again)
+    _take_in(tally, [_entry(row) for row in coming])
+    tally.merge([*_among(again), *_stored_ties(at, again)])
+    anew = {entry["number"]: {name: entry[name] for name in MEMBER} for entry in again}
+    _change_members(at, member.c.number, list(anew), {}, anew)
     tally.write()
 
 
-def regroup(session: Session) -> int:
+def regroup(session: Session, digests: Digests) -> int:
     """Tell all cases anew, from the entries; return how many there are.
 
     Cases that people know by their numbers keep them, unless findings have changed since.
+
+    Raises
+    ------
+    QuarantineError
+        If the log is kept with another key.
     """
+    last = last_line(session)
+    if last is not None:
+        check_key("the audit log", last.key_name, digests)
     namespaces: set[str] = set()
     for table in (table_of(CaseRow), table_of(MemberRow), table_of(HeldRow)):
         namespaces |= set(session.scalars(select(table.c.namespace).distinct()))
-    return sum(_regroup(session, namespace) for namespace in sorted(namespaces))
+    return sum(_regroup(Grouping(session, digests, name)) for name in sorted(namespaces))
 
 
-def _regroup(session: Session, namespace: str) -> int:
+def _regroup(at: Grouping) -> int:
     for table in (table_of(CaseRow), table_of(MemberRow)):
-        session.execute(delete(table).where(table.c.namespace == namespace))
-    tally = _Tally(session, namespace)
-    for page in _all_held(session, namespace):
-        _take_in(session, tally, [_entry(row) for row in page])
-    for page in _all_held(session, namespace):  # those that name others which came later
+        at.session.execute(delete(table).where(table.c.namespace == at.namespace))
+    tally = _Tally(at)
+    for page in _all_held(at):
+        _take_in(tally, [_entry(row) for row in page])
+    for page in _all_held(at):  # those that name others which came later
         entries = [_entry(row) for row in page]
-        known = _members(session, namespace, [entry["number"] for entry in entries])
+        known = _members(at, [entry["number"] for entry in entries])
         for entry in entries:
             entry["case_number"] = known[entry["number"]]
-        tally.merge(_stored_ties(session, namespace, entries))
+        tally.merge(_stored_ties(at, entries))
     return tally.write()
 
 
-def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
+def _take_in(tally: _Tally, entries: Sequence[Entry]) -> None:
     """Find cases for entries that are in none."""
-    if _members(session, tally.namespace, [entry["number"] for entry in entries]):
+    at = tally.at
+    if _members(at, [entry["number"] for entry in entries]):
         raise _TornError  # of entries that were deleted past ragshield
     tally.join(entries)
-    ties = [*_among(entries), *_stored_ties(session, tally.namespace, entries)]
+    ties = [*_among(entries), *_stored_ties(at, entries)]
     into = tally.merge(ties, fresh={entry["number"] for entry in entries})
     members = [
         {column: entry[column] for column in MEMBER}
         | {"case_number": into.get(entry["number"], entry["number"])}
         for entry in entries
     ]
+    for member in members:
+        member["digest"] = at.digests.of(MemberRow, member)
     if members:
-        session.execute(insert(table_of(MemberRow)), members)
+        at.session.execute(insert(table_of(MemberRow)), members)
 
 
 class _TornError(Exception):
@@ -195,8 +214,8 @@ class _TornError(Exception):
 class _Tally:
     """Changes of the cases of a namespace."""
 
-    def __init__(self, session: Session, namespace: str) -> None:
-        self._session, self.namespace = session, namespace
+    def __init__(self, at: Grouping) -> None:
+        self.at = at
         self._cases: dict[int, dict[str, Any]] = {}  # as they will be
         self._were: set[int] = set()  # in the table
         self._gone: set[int] = set()
@@ -205,8 +224,10 @@ class _Tally:
         table = table_of(CaseRow)
         for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
             query = select(table).where(table.c.number.in_(some))
-            query = query.where(checked(table.c.namespace) == self.namespace)
-            for row in self._session.execute(query).mappings():
+            query = query.where(checked(table.c.namespace) == self.at.namespace)
+            for row in self.at.session.execute(query).mappings():
+                if not self.at.digests.hold(CaseRow, row):
+                    raise _TornError
                 self._cases[row["number"]] = dict(row)
                 self._were.add(row["number"])
             if any(number not in self._cases for number in some):
@@ -272,8 +293,7 @@ class _Tally:
         table = table_of(MemberRow)
         for target, numbers in _by_value(into).items():
             stored = [number for number in numbers if number not in fresh]
-            change = update(table).values(case_number=target)
-            _each(self._session, self.namespace, change, table.c.case_number, stored)
+            _change_members(self.at, table.c.case_number, stored, {"case_number": target})
             for number in numbers:
                 other = self._cases.pop(number)
                 case = self._cases[target]
@@ -290,19 +310,20 @@ class _Tally:
         empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
         table = table_of(CaseRow)
         gone = sorted((self._gone | empty) & self._were)
-        _each(self._session, self.namespace, delete(table), table.c.number, gone)
+        _each(self.at, delete(table), table.c.number, gone)
         new = []
         for number, case in self._cases.items():
             case["is_open"] = int(case["n_waiting"] > 0)
             if number in empty:
                 continue
+            case["digest"] = self.at.digests.of(CaseRow, case)
             if number in self._were:
                 change = update(table).values(**case)
-                _each(self._session, self.namespace, change, table.c.number, [number])
+                _each(self.at, change, table.c.number, [number])
             else:
                 new.append(case)
         if new:
-            self._session.execute(insert(table), new)
+            self.at.session.execute(insert(table), new)
         return len(self._cases) - len(empty)
 
 
@@ -310,13 +331,13 @@ def _values(row: HeldRow) -> dict[str, Any]:
     return {column.name: getattr(row, column.name) for column in table_of(HeldRow).columns}
 
 
-def _all_held(session: Session, namespace: str) -> Iterator[list[Values]]:
+def _all_held(at: Grouping) -> Iterator[list[Values]]:
     """Yield pages of all that is or was held."""
     last, table = -1, table_of(HeldRow)
     columns = [column for column in table.columns if column.name != "vector"]
-    query = select(*columns).where(table.c.namespace == namespace)
+    query = select(*columns).where(table.c.namespace == at.namespace)
     query = query.order_by(table.c.number).limit(PAGE)
-    while page := session.execute(query.where(table.c.number > last)).mappings().all():
+    while page := at.session.execute(query.where(table.c.number > last)).mappings().all():
         last = page[-1]["number"]
         yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
 
@@ -394,22 +415,26 @@ def _entry(row: Values) -> Entry:
     }
 
 
-def _describe(session: Session, entries: Sequence[Entry]) -> None:
-    """Describe entries anew that were held again."""
+def _change_members(
+    at: Grouping,
+    column: Any,
+    numbers: Sequence[int],
+    values: Values,
+    of_each: Mapping[int, Values] = MappingProxyType({}),
+) -> None:
+    """Change the members that have some numbers, alike or each; they get new digests with that."""
     table = table_of(MemberRow)
-    if entries:
-        change = update(table).where(
-            table.c.number == bindparam("of"), checked(table.c.namespace) == bindparam("tenant")
-        )
-        described = [column for column in MEMBER if column not in ("number", "namespace")]
-        session.execute(
-            change.values({column: bindparam(f"new_{column}") for column in described}),
-            [
-                {"of": entry["number"], "tenant": entry["namespace"]}
-                | {f"new_{column}": entry[column] for column in described}
-                for entry in entries
-            ],
-        )
+    query = select(table).where(checked(table.c.namespace) == at.namespace)
+    change = update(table).where(table.c.number == bindparam("of"))
+    for some in chunks(numbers):
+        rows = []
+        for row in at.session.execute(query.where(column.in_(some))).mappings().all():
+            if not at.digests.hold(MemberRow, row):
+                raise _TornError
+            anew = {**row, **values, **of_each.get(row["number"], {})}
+            rows.append(anew | {"of": row["number"], "digest": at.digests.of(MemberRow, anew)})
+        if rows:
+            at.session.execute(change, rows)
 
 
 def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
@@ -428,9 +453,7 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
                 yield own, first.setdefault((*place, mark.key, entry[mark.key]), own)
 
 
-def _stored_ties(
-    session: Session, namespace: str, entries: Sequence[Entry]
-) -> Iterator[tuple[int, int]]:
+def _stored_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries and those that are in cases already."""
     named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     telling = [entry for entry in entries if entry["tells"]]
@@ -440,20 +463,18 @@ def _stored_ties(
     columns = (HeldRow.status, HeldRow.store, HeldRow.entry_id)
     query = select(*columns, MemberRow.case_number, MemberRow.detectors)
     query = query.join(MemberRow, MemberRow.number == HeldRow.number)
-    query = query.where(HeldRow.namespace == namespace, MemberRow.namespace == namespace)
+    query = query.where(HeldRow.namespace == at.namespace, MemberRow.namespace == at.namespace)
     for ids in chunks(sorted({entry_id for entry_id, _ in named})):
-        rows = session.execute(query.where(HeldRow.entry_id.in_(ids)))
+        rows = at.session.execute(query.where(HeldRow.entry_id.in_(ids)))
         for status, store, entry_id, case, detectors in rows:
             # Asked in SQL, the index of the status leads a planner through all that is held.
             for other, detector in named[entry_id, store] if status in TELLING else ():
                 if _ties(detector, detectors):
                     yield other, case
-    yield from _marked_ties(session, namespace, telling)
+    yield from _marked_ties(at, telling)
 
 
-def _marked_ties(
-    session: Session, namespace: str, entries: Sequence[Entry]
-) -> Iterator[tuple[int, int]]:
+def _marked_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries and those that have a mark in common with them.
 
     Those that tell and have one in common are in one case: any of them says in which.
@@ -463,31 +484,29 @@ def _marked_ties(
         for mark in MARKS:
             if entry[mark.key] is not None:
                 marked[mark, entry[mark.key], entry["store"]].append(entry["case_number"])
-    any_case = select(MemberRow.case_number).where(MemberRow.namespace == namespace).limit(1)
+    any_case = select(MemberRow.case_number).where(MemberRow.namespace == at.namespace).limit(1)
     for (mark, value, store), cases in marked.items():
         of_mark = (mark == value, MemberRow.store == store, MemberRow.tells == 1)
-        if (there := session.scalar(any_case.where(*of_mark))) is not None:
+        if (there := at.session.scalar(any_case.where(*of_mark))) is not None:
             yield from ((case, there) for case in cases)
 
 
-def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, int]:
+def _members(at: Grouping, numbers: Sequence[int]) -> dict[int, int]:
     """Return in which cases entries are, by their numbers."""
     query = select(MemberRow.number, MemberRow.case_number)
-    query = query.where(checked(MemberRow.namespace) == namespace)
+    query = query.where(checked(MemberRow.namespace) == at.namespace)
     found: dict[int, int] = {}
     for some in chunks(numbers):
-        rows = session.execute(query.where(MemberRow.number.in_(some)))
+        rows = at.session.execute(query.where(MemberRow.number.in_(some)))
         found |= dict(rows.tuples().all())
     return found
 
 
-def _each(
-    session: Session, namespace: str, change: Any, column: Any, numbers: Sequence[int]
-) -> None:
+def _each(at: Grouping, change: Any, column: Any, numbers: Sequence[int]) -> None:
     """Update or delete the rows of a tenant that have some numbers."""
-    change = change.where(checked(column.table.c.namespace) == namespace)
+    change = change.where(checked(column.table.c.namespace) == at.namespace)
     for some in chunks(numbers):
-        session.execute(change.where(column.in_(some)))
+        at.session.execute(change.where(column.in_(some)))
 
 
 def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:

@@ -18,13 +18,8 @@ from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
 from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified
-from ragshield_core.quarantine.evidence import (
-    head_of,
-    is_line,
-    parts_of_anchor,
-    verify_lines,
-    verify_rows,
-)
+from ragshield_core.quarantine.evidence import head_of, is_line, parts_of_anchor, verify_lines
+from ragshield_core.quarantine.sealed import verify_all
 from ragshield_core.quarantine.searching import checked
 
 T = TypeVar("T")
@@ -75,6 +70,10 @@ class AuditLog:
     ) -> None:
         self.database, self.namespace, self.digests = database, namespace, digests
         self._anchor = anchor
+
+    def of(self, namespace: str) -> AuditLog:
+        """Return the same log as another namespace sees it."""
+        return AuditLog(self.database, namespace, self.digests, self._anchor)
 
     # Reading
 
@@ -197,11 +196,12 @@ class AuditLog:
             verify_lines(session, self.digests)
 
     def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
-        """Check that log, entries and rules, of all namespaces, are as they were written.
+        """Check that all tables, of all namespaces, are as they were written.
 
-        The log is replayed against the tables. Without a key, somebody who may write to the
-        database can forge both; with one, they can only be set back to an earlier state, which an
-        anchor shows.
+        The log is replayed against entries and rules; what guards have learned, cases and canaries
+        have digests of their own, and the log says how far guards had come. Without a key, somebody
+        who may write to the database can forge all of it; with one, it can only be set back to an
+        earlier state as a whole, which an anchor shows.
 
         Parameters
         ----------
@@ -223,9 +223,8 @@ class AuditLog:
         end = self.end()
         reached = parts_of_anchor(anchor)[0] <= end
         try:
-            with self.database.read() as session:
-                told = verify_lines(session, self.digests, anchor)
-                verify_rows(session, self.digests, told, self.namespace)
+            with self.database.read(still=True) as session:
+                verify_all(session, self.digests, self.namespace, anchor)
         except TamperedError as error:
             self._record_verified(by if reached else None, f"{BROKEN} up to line {end}: {error}")
             raise
@@ -305,7 +304,7 @@ class AuditLog:
             msg = "the new audit key is the one that is used already; draw another one at random."
             raise QuarantineError(msg)
         self.write(lambda session: rekey(session, self.digests, new, by, self.namespace))
-        self.digests = new
+        self.digests.become(new)
 
     def _anchored(self, work: Callable[[Session], T]) -> Callable[[Session], T]:
         """Return ``work``, followed by a call of the anchor once a new head is durable."""

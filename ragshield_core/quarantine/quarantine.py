@@ -69,9 +69,9 @@ class Quarantine:
         held for this one. Guarded stores see to it themselves. ``None`` sees all, and holds for
         whichever store asks.
     audit_key
-        A secret with which log and entries get digests that nobody else can make; ``None`` for
-        that of the environment variable ``RAGSHIELD_AUDIT_KEY``, if there is one. All that use the
-        database need the same.
+        A secret with which all rows get digests that nobody else can make; ``None`` for that of the
+        environment variable ``RAGSHIELD_AUDIT_KEY``, if there is one. All that use the database
+        need the same.
     anchor
         Called with :meth:`.AuditLog.head` after each write that adds to the log, to sign it or send
         it where the database's writers cannot write. If it fails, that is logged: what was written

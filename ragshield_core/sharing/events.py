@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from ragshield_core.database import TableBase
+from ragshield_core.database.tables import JournalRow
 from ragshield_core.learning.events import Event
 from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
+from ragshield_core.quarantine.digests import Digests
+from ragshield_core.quarantine.sealed import RESTORE
 from ragshield_core.sharing import arrays as named_arrays
 
 # Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
@@ -33,13 +36,6 @@ class Written(NamedTuple):
     kind: str
     content: str
     arrays: bytes
-
-    def sha256(self, namespace: str, position: int, writer: str) -> str:
-        """Return the checksum of the event at its place."""
-        place = json.dumps([namespace, position, writer, self.kind, self.content])
-        checksum = hashlib.sha256(place.encode())
-        checksum.update(self.arrays)
-        return checksum.hexdigest()
 
 
 def written(event: Event) -> Written:
@@ -65,32 +61,31 @@ def written(event: Event) -> Written:
     return Written(kind, content, named_arrays.to_bytes(arrays))
 
 
-def read(
-    row: Written, *, namespace: str, position: int, writer: str, at: float, sha256: str
-) -> JournalRecord:
+def read(row: Mapping[Any, Any], digests: Digests) -> JournalRecord:
     """Return the event of a row.
 
     Raises
     ------
     StateError
-        If the row does not match its checksum.
+        If the row does not match its digest.
     """
+    position, namespace = row["position"], row["namespace"]
     where = f"event {position} of the journal of namespace {printable(namespace, 60)!r}"
-    if row.sha256(namespace, position, writer) != sha256:
-        raise_damaged(where)
+    if not digests.hold(JournalRow, row):
+        raise_damaged(where, JournalRow)
     try:
-        event = Event.from_parts(json.loads(row.content), named_arrays.from_bytes(row.arrays))
+        event = Event.from_parts(json.loads(row["content"]), named_arrays.from_bytes(row["arrays"]))
     except (ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
         msg = f"{where} cannot be read ({type(error).__name__}); restore the database."
         raise StateError(msg) from error
-    return JournalRecord(position=position, event=event, writer=writer, at=at)
+    return JournalRecord(position=position, event=event, writer=row["writer"], at=row["at"])
 
 
-def raise_damaged(what: str) -> None:
-    """Say that something does not match its checksum."""
+def raise_damaged(what: str, kind: type[TableBase]) -> NoReturn:
+    """Say that a row does not match its digest."""
     msg = (
-        f"{what} does not match its checksum: it was damaged or changed by hand; restore the "
-        "database from a backup, or fit the guard again in another namespace."
+        f"{what}, in {kind.__tablename__}, does not match its digest, expected that of what was "
+        f"written: it was damaged or changed by hand; {RESTORE}"
     )
     raise StateError(msg)
 

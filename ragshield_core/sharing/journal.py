@@ -6,7 +6,7 @@ import os
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, cast
 
@@ -37,9 +37,10 @@ from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.recorder import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
+from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
 from ragshield_core.sharing import events as journal_events
 from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import JournalRecord, Written, written
+from ragshield_core.sharing.events import JournalRecord, Written, raise_damaged, written
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
@@ -80,14 +81,23 @@ class Journal:
     lease
         Seconds without a heartbeat after which a writer counts as crashed; the same in every
         process. Writers that wait or work for longer than a third of it should call :meth:`beat`.
+    digests
+        Of the rows, the same in every process.
     """
 
-    def __init__(self, namespace: str = "default", *, lease: float = DEFAULT_LEASE) -> None:
+    def __init__(
+        self,
+        namespace: str = "default",
+        *,
+        lease: float = DEFAULT_LEASE,
+        digests: Digests = PLAIN,
+    ) -> None:
         if not lease > 0:
             msg = f"lease is {lease!r}, expected seconds above 0."
             raise ValueError(msg)
         self.namespace = checked_namespace(namespace)
         self.lease = lease
+        self.digests = digests
 
     def __repr__(self) -> str:
         return f"Journal({printable(self.namespace, 60)!r}, lease={self.lease!r})"
@@ -144,15 +154,19 @@ class Journal:
         """
         same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
         query = (
-            select(PendingRow.position, PendingRow.writer, now() - WriterRow.heartbeat)
+            select(table_of(PendingRow), (now() - WriterRow.heartbeat).label("silent"))
             .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
             .where(self._of(PendingRow))
             .order_by(PendingRow.position)
         )
-        return tuple(
-            Pending(position, writer, silent, silent is not None and silent < self.lease)
-            for position, writer, silent in session.execute(query)
-        )
+        found = []
+        for row in session.execute(query).mappings():
+            position, writer, silent = row["position"], row["writer"], row["silent"]
+            if not self.digests.hold(PendingRow, row):
+                raise_damaged(f"that event {position} of {self!r} is pending", PendingRow)
+            alive = silent is not None and silent < self.lease
+            found.append(Pending(position, writer, silent, alive))
+        return tuple(found)
 
     def intending(self, session: Session) -> tuple[Intending, ...]:
         """Return who has to settle what is pending, and whether they are alive."""
@@ -200,7 +214,12 @@ class Journal:
         OvertakenError
             If the journal has gone on since, or another writer that is alive has the turn.
         """
-        head: int = self._lock(session).position
+        return int(self._lock_for(session, writer, expected).position)
+
+    def _lock_for(self, session: Session, writer: str, expected: int | None) -> Any:
+        """Lock the journal for who may write now; return its head."""
+        row = self._lock(session)
+        head: int = row.position
         if expected is not None and head != expected:
             msg = (
                 f"the journal of {self!r} is at position {head}, expected {expected}: "
@@ -214,7 +233,7 @@ class Journal:
                 "up, screen again and try again."
             )
             raise OvertakenError(msg, head=head, turn=turn)
-        return head
+        return row
 
     def append(
         self,
@@ -255,9 +274,9 @@ class Journal:
             If one is too large.
         """
         rows = [written(event) for event in events]
-        head = self.lock(session, writer=writer, expected=expected)
+        head = self._lock_for(session, writer, expected)
         # Who has read everything before has read everything now.
-        read = None if expected is None else head + len(rows)
+        read = None if expected is None else head.position + len(rows)
         self._note(session, writer, read, ticket=None)
         return self._append(session, head, rows, writer, pending=pending)
 
@@ -315,7 +334,7 @@ class Journal:
             )
             raise TakenOverError(msg)
         self._note(session, writer)
-        return self._append(session, head.position, rows, writer)
+        return self._append(session, head, rows, writer, settled=len(wanted))
 
     def take_over(self, session: Session, *, writer: str) -> tuple[JournalRecord, ...]:
         """Make what is abandoned the writer's own; return it, to be settled.
@@ -328,7 +347,8 @@ class Journal:
         found: list[JournalRecord] = []
         for some in chunks(positions):
             of_these = and_(self._of(PendingRow), PendingRow.position.in_(some))
-            session.execute(update(table_of(PendingRow)).where(of_these).values(writer=writer))
+            session.execute(delete(table_of(PendingRow)).where(of_these))
+            session.execute(insert(table_of(PendingRow)), self._intended(some, writer))
             found += self._records(session, JournalRow.position.in_(some))
         if len(found) != len(positions):
             missing = sorted(set(positions) - {record.position for record in found})
@@ -369,7 +389,7 @@ class Journal:
         ticket = session.execute(select(WriterRow.ticket).where(mine)).scalar()
         if ticket is None:
             ticket = head.tickets + 1
-            session.execute(self._update_head(tickets=ticket))
+            self._set_head(session, head, tickets=ticket)
         self._note(session, writer, ticket=ticket)
         return self.turn(session) == writer
 
@@ -414,7 +434,7 @@ class Journal:
             return 0
         old = and_(self._of(JournalRow), JournalRow.position <= until)
         deleted = _count(session.execute(delete(table_of(JournalRow)).where(old)))
-        session.execute(self._update_head(pruned=until))
+        self._set_head(session, head, pruned=until)
         return deleted
 
     # In parts
@@ -429,7 +449,12 @@ class Journal:
     def _head(self, session: Session, *, lock: bool = False) -> Any:
         """Return the row that says where the journal stands; ``None`` before anything was."""
         query = select(table_of(HeadRow)).where(self._of(HeadRow))
-        return session.execute(query.with_for_update() if lock else query).one_or_none()
+        head = session.execute(query.with_for_update() if lock else query).one_or_none()
+        if head is not None:
+            check_key(f"the journal of {self!r}", head.key_name, self.digests)
+            if not self.digests.hold(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
+                raise_damaged(f"where {self!r} stands", HeadRow)
+        return head
 
     def _lock(self, session: Session) -> Any:
         """Lock the journal; whoever does is the only one to write to it, or to any of its tables.
@@ -438,47 +463,53 @@ class Journal:
         """
         head = self._head(session, lock=True)
         if head is None:
-            start = {"position": 0, "pruned": 0, "tickets": 0}
-            _insert_unless_there(session, HeadRow, namespace=self.namespace, **start)
+            start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
+            start |= {"namespace": self.namespace, "key_name": self.digests.key_name}
+            start["digest"] = self.digests.of(HeadRow, start)
+            _insert_unless_there(session, HeadRow, **start)
             head = self._head(session, lock=True)
             assert head is not None  # noqa: S101 - it was made, here or by another process
         return head
 
-    def _update_head(self, **values: Any) -> Any:
-        return update(table_of(HeadRow)).where(self._of(HeadRow)).values(**values)
+    def _set_head(self, session: Session, head: Any, **values: Any) -> None:
+        """Change the head, which is locked."""
+        row = {**head._mapping, **values}  # noqa: SLF001 - public, see SQLAlchemy
+        row["digest"] = self.digests.of(HeadRow, row)
+        session.execute(update(table_of(HeadRow)).where(self._of(HeadRow)).values(**row))
+
+    def _intended(self, positions: Iterable[int], writer: str) -> list[dict[str, Any]]:
+        """Return rows that say that events are pending."""
+        common = {"namespace": self.namespace, "writer": writer}
+        rows: list[dict[str, Any]] = [{**common, "position": position} for position in positions]
+        return [row | {"digest": self.digests.of(PendingRow, row)} for row in rows]
 
     def _append(
         self,
         session: Session,
-        head: int,
+        head: Any,
         rows: Sequence[Written],
         writer: str,
         *,
         pending: Sequence[bool] = (),
+        settled: int = 0,
     ) -> range:
         """Write events behind the head, which is locked."""
-        positions = range(head + 1, head + 1 + len(rows))
-        if not rows:
-            return positions
-        common = {"namespace": self.namespace, "writer": writer}
-        session.execute(
-            insert(table_of(JournalRow)).values(at=now()),
-            [
-                {
-                    **common,
-                    "position": position,
-                    "kind": row.kind,
-                    "content": row.content,
-                    "arrays": row.arrays,
-                    "sha256": row.sha256(self.namespace, position, writer),
-                }
+        positions = range(head.position + 1, head.position + 1 + len(rows))
+        if rows:
+            events: list[dict[str, Any]] = [
+                {"namespace": self.namespace, "writer": writer, "position": position}
+                | row._asdict()
                 for position, row in zip(positions, rows, strict=True)
-            ],
-        )
-        intended = [{**common, "position": p} for p in compress(positions, pending)]
+            ]
+            for event in events:
+                event["digest"] = self.digests.of(JournalRow, event)
+            session.execute(insert(table_of(JournalRow)).values(at=now()), events)
+        intended = self._intended(compress(positions, pending), writer)
         if intended:
             session.execute(insert(table_of(PendingRow)), intended)
-        session.execute(self._update_head(position=positions[-1]))
+        if rows or settled:
+            n_pending = head.pending + len(intended) - settled
+            self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
         return positions
 
     def _note(
@@ -500,16 +531,10 @@ class Journal:
     def _records(
         self, session: Session, which: ColumnElement[bool], limit: int | None = None
     ) -> Iterator[JournalRecord]:
-        row = JournalRow
-        query = (
-            select(row.position, row.writer, row.at, row.sha256, row.kind, row.content, row.arrays)
-            .where(self._of(row), which)
-            .order_by(row.position)
-            .limit(limit)
-        )
-        for position, writer, at, sha256, *event in session.execute(query):
-            where = {"namespace": self.namespace, "position": position, "writer": writer}
-            yield journal_events.read(Written(*event), **where, at=at, sha256=sha256)
+        table = table_of(JournalRow)
+        query = select(table).where(self._of(JournalRow), which)
+        for row in session.execute(query.order_by(table.c.position).limit(limit)).mappings():
+            yield journal_events.read(row, self.digests)
 
     def _missing(self, session: Session, position: int) -> Exception:
         head = self._head(session)

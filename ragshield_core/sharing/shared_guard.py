@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from ragshield_core.database import Database
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.recorder import Intent, Recorder, Standing
@@ -28,6 +27,10 @@ from ragshield_core.model.errors import (
     TakenOverError,
 )
 from ragshield_core.model.findings import printable
+from ragshield_core.quarantine.changes import Changes
+from ragshield_core.quarantine.evidence import SNAPSHOT
+from ragshield_core.quarantine.log import AuditLog
+from ragshield_core.quarantine.sealed import check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.heartbeat import Heartbeat
@@ -72,23 +75,19 @@ class Sharing(Recorder):
 
     Parameters
     ----------
-    database
-        Where the journal and the snapshots are.
-    namespace
-        Of the journal.
+    log
+        Of the namespace, in whose database journal and snapshots are, with the same digests.
     lease
         As of :class:`Journal`.
     """
 
     shared = True
 
-    def __init__(
-        self, database: Database, namespace: str = "default", *, lease: float = DEFAULT_LEASE
-    ) -> None:
+    def __init__(self, log: AuditLog, *, lease: float = DEFAULT_LEASE) -> None:
         self.position: int = 0
-        self._database = database
-        self._journal = Journal(namespace, lease=lease)
-        self._snapshots = Snapshots(namespace)
+        self._log, self._database = log, log.database
+        self._journal = Journal(log.namespace, lease=lease, digests=log.digests)
+        self._snapshots = Snapshots(log.namespace, digests=log.digests)
         self._seen: tuple[int, ...] | None = None  # version of the database when it was read last
         self._collected: list[tuple[Event, Intent | None]] | None = None
         self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
@@ -119,6 +118,17 @@ class Sharing(Recorder):
         """Write down from now on what happens to a guard."""
         super().__init__(state)
         return self
+
+    def check(self) -> None:
+        """Check that nobody has set the journal back, or written it with another key.
+
+        Raises
+        ------
+        QuarantineError
+            Says what was expected.
+        """
+        with self._database.read(still=True) as session:
+            check_journal(session, self._log.digests, self._log.namespace)
 
     def latest(self) -> Whole | None:
         """Return the latest snapshot that can be read; ``None`` if there never was one.
@@ -174,7 +184,8 @@ class Sharing(Recorder):
 
     def standing(self) -> Standing:
         """Return how far this process has read."""
-        with self._database.read() as session:
+        with self._database.read(still=True) as session:
+            check_journal(session, self._log.digests, self._log.namespace)
             return standing(
                 session, self._journal, self._snapshots, self.position, self._database.url
             )
@@ -520,8 +531,20 @@ class Sharing(Recorder):
     ) -> None:
         values, arrays = self._state.to_parts()
         plain: Mapping[str, Any] = json.loads(json.dumps(values))
-        self._snapshots.write(self._database.write, position, plain, arrays, beside)
+
+        def told(session: Session) -> None:
+            beside(session)  # first: it may lock the journal
+            self._tell(session, position)
+
+        self._snapshots.write(self._log.write, position, plain, arrays, told)
         self._tail.clear()
         self._snapshots.prune(self._database.write)
         while self._database.write(self._journal.prune):
             pass
+
+    def _tell(self, session: Session, position: int) -> None:
+        """Tell the log of a snapshot, where there is a key: nobody sets it back unseen then."""
+        if self._log.digests.key_name is not None:
+            changes = Changes(session, self._log.digests, self._log.namespace)
+            changes.tell(SNAPSHOT, position)
+            changes.write("ragshield", f"at position {position} of the journal")

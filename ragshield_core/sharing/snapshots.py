@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.database.tables import ChunkRow, SnapshotRow, table_of
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
+from ragshield_core.quarantine.digests import PLAIN, Digests
 from ragshield_core.sharing import arrays as named_arrays
 from ragshield_core.sharing.clock import now
 from ragshield_core.sharing.events import raise_damaged, to_json
@@ -58,7 +58,7 @@ class _Part(NamedTuple):
 
     name: str | None  # None for the values
     first: int  # number of its first row
-    sha256: list[str]  # of every row
+    n_rows: int
 
 
 class Snapshots:
@@ -70,11 +70,16 @@ class Snapshots:
         Of a tenant, as the quarantine's.
     chunk
         Bytes of a row.
+    digests
+        Of the rows.
     """
 
-    def __init__(self, namespace: str = "default", *, chunk: int = CHUNK) -> None:
+    def __init__(
+        self, namespace: str = "default", *, chunk: int = CHUNK, digests: Digests = PLAIN
+    ) -> None:
         self.namespace = checked_namespace(namespace)
         self.chunk = chunk
+        self.digests = digests
 
     def __repr__(self) -> str:
         return f"Snapshots({printable(self.namespace, SHOWN)!r})"
@@ -127,23 +132,24 @@ class Snapshots:
             ((name, named_arrays.pieces(array, self.chunk)) for name, array in arrays.items()),
         )
         for part, data in every:
-            parts.append(_Part(part, number, []))
+            first = number
             for piece in data:
-                parts[-1].sha256.append(hashlib.sha256(piece).hexdigest())
-                rows.append({"snapshot": snapshot, "number": number, "data": piece})
+                values = {"snapshot": snapshot, "number": number, "data": piece}
+                rows.append(values | {"digest": self.digests.of(ChunkRow, values)})
                 number, size = number + 1, size + len(piece)
                 if size >= self.chunk:
                     write(add)
                     rows.clear()
                     size = 0
+            parts.append(_Part(part, first, number - first))
         if rows:
             write(add)
         manifest = json.dumps({"format": FORMAT, "parts": parts})
-        checksum = self._checksum(snapshot, position, manifest)
+        digest = self.digests.of(SnapshotRow, row | {"manifest": manifest})
 
         def complete(session: Session) -> Snapshot:
             beside(session)  # first: it may lock the journal
-            made_at = self._touch(session, snapshot, manifest=manifest, sha256=checksum)
+            made_at = self._touch(session, snapshot, manifest=manifest, digest=digest)
             return Snapshot(id=snapshot, position=position, made_at=made_at)
 
         return write(complete)
@@ -186,16 +192,14 @@ class Snapshots:
         StateError
             If it is damaged, names the part, or of another format. The one before may not be.
         """
-        query = select(SnapshotRow.position, SnapshotRow.manifest, SnapshotRow.sha256).where(
-            self._is(snapshot.id)
-        )
-        row = session.execute(query).one_or_none()
-        if row is None or row.manifest is None:
+        there = select(_SNAPSHOTS).where(self._is(snapshot.id))
+        row = session.execute(there).mappings().one_or_none()
+        if row is None or row["manifest"] is None:
             raise self._removed(snapshot)
         where = f"the snapshot at position {snapshot.position} of {self!r}"
-        if row.sha256 != self._checksum(snapshot.id, row.position, row.manifest):
-            raise_damaged(f"the list of parts of {where}")
-        manifest = json.loads(row.manifest)
+        if not self.digests.hold(SnapshotRow, row):
+            raise_damaged(f"the list of parts of {where}", SnapshotRow)
+        manifest = json.loads(row["manifest"])
         check_format(manifest["format"], FORMAT, where)
         values: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
@@ -204,19 +208,19 @@ class Snapshots:
             name = "the values" if part.name is None else f"array {printable(part.name, SHOWN)!r}"
             what = f"{name} of {where}"
             data = bytearray()
-            for number, expected in enumerate(part.sha256, part.first):
-                chunk = select(ChunkRow.data).where(
+            for number in range(part.first, part.first + part.n_rows):
+                query = select(_CHUNKS).where(
                     ChunkRow.snapshot == snapshot.id, ChunkRow.number == number
                 )
-                piece = session.execute(chunk).scalar()
-                if piece is None:
-                    if session.execute(query).one_or_none() != row:
+                chunk = session.execute(query).mappings().one_or_none()
+                if chunk is None:
+                    if session.execute(there).mappings().one_or_none() != row:
                         raise self._removed(snapshot)
                     msg = f"{what} is missing; restore the database from a backup."
                     raise StateError(msg)
-                if hashlib.sha256(piece).hexdigest() != expected:
-                    raise_damaged(what)
-                data += piece
+                if not self.digests.hold(ChunkRow, chunk):
+                    raise_damaged(what, ChunkRow)
+                data += chunk["data"]
             try:
                 if part.name is None:
                     values = json.loads(data)
@@ -255,7 +259,7 @@ class Snapshots:
         given_up = row.touched <= now() - GIVEN_UP
         old = mine & row.id.not_in(kept) & or_(row.manifest.is_not(None), given_up)
         ids = session.execute(select(row.id).where(old).with_for_update()).scalars().all()
-        gone = {"manifest": None, "touched": 0.0}
+        gone = {"manifest": None, "digest": None, "touched": 0.0}
         session.execute(update(_SNAPSHOTS).where(mine, row.id.in_(ids)).values(**gone))
         return ids
 
@@ -285,10 +289,6 @@ class Snapshots:
         if not numbers:
             session.execute(delete(_SNAPSHOTS).where(self._is(snapshot)))
         return bool(numbers)
-
-    def _checksum(self, snapshot: str, position: int, manifest: str) -> str:
-        whole = json.dumps([self.namespace, snapshot, position, manifest])
-        return hashlib.sha256(whole.encode()).hexdigest()
 
     def _removed(self, snapshot: Snapshot) -> PrunedError:
         msg = (

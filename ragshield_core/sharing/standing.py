@@ -28,9 +28,11 @@ from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Status as Verdict
+from ragshield_core.quarantine.digests import Digests, given_key
+from ragshield_core.quarantine.sealed import check_journal
 from ragshield_core.screening.revisions import SAVED, known_ids
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal
-from ragshield_core.sharing.snapshots import Snapshots
+from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.state import part_of
 
 ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
@@ -50,6 +52,7 @@ def standing(
         snapshot=None if latest is None else (latest.position, _time(latest.made_at)),
         database=make_url(url).render_as_string(hide_password=True),
         namespace=journal.namespace,
+        sealed=journal.digests.key_name is not None,
     )
 
 
@@ -61,7 +64,12 @@ def namespaces(session: Session) -> list[str]:
 
 
 def status_of(
-    session: Session, url: str, namespace: str, *, lease: float = DEFAULT_LEASE
+    session: Session,
+    url: str,
+    namespace: str,
+    *,
+    lease: float = DEFAULT_LEASE,
+    digests: Digests | None = None,
 ) -> Status:
     """Return how the guard of a namespace stands.
 
@@ -75,13 +83,19 @@ def status_of(
         Of the guard.
     lease
         As of :meth:`ragshield_core.Guard.open`.
+    digests
+        Of the quarantine; ``None`` for those with the key of the environment, if there is one.
 
     Raises
     ------
     StateError
         If there is no guard, or none of its snapshots can be read.
+    QuarantineError
+        If it is kept with another key, or was set back.
     """
-    journal, snapshots = Journal(namespace, lease=lease), Snapshots(namespace)
+    digests = digests if digests is not None else Digests(given_key(None))
+    journal = Journal(namespace, lease=lease, digests=digests)
+    snapshots = Snapshots(namespace, digests=digests)
     state, position, snapshot = _state_of(session, url, journal, snapshots)
     held = select(func.count()).where(
         HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
@@ -93,12 +107,14 @@ def status_of(
     )
 
 
-def questions_of(session: Session, url: str, namespace: str) -> tuple[Question, ...]:
+def questions_of(
+    session: Session, url: str, namespace: str, *, digests: Digests | None = None
+) -> tuple[Question, ...]:
     """Return the sources that a person has to decide on; quicker than :func:`status_of`.
 
     Parameters
     ----------
-    session, url, namespace
+    session, url, namespace, digests
         As of :func:`status_of`.
 
     Raises
@@ -106,7 +122,10 @@ def questions_of(session: Session, url: str, namespace: str) -> tuple[Question, 
     StateError
         If there is no guard, or none of its snapshots can be read.
     """
-    state, _, _ = _state_of(session, url, Journal(namespace), Snapshots(namespace), known=False)
+    digests = digests if digests is not None else Digests(given_key(None))
+    journal = Journal(namespace, digests=digests)
+    snapshots = Snapshots(namespace, digests=digests)
+    state, _, _ = _state_of(session, url, journal, snapshots, known=False)
     return state.arrivals.questions(state.policy.quarantine_at)
 
 
@@ -115,7 +134,10 @@ def _state_of(
 ) -> tuple[_State, int, int]:
     """Return how a guard stands, and the positions up to which it and its snapshot go."""
     namespace = journal.namespace
-    found = snapshots.list(session) if namespace in namespaces(session) else ()
+    found: tuple[Snapshot, ...] = ()
+    if namespace in namespaces(session):
+        check_journal(session, journal.digests, namespace)
+        found = snapshots.list(session)
     if not found:
         msg = (
             f"there is no guard in namespace {printable(namespace, 60)!r} of "
@@ -218,6 +240,7 @@ class _State:
             writers=standing.writers,
             database=standing.database,
             namespace=standing.namespace,
+            sealed=standing.sealed,
             snapshot=standing.snapshot,
             as_of=as_of,
             neighbors=str(self.values["neighbors"]),

@@ -84,7 +84,7 @@ def _same_place(one: Quarantine, other: Quarantine) -> bool:
 def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
     """Refuse a second store in the namespace of an opened guard."""
     name = mine.store or ""
-    first = store_of(mine.database, mine.namespace, name)
+    first = store_of(mine.database, mine.namespace, name, mine.log.digests)
     if name == first:
         return
     shown, before = (printable(one, SHOWN) if one else "" for one in (name, first))

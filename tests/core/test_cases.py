@@ -11,7 +11,6 @@ from ragshield_core.database.tables import CaseRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.quarantine import Status
-from ragshield_core.quarantine.grouping import regroup
 from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.desk import KEEP, WOULD_RELEASE, note_in_log, proposed
 
@@ -270,7 +269,7 @@ def test_whatever_is_done_cases_count_what_there_is(steps):
         for one in members:
             assert numbers.pop(one.number).id == one.id
     assert not numbers
-    quarantine.database.write(regroup)
+    Cases(quarantine).regroup()
     assert Cases(quarantine).whole()
 
 

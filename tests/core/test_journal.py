@@ -221,7 +221,7 @@ def test_an_event_that_is_too_large_is_refused_and_nothing_is_written(
         "arrays = substr(arrays, 1, 100)",
         "kind = 'trusted'",
         "writer = 'somebody'",
-        "sha256 = 'x'",
+        "digest = 'x'",
         "position = 9",
         "namespace = 'theirs'",
     ],

@@ -25,7 +25,6 @@ from ragshield_core.retrieval import RetrievalGuard
 from ragshield_core.sharing import shared_guard as sharing
 from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.tools.canary import CanaryMonitor
-from ragshield_core.tools.canary.storage import _Base as CanaryTables
 
 MINE, THEIRS = "tenant-mine", "tenant-theirs"
 RATE = 0.05
@@ -257,10 +256,7 @@ COMMON = {
     "ragshield_changes": "how often the database was written",
     "ragshield_snapshot_chunks": "found by the id of a snapshot, which is somebody's",
 }
-TABLES = [
-    *TableBase.metadata.sorted_tables,
-    *CanaryTables.metadata.sorted_tables,
-]
+TABLES = TableBase.metadata.sorted_tables
 # Whether there are tables, and how they are made.
 CATALOGUE = re.compile(r"^\s*(PRAGMA|CREATE)|pg_catalog", re.IGNORECASE)
 # Statements that name no tenant, and why they may.
@@ -271,7 +267,7 @@ ANYBODYS = {
     r"FROM ragshield_audit_log\s+WHERE ragshield_audit_log\.seq = ",
     r"FROM ragshield_audit_log\s+WHERE ragshield_audit_log\.held_number = ",
     # Numbers are those of the database.
-    r"SELECT max\(ragshield_(quarantine|indexed)\.number\)",
+    r"SELECT max\(ragshield_(quarantine|indexed|canary_baseline|canary_check)\.number\)",
     # Rows that were read before, by their tenant.
     r"^(UPDATE|DELETE FROM) ragshield_quarantine .*WHERE ragshield_quarantine\.number = ",
 }

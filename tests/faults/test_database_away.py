@@ -264,8 +264,8 @@ def test_how_a_guard_stands_is_told_while_the_database_is_away(database):
     with database.away():
         status = guard.status()
         assert status.n_known == 1
-        assert "cannot be reached" in status.concerns()[0]
-        assert "unknown: the database cannot be reached" in str(status)
+        assert "cannot be used" in status.concerns()[0]
+        assert "unknown: the database cannot be used" in str(status)
         assert status.to_dict()["unreachable"] == status.unreachable
         assert database.url.rpartition("/")[2] in status.unreachable
     assert guard.status().held == 1

@@ -5,55 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from sqlalchemy import Engine, Index, LargeBinary, String, Text, func, select
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
-from ragshield_core.database.connecting import WRITES
-from ragshield_core.database.retrying import TRIES
+from ragshield_core.database.tables import BaselineRow, CheckRow, table_of
 from ragshield_core.model.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine.digests import check_key
+from ragshield_core.quarantine.evidence import last_line
+from ragshield_core.quarantine.sealed import changed
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.rank_figures import Rule
 
+Row = TypeVar("Row", BaselineRow, CheckRow)
+
 # Of the JSON within a row.
 FORMAT = 1
-
-
-class _Base(DeclarativeBase):
-    pass
-
-
-class _Baseline(_Base):
-    __tablename__ = "ragshield_canary_baseline"
-    __table_args__ = (
-        Index("ragshield_canary_version", "namespace", "suite", "version", unique=True),
-    )
-
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    namespace: Mapped[str] = mapped_column(String(200))
-    suite: Mapped[str] = mapped_column(String(200))
-    version: Mapped[int]
-    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
-    content: Mapped[str] = mapped_column(Text)
-    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # npz: probes, queries, answers
-
-
-class _Check(_Base):
-    __tablename__ = "ragshield_canary_check"
-    __table_args__ = (Index("ragshield_canary_checks", "namespace", "suite", "number"),)
-
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    namespace: Mapped[str] = mapped_column(String(200))
-    suite: Mapped[str] = mapped_column(String(200))
-    report: Mapped[str] = mapped_column(Text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,38 +99,26 @@ class CanaryStore:
 
     def __init__(self, quarantine: Quarantine) -> None:
         self._quarantine = quarantine
-        self._prepared: Engine | None = None
 
     def save_baseline(self, baseline: Baseline) -> int:
         """Keep a baseline as the next version of its suite; return the version."""
-        for tries_left in reversed(range(TRIES)):
-            try:
-                return self._next_version(baseline)
-            except IntegrityError:  # another process took the number
-                if not tries_left:
-                    raise
-        raise AssertionError  # pragma: no cover - the last try returns or raises
+        content, vectors = _packed(baseline)
+        values = {
+            "suite": baseline.suite,
+            "created_at": dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
+            "content": json.dumps(content),
+            "vectors": vectors,
+        }
+        latest = select(func.max(BaselineRow.version)).where(
+            BaselineRow.namespace == self._namespace, BaselineRow.suite == baseline.suite
+        )
 
-    def _next_version(self, baseline: Baseline) -> int:
-        with self._session(writes=True) as session:
-            last = session.scalar(
-                select(func.max(_Baseline.version)).where(
-                    _Baseline.namespace == self._namespace, _Baseline.suite == baseline.suite
-                )
-            )
-            version = int(last or 0) + 1
-            content, vectors = _packed(baseline)
-            session.add(
-                _Baseline(
-                    namespace=self._namespace,
-                    suite=baseline.suite,
-                    version=version,
-                    created_at=dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
-                    content=json.dumps(content),
-                    vectors=vectors,
-                )
-            )
-        return version
+        def work(session: Session) -> int:
+            version = int(session.scalar(latest) or 0) + 1
+            self._add(session, BaselineRow, values | {"version": version})
+            return version
+
+        return self._quarantine.database.write(work)
 
     def baseline(self, suite: str, version: int | None = None) -> Baseline:
         """Return a baseline; the latest by default.
@@ -167,13 +128,13 @@ class CanaryStore:
         CanaryError
             If there is none, or it is of another format.
         """
-        query = select(_Baseline).where(
-            _Baseline.namespace == self._namespace, _Baseline.suite == suite
+        query = select(BaselineRow).where(
+            BaselineRow.namespace == self._namespace, BaselineRow.suite == suite
         )
         if version is not None:
-            query = query.where(_Baseline.version == version)
-        with self._session() as session:
-            row = session.scalars(query.order_by(_Baseline.version.desc()).limit(1)).first()
+            query = query.where(BaselineRow.version == version)
+        with self._quarantine.database.read() as session:
+            row = session.scalars(query.order_by(BaselineRow.version.desc()).limit(1)).first()
             if row is None:
                 which = "no baseline" if version is None else f"no baseline {version}"
                 msg = (
@@ -182,47 +143,41 @@ class CanaryStore:
                     "canary baseline`."
                 )
                 raise CanaryError(msg)
-            return _unpacked(row)
+            return _unpacked(self._checked(row))
 
     def suites(self) -> list[str]:
         """Return the names of all suites that have a baseline."""
-        query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
-        with self._session() as session:
+        query = select(BaselineRow.suite).where(BaselineRow.namespace == self._namespace).distinct()
+        with self._quarantine.database.read() as session:
             return sorted(session.scalars(query))
 
     def versions(self, suite: str) -> list[tuple[int, dt.datetime]]:
         """Return number and time of each baseline of a suite, in order."""
         query = (
-            select(_Baseline.version, _Baseline.created_at)
-            .where(_Baseline.namespace == self._namespace, _Baseline.suite == suite)
-            .order_by(_Baseline.version)
+            select(BaselineRow.version, BaselineRow.created_at)
+            .where(BaselineRow.namespace == self._namespace, BaselineRow.suite == suite)
+            .order_by(BaselineRow.version)
         )
-        with self._session() as session:
+        with self._quarantine.database.read() as session:
             return [
                 (number, dt.datetime.fromisoformat(at)) for number, at in session.execute(query)
             ]
 
     def save_check(self, report: DriftReport) -> None:
         """Keep a check."""
-        with self._session(writes=True) as session:
-            session.add(
-                _Check(
-                    namespace=self._namespace,
-                    suite=report.suite,
-                    report=report.to_json(),
-                )
-            )
+        values = {"suite": report.suite, "report": report.to_json()}
+        self._quarantine.database.write(lambda session: self._add(session, CheckRow, values))
 
     def checks(self, suite: str, limit: int = 100) -> list[DriftReport]:
         """Return the latest checks of a suite, oldest first."""
         query = (
-            select(_Check.report)
-            .where(_Check.namespace == self._namespace, _Check.suite == suite)
-            .order_by(_Check.number.desc())
+            select(CheckRow)
+            .where(CheckRow.namespace == self._namespace, CheckRow.suite == suite)
+            .order_by(CheckRow.number.desc())
             .limit(limit)
         )
-        with self._session() as session:
-            found = session.scalars(query).all()
+        with self._quarantine.database.read() as session:
+            found = [self._checked(row).report for row in session.scalars(query)]
         return [DriftReport.from_dict(json.loads(text)) for text in reversed(found)]
 
     @property
@@ -234,19 +189,30 @@ class CanaryStore:
     def _namespace(self) -> str:
         return self._quarantine.namespace
 
-    @contextmanager
-    def _session(self, *, writes: bool = False) -> Iterator[Session]:
-        """One transaction."""
-        with self._quarantine.database.engine() as engine:
-            if self._prepared is not engine:
-                # The lock comes first, or two processes make the tables at once and one fails.
-                with Session(engine) as session, session.begin():
-                    connection = session.connection(execution_options={WRITES: True})
-                    _Base.metadata.create_all(connection)
-                self._prepared = engine
-            with Session(engine) as session, session.begin():
-                session.connection(execution_options={WRITES: writes})
-                yield session
+    def _add(
+        self, session: Session, kind: type[BaselineRow | CheckRow], values: Mapping[str, Any]
+    ) -> None:
+        """Write a row, with its digest."""
+        digests = self._quarantine.log.digests
+        if (last := last_line(session)) is not None:
+            check_key("the audit log", last.key_name, digests)
+        number = int(session.scalar(select(func.max(kind.number))) or 0) + 1
+        row = {**values, "namespace": self._namespace, "number": number}
+        session.add(kind(**row, digest=digests.of(kind, row)))
+
+    def _checked(self, row: Row) -> Row:
+        """Return a row that is as it was written.
+
+        Raises
+        ------
+        TamperedError
+            If it is not.
+        """
+        digests = self._quarantine.log.digests
+        values = {column.name: getattr(row, column.name) for column in table_of(type(row)).columns}
+        if not digests.hold(type(row), values):
+            raise changed(type(row), values, digests)
+        return row
 
 
 def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
@@ -263,7 +229,7 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
     return content | {"canaries": canaries}, file.getvalue()
 
 
-def _unpacked(row: _Baseline) -> Baseline:
+def _unpacked(row: BaselineRow) -> Baseline:
     content = json.loads(row.content)
     if content["format"] != FORMAT:
         msg = (

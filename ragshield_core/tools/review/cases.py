@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, exists, func, select
@@ -353,7 +354,8 @@ class Cases:
 
     def regroup(self) -> int:
         """Tell the cases of all namespaces anew, from the entries; return how many there are."""
-        return self._quarantine.database.write(grouping.regroup)
+        regroup = partial(grouping.regroup, digests=self._quarantine.log.digests)
+        return self._quarantine.database.write(regroup)
 
     # Inside
 

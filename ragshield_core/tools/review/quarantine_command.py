@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from ragshield_core.learning.status import UNCOVERED
 from ragshield_core.model.errors import ConfigurationError, QuarantineError, RAGShieldError
 from ragshield_core.model.findings import finding_to_dict, printable
 from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, metadata_json
@@ -327,7 +328,7 @@ def verify(
         str | None, typer.Option(help="Who verifies: the log says so then, and the health page.")
     ] = None,
 ) -> None:
-    """Check that log and entries are as they were written; exit code 1 names what is not.
+    """Check that all tables are as they were written; exit code 1 names what is not.
 
     Those of all namespaces: they have one log. Of others than the given one, no entry is named.
     With the key of RAGSHIELD_AUDIT_KEY, if they were written with one.
@@ -339,9 +340,12 @@ def verify(
         shown = Text(f"error: {printable(str(error), limit=2000)}", style="red")
         Console(stderr=True).print(shown)
         raise typer.Exit(1) from None
-    typer.echo(
-        kept.head() if head else f"log and entries are whole; the log's head is {kept.head()}"
-    )
+    if head:
+        typer.echo(kept.head())
+        return
+    typer.echo(f"all tables are whole; the log's head is {kept.head()}")
+    if kept.digests.key_name is None:
+        console.print(Text(f"audit key: {UNCOVERED}"))
 
 
 @quarantine_app.command()

@@ -257,7 +257,8 @@ def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Quest
             store.guard.writes.catch_up()
             return store.guard.questions()
         with read_only(quarantine.database.url) as session:
-            return questions_of(session, quarantine.database.url, quarantine.namespace)
+            url, digests = quarantine.database.url, quarantine.log.digests
+            return questions_of(session, url, quarantine.namespace, digests=digests)
     except RAGShieldError:
         return ()
 
@@ -342,7 +343,8 @@ def _standing(quarantine: Quarantine, store: Guarded | None) -> tuple[GuardStatu
         if store is not None:
             return store.guard.status(), ""
         with read_only(quarantine.database.url) as session:
-            return status_of(session, quarantine.database.url, quarantine.namespace), ""
+            url, digests = quarantine.database.url, quarantine.log.digests
+            return status_of(session, url, quarantine.namespace, digests=digests), ""
     except RAGShieldError as error:
         return None, printable(str(error), 300)
 
