@@ -147,7 +147,9 @@ def _follow(
             silent.append(row.number)
     _change_members(at, member.c.number, silent, {"tells": 0})
     tally.judge(again)
-    _take_in(tally, [_entry(row) for row in coming])
+    into = _take_in(tally, [_entry(row) for row in coming])
+    for entry in again:  # new ones may have made one case of several
+        entry["case_number"] = into.get(entry["case_number"], entry["case_number"])
     tally.merge([*_among(again), *_stored_ties(at, again)])
     anew = {entry["number"]: {name: entry[name] for name in MEMBER} for entry in again}
     _change_members(at, member.c.number, list(anew), {}, anew)
@@ -188,8 +190,8 @@ def _regroup(at: Grouping) -> int:
     return tally.write()
 
 
-def _take_in(tally: _Tally, entries: Sequence[Entry]) -> None:
-    """Find cases for entries that are in none."""
+def _take_in(tally: _Tally, entries: Sequence[Entry]) -> dict[int, int]:
+    """Find cases for entries that are in none; return which cases are others now."""
     at = tally.at
     if _members(at, [entry["number"] for entry in entries]):
         raise _TornError  # of entries that were deleted past ragshield
@@ -205,6 +207,7 @@ def _take_in(tally: _Tally, entries: Sequence[Entry]) -> None:
         member["digest"] = at.digests.of(MemberRow, member)
     if members:
         at.session.execute(insert(table_of(MemberRow)), members)
+    return into
 
 
 class _TornError(Exception):

@@ -240,6 +240,13 @@ def test_counts_follow_every_decision(quarantine):
     quarantine.log.verify()
 
 
+def test_entries_that_are_held_again_beside_one_that_joins_their_cases_count_once(quarantine):
+    for ids in ("a", "b", "abc"):
+        hold(quarantine, *(found(i, [j for j in ids if j != i]) for i in ids))
+    (case,) = Cases(quarantine).page().cases
+    assert (case.n_waiting, case.n_members) == (3, 3)
+
+
 @given(
     steps=st.lists(
         st.tuples(
