@@ -193,3 +193,16 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
     store.add_texts(["a", "b"])
     found = store.similarity_search("a", filter=lambda _: bool(store.similarity_search("b", k=1)))
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
+def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
+    inner = make_store("chroma", CountingEmbeddings(), DIM)
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(inner, guard=guard)
+    store.add_texts(["billing one", "billing two"], [metadata, {"page": 2}], ids=["odd", "good"])
+    assert [one.id for one in store.quarantine.list()] == ["odd"]
+    store.release(["odd"], by="anna")
+    store.add_texts(["billing three"], ids=["three"])
+    store.delete(["good"])
+    assert {one.id for one in store.similarity_search("billing", k=9)} == {"odd", "three"}
