@@ -33,7 +33,7 @@ from ragshield_core.quarantine.revisions import (
     seen_by,
     storable,
 )
-from ragshield_core.quarantine.rows import encoded, to_held
+from ragshield_core.quarantine.rows import decoded, encoded, to_held
 from ragshield_core.quarantine.searching import checked
 
 logger = logging.getLogger("ragshield")
@@ -605,6 +605,12 @@ class Quarantine:
                 check_one_store(self, some)
             verify_some(session, self.log.digests, rows)
             return tuple(map(to_held, rows))
+
+    def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> list[str]:
+        """Return the texts of some revisions under an id; missing ones are ignored."""
+        with self.database.read() as session:
+            rows = revisions(session, self, [entry_id]).get(entry_id, ())
+            return [decoded(row.text) for row in rows if row.fingerprint in fingerprints]
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
