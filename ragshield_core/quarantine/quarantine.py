@@ -606,11 +606,11 @@ class Quarantine:
             verify_some(session, self.log.digests, rows)
             return tuple(map(to_held, rows))
 
-    def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> list[str]:
+    def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> tuple[str, ...]:
         """Return the texts of some revisions under an id; missing ones are ignored."""
         with self.database.read() as session:
             rows = revisions(session, self, [entry_id]).get(entry_id, ())
-            return [decoded(row.text) for row in rows if row.fingerprint in fingerprints]
+            return tuple(decoded(row.text) for row in rows if row.fingerprint in fingerprints)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
