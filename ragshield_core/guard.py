@@ -370,8 +370,17 @@ class Guard:
         finally:
             sharing.leave()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Take no part any more, and give the connections of an opened guard back."""
+        """Take no part any more, and give the connections of an opened guard back.
+
+        ``with Guard.open(...) as guard:`` closes it as well.
+        """
         with self.state.lock:
             self.state.recorder.close()
         for detector in self.detectors:  # which another may be opened with

@@ -24,7 +24,13 @@ from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES, read_all
-from ragshield_langchain.convert import MetadataKeys, columns_of, copied, stored_metadatas
+from ragshield_langchain.convert import (
+    MetadataKeys,
+    columns_of,
+    copied,
+    stored_metadatas,
+    without_nothing,
+)
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import PARENT_KEY, Mask
 
@@ -140,7 +146,7 @@ class DocumentKeeper(Keeper[Document]):
     def same_as_held(self, stored: Entry, held: Entry) -> bool:
         """Return whether the store has a held document as it was held, metadata included."""
         same = stored.fingerprint == held.fingerprint
-        return same and dict(stored.metadata) == dict(held.metadata)
+        return same and without_nothing(stored.metadata) == without_nothing(held.metadata)
 
     def on_held(self, entries: Batch) -> None:
         """Warn that a docstore may have the text as well, and may serve it."""

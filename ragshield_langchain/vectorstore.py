@@ -398,8 +398,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         self,
         texts: Iterable[str],
         metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
         ids: Sequence[str | None] | None = None,
+        *,
         batch_size: int | None = None,
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents

@@ -206,3 +206,21 @@ def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, 
     store.add_texts(["billing three"], ids=["three"])
     store.delete(["good"])
     assert {one.id for one in store.similarity_search("billing", k=9)} == {"odd", "three"}
+
+
+def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
+    inner = make_store("chroma", CountingEmbeddings(), DIM)
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(inner, guard=guard)
+    store.add_texts(["billing one"], [{"page": 1, "author": "anna"}], ids=["a"])
+    texts, nothing = ["billing one", "billing score=2"], {"page": 1, "author": None}
+    store.add_texts(texts, [nothing, nothing], ids=["a", "b"])
+    assert [one.id for one in store.quarantine.list()] == ["b"]
+    store.release(["b"], by="anna")
+    assert [one.metadata for one in store.get_by_ids(["a", "b"])] == [{"page": 1}] * 2
+    assert store.reconcile().agrees
+
+
+async def test_ids_may_stand_third_as_in_chroma(store):
+    assert store.add_texts(["billing one"], [{"page": 1}], ["a"]) == ["a"]
+    assert await store.aadd_texts(["billing two"], None, ["b"]) == ["b"]
