@@ -278,7 +278,13 @@ class Guard:
                 _use(guard)
                 return guard
             whole = sharing.latest()  # of who was faster
-            assert whole is not None  # noqa: S101
+            if whole is None:
+                msg = (
+                    f"the journal of namespace {namespace!r} is there, and none of its snapshots: "
+                    "the database was damaged or changed by hand; restore it from a backup, or fit "
+                    "the guard again in another namespace."
+                )
+                raise StateError(msg)
         _check_same(whole.values["detectors"], detectors)
         guard = cls._going_on(sharing, whole, quarantine, detectors or ())
         _use(guard)
