@@ -20,7 +20,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
+from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES, read_all
@@ -138,7 +138,8 @@ class DocumentKeeper(Keeper[Document]):
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
         model = model_of(self._store) if embed is None else embed
-        vectors = model.embed_documents(list(batch.texts))
+        with embedding(batch.ids, batch.texts):
+            vectors = model.embed_documents(list(batch.texts))
         return replace(Columns.of(batch), vectors=vectors).batch()
 
     # Documents

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch, unfit
-from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.errors import (
+    MalformedEntriesError,
+    MalformedEntriesWarning,
+    QuarantineError,
+)
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import unkeepable
 from ragshield_core.store.sizes import fitting
@@ -370,6 +375,29 @@ def _all_usable(ids: Sequence[Any], texts: Sequence[Any]) -> bool:
     if len(ids) != len(texts) or not {*map(type, ids), *map(type, texts)} <= {str}:
         return False
     return all(ids) and len(set(ids)) == len(ids) and not unfit("".join(ids))
+
+
+@contextmanager
+def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
+    """Name the entries whose texts a model refuses to embed, if their texts are why.
+
+    Raises
+    ------
+    QuarantineError
+        In place of what a tokenizer raises; other errors are raised as they are.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        pairs = zip(ids, texts, strict=True)
+        odd = [i for i, text in pairs if unfit(text.replace("\0", ""))]
+        if not odd:
+            raise
+        msg = (
+            f"entry {_named(odd[0])} cannot be embedded, and nothing was released: its text holds "
+            "a lone surrogate. Write it again without, under the same id, and purge this one."
+        )
+        raise QuarantineError(msg) from None
 
 
 class Keepable(NamedTuple):

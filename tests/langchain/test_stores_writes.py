@@ -12,7 +12,11 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
+from ragshield_core.model.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    QuarantineError,
+)
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner.base import Gate
 
@@ -224,3 +228,25 @@ def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
 async def test_ids_may_stand_third_as_in_chroma(store):
     assert store.add_texts(["billing one"], [{"page": 1}], ["a"]) == ["a"]
     assert await store.aadd_texts(["billing two"], None, ["b"]) == ["b"]
+
+
+class Tokenizing(CountingEmbeddings):
+    """Refuses what tokenizers refuse."""
+
+    def embed_documents(self, texts):
+        if any("\ud83d" in text for text in texts):
+            msg = "TextEncodeInput must be Union[TextInputSequence, ...]"
+            raise TypeError(msg)
+        return super().embed_documents(texts)
+
+
+def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(InMemoryVectorStore(Tokenizing()), guard=guard)
+    store.add_texts(["billing \ud83d", "billing one"], ids=["odd", "good"])
+    with pytest.raises(QuarantineError, match=r"'odd' cannot be embedded.*under the same id"):
+        store.release(["odd"], by="anna")
+    store.add_texts(["billing"], ids=["odd"])
+    store.purge(["odd"], by="anna")
+    assert store.quarantine.count() == 0
+    assert [one.page_content for one in store.get_by_ids(["odd"])] == ["billing"]

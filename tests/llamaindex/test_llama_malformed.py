@@ -354,3 +354,21 @@ def test_a_node_of_thousands_of_values_does_not_stop_a_collection(make_store):
     guarded.release([held.id], by="anna")
     insert(guarded, [good()[1]])
     assert set(ids_of(live(guarded))) == set(ids_of([many, *good()]))
+
+
+class Tokenizing(TopicEmbedding):
+    """Refuses what tokenizers refuse."""
+
+    def _get_text_embeddings(self, texts):
+        if any("\ud83d" in text for text in texts):
+            msg = "TextEncodeInput must be Union[TextInputSequence, ...]"
+            raise TypeError(msg)
+        return super()._get_text_embeddings(texts)
+
+
+def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out(make_store):
+    guarded = guarded_over(make_store("qdrant"), TopicEmbedding(), guard=guard_of())
+    culprit = node("billing \ud83d", "billing odd", vector=False)
+    insert(guarded, [culprit, good()[0]])
+    with pytest.raises(QuarantineError, match=r"cannot be embedded.*under the same id"):
+        guarded.release([culprit.node_id], embed_model=Tokenizing())
