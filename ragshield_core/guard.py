@@ -281,7 +281,13 @@ class Guard:
                 _use(guard)
                 return guard
             whole = sharing.latest()  # of who was faster
-            assert whole is not None  # noqa: S101
+            if whole is None:
+                msg = (
+                    f"the journal of namespace {namespace!r} is there, and none of its snapshots: "
+                    "the database was damaged or changed by hand; restore it from a backup, or fit "
+                    "the guard again in another namespace."
+                )
+                raise StateError(msg)
         _check_same(whole.values["detectors"], detectors)
         guard = cls._going_on(sharing, whole, quarantine, detectors or ())
         _use(guard)
@@ -374,8 +380,17 @@ class Guard:
         finally:
             sharing.leave()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Take no part any more, and give the connections of an opened guard back."""
+        """Take no part any more, and give the connections of an opened guard back.
+
+        ``with Guard.open(...) as guard:`` closes it as well.
+        """
         with self.state.lock:
             self.state.recorder.close()
         for detector in self.detectors:  # which another may be opened with

@@ -331,3 +331,8 @@ def joined(reports: Sequence[Report]) -> Report:
         },
         calibrated_at=reports[-1].calibrated_at if reports else None,
     )
+
+
+def without_nothing(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without keys whose value is None: Chroma does not keep these."""
+    return {key: value for key, value in metadata.items() if value is not None}

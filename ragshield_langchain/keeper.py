@@ -20,11 +20,17 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, Sifted, Vectors, sift
+from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES, read_all
-from ragshield_langchain.convert import MetadataKeys, columns_of, copied, stored_metadatas
+from ragshield_langchain.convert import (
+    MetadataKeys,
+    columns_of,
+    copied,
+    stored_metadatas,
+    without_nothing,
+)
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import PARENT_KEY, Mask
 
@@ -132,7 +138,8 @@ class DocumentKeeper(Keeper[Document]):
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
         model = model_of(self._store) if embed is None else embed
-        vectors = model.embed_documents(list(batch.texts))
+        with embedding(batch.ids, batch.texts):
+            vectors = model.embed_documents(list(batch.texts))
         return replace(Columns.of(batch), vectors=vectors).batch()
 
     # Documents
@@ -140,7 +147,7 @@ class DocumentKeeper(Keeper[Document]):
     def same_as_held(self, stored: Entry, held: Entry) -> bool:
         """Return whether the store has a held document as it was held, metadata included."""
         same = stored.fingerprint == held.fingerprint
-        return same and dict(stored.metadata) == dict(held.metadata)
+        return same and without_nothing(stored.metadata) == without_nothing(held.metadata)
 
     def on_held(self, entries: Batch) -> None:
         """Warn that a docstore may have the text as well, and may serve it."""

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.documents import Document
+from langchain_core.stores import BaseStore
 
 from ragshield_core import Quarantine
 from ragshield_core.model.entries import Entry
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.store.mask import PAGE, Claims, Search
 from ragshield_core.store.mask import Mask as CoreMask
-from ragshield_core.store.steps import Steps
+from ragshield_core.store.steps import Steps, asked, own
 from ragshield_langchain.convert import MetadataKeys
 
 T = TypeVar("T")
@@ -42,6 +44,9 @@ class Mask(CoreMask[Document]):
         super().__init__()
         self._keys = keys
         self._parent_keys: frozenset[str] = frozenset()
+        self._docstore: BaseStore[str, Any] | None = None  # has the parents, where it is known
+        self._quarantine: Quarantine | None = None  # has the texts that parents are searched for
+        self._letters: dict[tuple[str, frozenset[str]], list[str]] = {}  # of held revisions
 
     def id_of(self, item: Document) -> str:
         """Return the id of a document."""
@@ -68,8 +73,27 @@ class Mask(CoreMask[Document]):
         """Metadata keys that say what a document is a part of."""
         return self._parent_keys
 
-    def know(self, parent_keys: frozenset[str], quarantine: Quarantine) -> None:
-        """Look under other keys of the metadata for what held entries are parts of."""
+    def know(
+        self,
+        parent_keys: frozenset[str],
+        quarantine: Quarantine,
+        docstore: BaseStore[str, Any] | None = None,
+    ) -> None:
+        """Look under other keys of the metadata for what held entries are parts of.
+
+        Parameters
+        ----------
+        parent_keys
+            The keys.
+        quarantine
+            Of the held entries.
+        docstore
+            Has the parents. It tells whether one holds the text of an entry that claims to be a
+            part of it; without it, claims are believed.
+        """
+        self._quarantine = quarantine
+        if docstore is not None:
+            self._docstore = docstore
         if parent_keys != self._parent_keys:
             self._parent_keys = parent_keys
             self.load(quarantine)
@@ -103,19 +127,78 @@ class Mask(CoreMask[Document]):
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
             return Found((yield from ask(k)), 0)
-        wholes = self.wholes
+        claimed, wholes, answered = self.wholes, frozenset[str](), frozenset[str]()
 
         def shows(result: Any) -> bool:
             document = document_of(result)
             parents = self._parents(document.metadata) if wholes else wholes
             return not self.hides(document) and wholes.isdisjoint(parents)
 
-        others = PAGE if wholes else 0  # nobody knows how many parts those documents have
+        others = PAGE if claimed else 0  # nobody knows how many parts those documents have
         search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
             results = yield from ask(search.asked)
+            if claimed:
+                parents = (self._parents(document_of(one).metadata) for one in results)
+                new = claimed.intersection(frozenset[str]().union(*parents)) - answered
+                answered |= new
+                wholes |= (yield from self._whole_of_held(new)) if new else new
             if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
+
+    def _whole_of_held(self, claimed: frozenset[str]) -> Steps[frozenset[str]]:
+        """Return the parents that hold the text of an entry which claims to be a part of them.
+
+        What only the part says is a claim: who brings it could have any parent hidden.
+        """
+        if self._docstore is None:
+            return claimed
+        named = sorted(claimed)
+        parents = yield asked(self._docstore, "mget", named)
+        believed: frozenset[str] = yield own(self._believed, dict(zip(named, parents, strict=True)))
+        return believed
+
+    def _believed(self, parents: Mapping[str, Any]) -> frozenset[str]:
+        parts = {
+            entry_id: wholes.intersection(parents)
+            for entry_id, wholes in list(self._wholes.items())
+            if not wholes.isdisjoint(parents)
+        }
+        found = set[str]()
+        for entry_id, wholes in parts.items():
+            texts = self._letters_of(entry_id)
+            for whole in wholes - found:
+                text = getattr(parents[whole], "page_content", None)
+                # One that is no document may hold anything.
+                if not isinstance(text, str) or any(part in _letters(text) for part in texts):
+                    found.add(whole)
+        return frozenset(found)
+
+    def _letters_of(self, entry_id: str) -> list[str]:
+        """Return the texts that are hidden under an id, as they are searched for.
+
+        Of a text that cannot be read, the empty one: every parent holds it.
+        """
+        revisions = self._held.get(entry_id, frozenset())
+        known = self._letters.get((entry_id, revisions))
+        if known is None:
+            assert self._quarantine is not None  # noqa: S101 - parents are known since `know`
+            try:
+                texts = self._quarantine.texts_of(entry_id, revisions)
+            except QuarantineError:  # its database is away, and reads go on
+                return [""]
+            if not texts:
+                return [""]
+            known = [_letters(text) for text in texts]
+            if len(self._letters) >= PAGE:
+                self._letters.clear()
+            self._letters[entry_id, revisions] = known
+        return known
+
+
+def _letters(text: str) -> str:
+    """Return a text without spaces: splitters change these."""
+    return "".join(text.split())
 
 
 def document_of(result: Any) -> Document:

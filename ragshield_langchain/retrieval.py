@@ -342,7 +342,10 @@ class GuardedRetriever(BaseRetriever):
         id_key = getattr(self.retriever, "id_key", None)  # of those that return whole documents
         if isinstance(store, GuardedVectorStore) and isinstance(id_key, str):
             mask = store._mask  # noqa: SLF001 - it is to know the key as well
-            mask.know(mask.parent_keys | {id_key}, store.quarantine)
+            # Parts that were cut from a document stand in it; summaries of it do not.
+            cut = hasattr(self.retriever, "child_splitter")
+            docstore = getattr(self.retriever, "docstore", None) if cut else None
+            mask.know(mask.parent_keys | {id_key}, store.quarantine, docstore)
         if self.poison_filter is not None:
             if any(part is not None for part in (self.guard, self.embeddings, self.quarantine)):
                 msg = "poison_filter was given; give guard, embeddings and quarantine to it."

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.stores import BaseStore
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
@@ -64,7 +65,14 @@ REFUSALS = (ValueError, TypeError)
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
 # Settings of the constructor that a new store takes as well; the rest is for the store inside.
-_OF_NEW_STORES = ("label_key", "lineage_key", "prompt_keys", "name", "parent_key")
+_OF_NEW_STORES = (
+    "label_key",
+    "lineage_key",
+    "prompt_keys",
+    "name",
+    "parent_key",
+    "parent_docstore",
+)
 
 
 class GuardedVectorStore(Guarded, VectorStore):
@@ -115,9 +123,14 @@ class GuardedVectorStore(Guarded, VectorStore):
             Metadata key of the whole document that a document is a part of: the ``id_key`` of a
             ParentDocumentRetriever or MultiVectorRetriever over this store, ``"doc_id"`` where it
             has no other. No part of a document is found while another part of it is held, since
-            they would return the whole. Who writes that key hides whole documents by one part that
-            is held: name it only where your own code writes it. Default: None, no such retriever
-            reads the store; a part that is held then is warned of.
+            they would return the whole. Default: None, no such retriever reads the store; a part
+            that is held then is warned of.
+        parent_docstore: BaseStore | None
+            The docstore of that retriever. A document is then hidden only if it holds the text of
+            the held part. Without it, a held document that names another one under ``parent_key``
+            hides that as well: then only your own code may write that key. Default: None, except
+            with a GuardedRetriever around a ParentDocumentRetriever, which knows its docstore. Do
+            not pass it where parts are summaries, whose text is not in the whole.
         check: bool
             Whether to warn at once of a guard that knows nothing of what the store holds, and of
             ids that differ from those that a guard knows which was opened on a database
@@ -209,6 +222,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         check: bool = True,
         neighbors: Where | None = None,
         parent_key: str | None = None,
+        parent_docstore: BaseStore[str, Any] | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
@@ -223,7 +237,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
-        self._mask.know(frozenset(() if parent_key is None else (parent_key,)), guard.quarantine)
+        parent_keys = frozenset(() if parent_key is None else (parent_key,))
+        self._mask.know(parent_keys, guard.quarantine, parent_docstore)
         self._last_report = Report(batch=NO_ENTRIES)
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
@@ -383,8 +398,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         self,
         texts: Iterable[str],
         metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
         ids: Sequence[str | None] | None = None,
+        *,
         batch_size: int | None = None,
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
@@ -540,7 +555,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             Whether to show on standard error how far it is.
         **settings
             As for the constructor: label_key, lineage_key, prompt_keys, inner_store, name,
-            neighbors, parent_key.
+            neighbors, parent_key, parent_docstore.
 
         Raises
         ------
@@ -597,8 +612,9 @@ class GuardedVectorStore(Guarded, VectorStore):
         guard
             As for the constructor.
         **kwargs
-            As for the constructor: label_key, lineage_key, prompt_keys, name, parent_key. Others
-            are for the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
+            As for the constructor: label_key, lineage_key, prompt_keys, name, parent_key,
+            parent_docstore. Others are for the constructor of the store inside, e.g.
+            ``distance_strategy`` of FAISS.
 
         Raises
         ------

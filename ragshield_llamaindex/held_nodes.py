@@ -12,7 +12,8 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_llamaindex.convert import embedded, source_of, version_of
+from ragshield_core.store.malformed import embedding
+from ragshield_llamaindex.convert import embedded, source_of, text_of, version_of
 
 # Returns nodes with vectors.
 Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
@@ -85,7 +86,8 @@ def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNod
     bare = [node for node in nodes if node.embedding is None]
     if not bare:
         return list(nodes)
-    made = {} if embed is None else {node.node_id: node for node in embed(bare)}
+    with embedding([node.node_id for node in bare], [text_of(node) for node in bare]):
+        made = {} if embed is None else {node.node_id: node for node in embed(bare)}
     missing = [node for node in bare if node.node_id not in made]
     missing += [node for node in made.values() if node.embedding is None]
     if missing:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from sqlalchemy import create_engine, event, make_url
+from sqlalchemy import URL, create_engine, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -28,7 +31,7 @@ def read_only(url: str) -> Iterator[Session]:
     if not Database(url).exists():
         msg = f"there is no database {shown(url)}, expected one that exists; check the URL."
         raise QuarantineError(msg)
-    engine = create_engine(make_url(url), hide_parameters=True)
+    engine = create_engine(_as_it_lies(make_url(url)), hide_parameters=True)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _only_queries)
         event.listen(engine, "begin", _begin)
@@ -47,6 +50,27 @@ def read_only(url: str) -> Iterator[Session]:
 
 def _begin(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN")
+
+
+def _as_it_lies(url: URL) -> URL:
+    """Return a URL under which SQLite reads a file where it can make no other beside it.
+
+    A file whose latest pages are in a log beside it needs nothing: some process writes it from
+    elsewhere.
+    """
+    file = url.database or ""
+    if url.get_backend_name() != "sqlite" or not Path(file).is_file():
+        return url
+    log = Path(f"{file}-wal")
+    if log.exists() or not _cannot_be_written(file):
+        return url
+    whole = f"file:{quote(str(Path(file).absolute()))}"
+    return url.set(database=whole).update_query_dict({"immutable": "1", "uri": "true"})
+
+
+def _cannot_be_written(file: str) -> bool:
+    """Return whether the file system is read-only; what Windows says of a folder tells nothing."""
+    return hasattr(os, "statvfs") and bool(os.statvfs(file).f_flag & os.ST_RDONLY)
 
 
 def _only_queries(connection: Any, _record: object) -> None:

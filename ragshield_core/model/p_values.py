@@ -315,7 +315,7 @@ class JointCalibration:
         reached = np.cumsum(counts)  # clean entries acted on at each share
         first = int(reached[0])
         if largest < 1 or (first > largest and not self._tied(rarest)):
-            needed = clean_entries_needed(alpha / (1 if largest < 1 else first))
+            needed = clean_entries_needed(alpha / (1 if largest < 1 else self._rank_for(first)))
             msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
             raise CalibrationError(msg)
         if first > largest:  # many entries tie with the highest score: nothing below them will do
@@ -411,12 +411,16 @@ class JointCalibration:
     def _beside_doubtful(self, rank: int) -> int:
         return max(math.ceil(rank / 2), rank - self.n_doubtful)
 
+    def _rank_for(self, left: int) -> int:
+        """Return the least rank of which doubtful entries leave as many."""
+        return min(2 * left - 1, left + self.n_doubtful)
+
     @property
     def smallest_rate(self) -> float:
         """The smallest share, accepted for all detectors together, that the sample can justify."""
         rarest = self._rarest()
         first = 1 if self._tied(rarest) else int(np.count_nonzero(rarest == rarest[0]))
-        return first / (len(rarest) + 1)
+        return self._rank_for(first) / (len(rarest) + 1)
 
     def _tied(self, rarest: NDArray[np.float64]) -> bool:
         """Return whether many entries tie with the highest score: one may stand above them all."""

@@ -75,6 +75,10 @@ class Policy(BaseModel):
         comparison with the knowledge base, such as one of instructions. An attacker can open the
         question about his own source, so that ``"flag"`` lets his groups in; ``"raise"`` raises
         :class:`~ragshield_core.model.errors.PoisonedEntryError` before anything is written.
+    metadata_values, metadata_characters
+        How much metadata an entry may have, all values in lists and mappings counted. An entry with
+        more is held, with the keys that fit: one of 6,000 values stops a Chroma collection for
+        good. What LlamaIndex says of a node beside its metadata counts as one value.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The
         default admits them, so that a guard without labels or with an empty knowledge base does
@@ -97,6 +101,8 @@ class Policy(BaseModel):
     fail_open: bool = False
     time_budget: Annotated[float, Field(gt=0.0)] | None = 300.0
     on_shift: Literal["hold", "flag", "raise"] = "hold"
+    metadata_values: Annotated[int, Field(ge=1)] = 2_000
+    metadata_characters: Annotated[int, Field(ge=1)] = 4_000_000
     unjudged: Verdict = Verdict.ADMIT
 
     @model_validator(mode="after")

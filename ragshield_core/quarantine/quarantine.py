@@ -16,7 +16,7 @@ from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Decision, printable
 from ragshield_core.quarantine.changes import Changes, now
 from ragshield_core.quarantine.digests import Digests, given_key
@@ -33,7 +33,7 @@ from ragshield_core.quarantine.revisions import (
     seen_by,
     storable,
 )
-from ragshield_core.quarantine.rows import encoded, to_held
+from ragshield_core.quarantine.rows import decoded, encoded, to_held
 from ragshield_core.quarantine.searching import checked
 
 logger = logging.getLogger("ragshield")
@@ -488,6 +488,8 @@ class Quarantine:
     ) -> tuple[HeldEntry, ...]:
         """Return entries in the order in which they came.
 
+        An entry whose row is damaged is left out, and a warning in the log names it.
+
         Parameters
         ----------
         status
@@ -523,7 +525,8 @@ class Quarantine:
             msg = "narrowing came with ids or documents, expected one of them: narrow or name."
             raise ValueError(msg)
         with self.database.read() as session:
-            return tuple(to_held(row) for page in pages for row in session.scalars(page))
+            rows = [row for page in pages for row in session.scalars(page)]
+            return tuple(held for row in rows if (held := _readable(row)) is not None)
 
     def count(
         self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
@@ -605,6 +608,12 @@ class Quarantine:
                 check_one_store(self, some)
             verify_some(session, self.log.digests, rows)
             return tuple(map(to_held, rows))
+
+    def texts_of(self, entry_id: str, fingerprints: Collection[str]) -> tuple[str, ...]:
+        """Return the texts of some revisions under an id; missing ones are ignored."""
+        with self.database.read() as session:
+            rows = revisions(session, self, [entry_id]).get(entry_id, ())
+            return tuple(decoded(row.text) for row in rows if row.fingerprint in fingerprints)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
@@ -856,3 +865,12 @@ def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) 
 
 def _released(row: HeldRow) -> str:
     return f"released by {row.reviewed_by} on {row.reviewed_at}"
+
+
+def _readable(row: HeldRow) -> HeldEntry | None:
+    """Return a row as a held entry; name it in the log if it is damaged."""
+    try:
+        return to_held(row)
+    except TamperedError as error:
+        logger.warning("an entry is left out: %s", error)
+        return None

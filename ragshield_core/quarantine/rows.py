@@ -9,13 +9,33 @@ import numpy as np
 
 from ragshield_core.database.tables import ANY_STORE, HeldRow
 from ragshield_core.model.entries import Entry
-from ragshield_core.model.findings import Finding, finding_from_dict
+from ragshield_core.model.errors import TamperedError
+from ragshield_core.model.findings import Finding, finding_from_dict, printable
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.entries import HeldEntry, Status
+from ragshield_core.quarantine.entries import SHOWN_ID, HeldEntry, Status
 
 
 def to_held(row: HeldRow) -> HeldEntry:
-    """Return a row as a held entry."""
+    """Return a row as a held entry.
+
+    Raises
+    ------
+    TamperedError
+        If something in it cannot be read; names the entry.
+    """
+    try:
+        return _read(row)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # What the error says may quote the entry.
+        msg = (
+            f"row {row.number} of the quarantine, entry {printable(row.entry_id, SHOWN_ID)!r}, "
+            f"cannot be read ({type(error).__name__}): it was damaged, or changed past ragshield. "
+            "Restore it from a backup, or purge it."
+        )
+        raise TamperedError(msg) from None
+
+
+def _read(row: HeldRow) -> HeldEntry:
     vector = np.frombuffer(row.vector, dtype="<f4").astype(np.float32)
     return HeldEntry(
         entry=Entry(

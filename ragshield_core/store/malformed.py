@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -19,9 +20,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch, unfit
-from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.errors import (
+    MalformedEntriesError,
+    MalformedEntriesWarning,
+    QuarantineError,
+)
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import unkeepable
+from ragshield_core.store.sizes import fitting
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -145,7 +151,7 @@ class Sifted:
             row: "; ".join(filter(None, (self.reasons.get(row), unfit.get(row))))
             for row in sorted({*self.reasons, *unfit})
         }
-        return replace(self, reasons=reasons, unfit=frozenset(unfit))
+        return replace(self, reasons=reasons, unfit=self.unfit | frozenset(unfit))
 
     def check(self, guard: Guard) -> None:
         """Refuse all, before anything is written or held, if the policy raises rather than holds.
@@ -271,17 +277,18 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.dim)
     labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
     lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
+    sized = fitting([columns.metadatas[row] for row in rows], guard.policy)
     batch = Batch.of(
         ids=[columns.ids[row] for row in rows],
         texts=[columns.texts[row] for row in rows],
         embeddings=matrix,
         labels=labels,
         lineages=lineages,
-        metadatas=[columns.metadatas[row] for row in rows],
+        metadatas=sized.metadatas,
         contexts=[columns.contexts[row] for row in rows],
     )
     odd_metadatas = unkeepable(batch)
-    for found in (odd, odd_labels, odd_lineages, odd_metadatas):
+    for found in (odd, odd_labels, odd_lineages, sized.reasons, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
@@ -304,6 +311,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         batch=batch.take(left) if gone else batch,
         reasons={position: why[n] for position, n in enumerate(left) if n in why},
         bare=frozenset(position for position, n in enumerate(left) if n in odd),
+        unfit=frozenset(position for position, n in enumerate(left) if n in sized.reasons),
         refused=refused | {rows[n]: reason for n, reason in gone.items()},
     )
 
@@ -367,6 +375,29 @@ def _all_usable(ids: Sequence[Any], texts: Sequence[Any]) -> bool:
     if len(ids) != len(texts) or not {*map(type, ids), *map(type, texts)} <= {str}:
         return False
     return all(ids) and len(set(ids)) == len(ids) and not unfit("".join(ids))
+
+
+@contextmanager
+def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
+    """Name the entries whose texts a model refuses to embed, if their texts are why.
+
+    Raises
+    ------
+    QuarantineError
+        In place of what a tokenizer raises; other errors are raised as they are.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        pairs = zip(ids, texts, strict=True)
+        odd = [i for i, text in pairs if unfit(text.replace("\0", ""))]
+        if not odd:
+            raise
+        msg = (
+            f"entry {_named(odd[0])} cannot be embedded, and nothing was released: its text holds "
+            "a lone surrogate. Write it again without, under the same id, and purge this one."
+        )
+        raise QuarantineError(msg) from None
 
 
 class Keepable(NamedTuple):

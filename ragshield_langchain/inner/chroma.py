@@ -16,6 +16,7 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
 from ragshield_core.store.one_store import name_of
 from ragshield_core.store.steps import Steps, own
+from ragshield_langchain.convert import without_nothing
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks
 
 # Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
@@ -99,6 +100,7 @@ class ChromaInner(InnerStore):
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries; Chroma has no transactions, so half a write is undone by hand."""
         self.check(batch, metadatas)
+        metadatas = [without_nothing(metadata) for metadata in metadatas]
         older = self.read(batch.ids)
         try:
             self._put(batch.ids, batch.texts, batch.vectors, metadatas, older)
@@ -182,8 +184,8 @@ def _unfit(key: str, value: Any) -> str | None:
     named = printable(repr(key), 60)
     if not isinstance(key, str) or not key or key[0] in RESERVED:
         return f"metadata has the key {named}, which Chroma cannot keep, expected a name."
-    if value is None:
-        return f"metadata[{named}] is None, which Chroma cannot keep; leave the key out."
+    if value is None:  # is left out, as Chroma itself does
+        return None
     values = value if isinstance(value, list) else [value]
     try:
         validate_metadata({key: value})

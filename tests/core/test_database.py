@@ -9,9 +9,10 @@ import threading
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.orm.exc import StaleDataError
+from support import Scripted
 
-from ragshield_core import Batch, Quarantine
-from ragshield_core.database import Database, retrying
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.database import Database, read_only, retrying
 from ragshield_core.model.errors import QuarantineError
 
 NOTE = text("INSERT INTO note (version) VALUES (:version)")
@@ -307,3 +308,19 @@ def test_who_may_only_read_a_server_reads_it(empty_postgres):
         connection.execute(text(f"DROP OWNED BY {role}"))
         connection.execute(text(f"DROP ROLE {role}"))
     engine.dispose()
+
+
+def test_a_file_on_a_read_only_file_system_is_read_as_it_lies(tmp_path, monkeypatch):
+    folder = tmp_path / "50% of # it"
+    folder.mkdir()
+    url = f"sqlite:///{folder}/guard.db"
+    with Guard.open(url, detectors=[Scripted()]):
+        pass
+    before = sorted(path.name for path in folder.iterdir())
+    monkeypatch.setattr(read_only, "_cannot_be_written", lambda _: True)
+    with read_only.read_only(url) as session:
+        assert (
+            session.execute(text("SELECT count(*) FROM ragshield_audit_log")).scalar() is not None
+        )
+        assert "immutable=1" in str(session.get_bind().url)
+    assert sorted(path.name for path in folder.iterdir()) == before

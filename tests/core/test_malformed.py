@@ -162,3 +162,51 @@ def test_what_the_adapter_refuses_is_in_no_batch(guard):
     assert sifted.batch.ids == ("e0", "e2")
     assert sifted.refused[1] == "said the adapter"
     assert set(sifted.refused) == {1, 3}
+
+
+def deep(levels):
+    value = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def shared(levels=30):
+    """Return a list that is small in memory, and endless once it is written down."""
+    value = ["x"] * 10
+    for _ in range(levels):
+        value = [value] * 10
+    return value
+
+
+LARGE = {
+    "a list": ({"odd": [0] * 8000}, "metadata['odd'] has more than the 2,000 values"),
+    "keys": ({f"k{n}": n for n in range(20_000)}, "has more than the 2,000 values"),
+    "a text": ({"odd": "x" * 4_000_001}, "metadata['odd'] has more than the 4,000,000 characters"),
+    "a key": ({"x" * 4_000_001: 1}, "has more than the 4,000,000 characters"),
+    "depth": ({"odd": deep(60)}, "metadata['odd'] is nested more than 50 deep"),
+    "the same list again and again": ({"odd": shared()}, "metadata['odd'] has more than"),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_metadata_beyond_the_bounds_is_held_with_the_keys_that_fit(guard, kind):
+    metadata, reason = LARGE[kind]
+    sifted = sift(columns(metadatas={2: {"page": 2} | metadata}), guard)
+    report = sifted.hold_malformed(guard.hold(guard.screen(sifted.whole)), guard)
+    assert report.admitted.tolist() == [True, True, False, True]
+    (held,) = guard.quarantine.list()
+    assert reason in held.note
+    assert held.entry.metadata["page"] == 2
+    assert "odd" not in held.entry.metadata
+    assert len(held.entry.metadata) <= 2000
+    guard.quarantine.release(["e2"], by="anna")
+    again = sift(columns(metadatas={2: {"page": 2} | metadata}), guard)
+    report = again.hold_malformed(guard.hold(guard.screen(again.whole)), guard)
+    assert not report.admitted[2]  # a store would still not survive it
+
+
+def test_a_policy_says_how_much_metadata_an_entry_may_have(quarantine):
+    guard = Guard([Scripted()], quarantine=quarantine, policy=Policy(metadata_values=9_000))
+    assert not sift(columns(metadatas={2: {"tags": [0] * 8000}}), guard).reasons
+    assert sift(columns(metadatas={2: {"tags": [0] * 9001}}), guard).reasons

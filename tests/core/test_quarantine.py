@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sqlalchemy import make_url
-from support import scored, topical
+from support import entries, scored, topical
 
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
-from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Unjudged
 from ragshield_core.quarantine import Status, batches_of, unkeepable
 
@@ -773,3 +773,28 @@ def test_it_says_what_was_changed_since(quarantine):
     quarantine.purge([THIRD])
     later, changed = quarantine.log.changed_since(position)
     assert (later > position, changed) == (True, {SECOND, THIRD})
+
+
+DAMAGED = {
+    "entry_metadata": "{bad",
+    "findings": "[{}]",
+    "vector": b"abc",
+    "text": b"\xff",
+    "held_at": "never",
+}
+
+
+@pytest.mark.parametrize("column", DAMAGED)
+def test_a_damaged_row_hides_no_others_and_is_named(on_file, column, caplog):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(entries(["one", "two", "three"], "e"))
+    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
+        update = f"UPDATE ragshield_quarantine SET {column} = ? WHERE entry_id = 'e1'"  # noqa: S608
+        connection.execute(update, (DAMAGED[column],))
+    assert [held.id for held in quarantine.list()] == ["e0", "e2"]
+    assert "entry 'e1', cannot be read" in caplog.text
+    assert str(DAMAGED[column]) not in caplog.text
+    with pytest.raises(TamperedError, match="entry 'e1', cannot be read"):
+        quarantine.show("e1")
+    quarantine.purge(["e1"], by="anna")
+    assert quarantine.count() == 2

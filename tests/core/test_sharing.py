@@ -1,5 +1,6 @@
 """Guards that are opened on one database are one guard, in however many processes."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -451,3 +452,13 @@ def test_the_log_of_an_opened_guard_is_anchored_and_verifies(tmp_path):
     guard.quarantine.log.verify(heads[0])
     guard.quarantine.log.verify(heads[1])
     guard.close()
+
+
+def test_a_database_without_its_snapshots_is_named(on_file):
+    with Guard.open(on_file, detectors=[Scripted()]):
+        pass
+    connection = sqlite3.connect(on_file.removeprefix("sqlite:///"))
+    with contextlib.closing(connection), connection:
+        connection.execute("DELETE FROM ragshield_snapshots")
+    with pytest.raises(StateError, match="and none of its snapshots"):
+        Guard.open(on_file, detectors=[Scripted()])

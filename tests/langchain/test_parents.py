@@ -101,6 +101,34 @@ def test_a_guarded_retriever_tells_the_store_of_another_key(native):
     assert served(retriever, native=native) == {TRAIN.page_content}
 
 
+@pytest.mark.parametrize("knows", ["the store", "a guarded retriever"])
+def test_a_claim_to_be_a_part_hides_no_document_that_does_not_hold_the_text(native, knows, on_file):
+    docstore = InMemoryStore()
+    given = {"parent_docstore": docstore} if knows == "the store" else {"parent_key": None}
+    store = guarded(Quarantine(on_file), **given)
+    retriever = around(store, docstore)
+    fill(retriever, [PAGE, TRAIN], native)
+    if knows != "the store":
+        GuardedRetriever(retriever=retriever)
+    (train,) = [one for one, whole in docstore.store.items() if whole == TRAIN]
+    store.add_texts([INJECTION + " Now!"], [{"doc_id": train}], ids=["claims"])
+    assert store.quarantine.count() == 2
+    # The page itself holds its injection, and stays away.
+    assert served(retriever, native=native) == {TRAIN.page_content}
+    store.quarantine.confirm(["claims"], by="anna")
+    store.refresh_quarantine()
+    assert served(retriever, native=native) == {TRAIN.page_content}
+
+
+def test_without_a_docstore_claims_are_believed(native):
+    store = guarded()
+    retriever = around(store)
+    fill(retriever, [TRAIN], native)
+    (train,) = retriever.docstore.store
+    store.add_texts([INJECTION], [{"doc_id": train}])
+    assert served(retriever, native=native) == set()
+
+
 def test_without_a_parent_key_good_parts_are_found_and_the_whole_is_warned_of(native, caplog):
     guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)

@@ -216,7 +216,6 @@ def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind)
 
 UNFIT = {
     "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
-    "chroma: None": ("chroma", "text", {"empty": None}),
 } | {
     f"{kind}: {what}": (kind, text, metadata)
     for kind in ("postgres", "pgvectorstore")

@@ -12,7 +12,11 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
+from ragshield_core.model.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    QuarantineError,
+)
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner.base import Gate
 
@@ -193,3 +197,56 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
     store.add_texts(["a", "b"])
     found = store.similarity_search("a", filter=lambda _: bool(store.similarity_search("b", k=1)))
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
+def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
+    inner = make_store("chroma", CountingEmbeddings(), DIM)
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(inner, guard=guard)
+    store.add_texts(["billing one", "billing two"], [metadata, {"page": 2}], ids=["odd", "good"])
+    assert [one.id for one in store.quarantine.list()] == ["odd"]
+    store.release(["odd"], by="anna")
+    store.add_texts(["billing three"], ids=["three"])
+    store.delete(["good"])
+    assert {one.id for one in store.similarity_search("billing", k=9)} == {"odd", "three"}
+
+
+def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
+    inner = make_store("chroma", CountingEmbeddings(), DIM)
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(inner, guard=guard)
+    store.add_texts(["billing one"], [{"page": 1, "author": "anna"}], ids=["a"])
+    texts, nothing = ["billing one", "billing score=2"], {"page": 1, "author": None}
+    store.add_texts(texts, [nothing, nothing], ids=["a", "b"])
+    assert [one.id for one in store.quarantine.list()] == ["b"]
+    store.release(["b"], by="anna")
+    assert [one.metadata for one in store.get_by_ids(["a", "b"])] == [{"page": 1}] * 2
+    assert store.reconcile().agrees
+
+
+async def test_ids_may_stand_third_as_in_chroma(store):
+    assert store.add_texts(["billing one"], [{"page": 1}], ["a"]) == ["a"]
+    assert await store.aadd_texts(["billing two"], None, ["b"]) == ["b"]
+
+
+class Tokenizing(CountingEmbeddings):
+    """Refuses what tokenizers refuse."""
+
+    def embed_documents(self, texts):
+        if any("\ud83d" in text for text in texts):
+            msg = "TextEncodeInput must be Union[TextInputSequence, ...]"
+            raise TypeError(msg)
+        return super().embed_documents(texts)
+
+
+def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(InMemoryVectorStore(Tokenizing()), guard=guard)
+    store.add_texts(["billing \ud83d", "billing one"], ids=["odd", "good"])
+    with pytest.raises(QuarantineError, match=r"'odd' cannot be embedded.*under the same id"):
+        store.release(["odd"], by="anna")
+    store.add_texts(["billing"], ids=["odd"])
+    store.purge(["odd"], by="anna")
+    assert store.quarantine.count() == 0
+    assert [one.page_content for one in store.get_by_ids(["odd"])] == ["billing"]

@@ -342,3 +342,33 @@ def test_a_lost_connection_is_not_blamed_on_an_odd_node():
     ):
         with pytest.raises(ConnectionError):
             step(nodes)
+
+
+def test_a_node_of_thousands_of_values_does_not_stop_a_collection(make_store):
+    guarded = guarded_over(make_store("chroma"), TopicEmbedding(), guard=guard_of())
+    many = odd(**{f"k{n}": n for n in range(20_000)})
+    insert(guarded, [many, good()[0]])
+    (held,) = guarded.quarantine.list()
+    assert held.id == many.node_id
+    assert "has more than the 2,000 values" in held.note
+    guarded.release([held.id], by="anna")
+    insert(guarded, [good()[1]])
+    assert set(ids_of(live(guarded))) == set(ids_of([many, *good()]))
+
+
+class Tokenizing(TopicEmbedding):
+    """Refuses what tokenizers refuse."""
+
+    def _get_text_embeddings(self, texts):
+        if any("\ud83d" in text for text in texts):
+            msg = "TextEncodeInput must be Union[TextInputSequence, ...]"
+            raise TypeError(msg)
+        return super()._get_text_embeddings(texts)
+
+
+def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out(make_store):
+    guarded = guarded_over(make_store("qdrant"), TopicEmbedding(), guard=guard_of())
+    culprit = node("billing \ud83d", "billing odd", vector=False)
+    insert(guarded, [culprit, good()[0]])
+    with pytest.raises(QuarantineError, match=r"cannot be embedded.*under the same id"):
+        guarded.release([culprit.node_id], embed_model=Tokenizing())

@@ -267,3 +267,24 @@ def test_words_that_changed_are_told():
         ("added", "ten"),
         ("same", "years"),
     ]
+
+
+def test_a_copied_cookie_is_worth_nothing_after_the_logout(quarantine, app):
+    held(quarantine, ["a text"])
+    anna = Browser(app)
+    copied = dict(anna.client.cookies)
+    thief = TestClient(app, base_url="http://localhost", cookies=copied)
+    assert thief.get("/cases/1").url.path == "/cases/1"
+    anna.get("/cases/1")
+    anna.post("/logout")
+    thief = TestClient(app, base_url="http://localhost", cookies=copied)
+    assert thief.get("/cases/1").url.path == "/login"
+    assert Browser(app).get("/cases/1").url.path == "/cases/1"
+
+
+@pytest.mark.parametrize("number", ["9" * 23, "9" * 5000])
+@pytest.mark.parametrize("path", ["/cases/{}", "/entries/{}/0", "/entries/1/{}"])
+def test_numbers_that_no_database_holds_are_no_addresses(quarantine, app, path, number):
+    held(quarantine, ["a text"])
+    assert Browser(app).get(path.format(number)).status_code == 404
+    assert Browser(app).get(path.format(9**18)).status_code in (200, 404)

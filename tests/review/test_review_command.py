@@ -1,6 +1,7 @@
 """``ragshield review``: for this machine only, by a token that is shown once."""
 
 import re
+import socket
 import sys
 
 import pytest
@@ -16,7 +17,12 @@ def served(monkeypatch):
     """What a server would be given."""
     pytest.importorskip("uvicorn")
     given = []
-    monkeypatch.setattr("uvicorn.run", lambda app, **how: given.append((app, how)))
+
+    def run(server, sockets):
+        assert sockets
+        given.append((server.config.app, vars(server.config)))
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
     return given
 
 
@@ -27,7 +33,7 @@ def review(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["ragshield", "review", *arguments])
+        monkeypatch.setattr("sys.argv", ["ragshield", "review", "--port", "0", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         shown = capsys.readouterr()
@@ -108,3 +114,12 @@ def test_it_goes_by_the_settings(review, served, tmp_path):
         form = {"name": "anna", "token": re.findall(r"token: (\S+)", out)[0]}
         queue = client.post("/login", data=form)
         assert (queue.url.path, "a text of the shop" in queue.text) == ("/", there)
+
+
+def test_no_token_is_shown_where_the_port_is_taken(quarantine, review, served):
+    held(quarantine, ["a text"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, out, error = review("--database", quarantine.database.url, "--port", port)
+    assert (code, out, served) == (2, "", [])
+    assert f"cannot listen on 127.0.0.1, port {port}" in error

@@ -177,7 +177,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
 
-    Exit code 0: nothing found; 1: findings; 2: an error, or nothing could be audited.
+    Exit code 0: nothing found; 1: findings; 2: an error, or something could not be audited.
     """
     with no_crash_looks_like_a_finding():
         for path in (json_file, csv_file, sarif_file):
@@ -210,7 +210,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 progress=bar.tell,
                 engine=runner,
             )
-        report = replace(report, skipped=(*missing, *report.skipped))
+        unread = () if knowledge is None else knowledge.unread
+        report = replace(report, skipped=(*missing, *report.skipped), unread=unread)
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
         if json_file is not None:
@@ -225,7 +226,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
 
 
 def _exit_code(report: ScanReport) -> int:
-    if report.failed or not report.audited:
+    if report.failed or report.unread or not report.audited:
         return ERROR  # what was not looked at must not pass as clean
     return FOUND if report.found else NOTHING_FOUND
 
@@ -235,6 +236,8 @@ def _show(report: ScanReport, limit: int) -> None:
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
+    for sentence in report.unread:
+        console.print(Text(printable(f"not audited: {sentence}", limit=2000), style="red"))
     if not report.has_texts:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class KnowledgeBase:
 
     batch: Batch
     lengths: NDArray[np.float32]  # (n_entries,): of the vectors as they came
+    unread: tuple[str, ...] = ()  # what could not be read and was left out, a sentence each
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return entries with vectors of the length they came with."""
@@ -91,7 +92,7 @@ def load(
             )
             raise SourceError(msg)
         columns.embed(missing, embedder(), tell)
-    return columns.knowledge_base()
+    return replace(columns.knowledge_base(), unread=tuple(source.unread))
 
 
 class _Columns:

@@ -32,6 +32,8 @@ class ScanReport(Report):
         Trusted entries behind the thresholds; 0 where they are estimates.
     failed
         Names of detectors that crashed: what they would have found is missing.
+    unread
+        Files that could not be read, a sentence each: what is in them was not audited.
     by_rule
         Names of detectors that acted by their default thresholds, which follow no rate.
     n_audited, n_unjudged
@@ -59,6 +61,7 @@ class ScanReport(Report):
     thresholds: Mapping[str, float] = field(default_factory=dict)
     n_clean: int = 0
     failed: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     by_rule: tuple[str, ...] = ()
     n_audited: int = 0
     n_unjudged: int = 0
@@ -165,6 +168,7 @@ class ScanReport(Report):
                 ],
                 "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
                 "failed": list(self.failed),
+                "unread": list(self.unread),
                 "timings": dict(self.timings),
             },
             allow_nan=False,

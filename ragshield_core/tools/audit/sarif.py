@@ -45,11 +45,12 @@ def to_sarif(report: ScanReport, source: str) -> str:
         )
         for skipped in report.skipped
     ]
+    notes += [("error", sentence) for sentence in report.unread]
     return document(
         rules=[_rule(kind, findings) for kind in kinds],
         results=[_result(finding, kinds.index(finding.detector), source) for finding in findings],
         notes=notes,
-        successful=report.audited and not report.failed,
+        successful=report.audited and not report.failed and not report.unread,
         properties={"entries": report.n_audited, "fpr": report.fpr, "note": report.note},
     )
 

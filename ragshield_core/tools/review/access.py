@@ -83,6 +83,9 @@ class Access:
         self, authenticate: Authenticate | None, token: str | None, seconds: float
     ) -> None:
         self.authenticate, self._token, self._seconds = authenticate, token, seconds
+        self._ended: dict[
+            str, float
+        ] = {}  # sessions that were logged out, and until when they count
         self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._looks, self._decisions, self._logins = map(parse, (LOOKS, DECISIONS, LOGINS))
 
@@ -97,7 +100,8 @@ class Access:
                 session.setdefault("name", found.name)
                 session.setdefault("csrf", secrets.token_urlsafe(24))
             return found
-        if "name" not in session or time.time() - session.get("since", 0.0) > self._seconds:
+        old = time.time() - session.get("since", 0.0) > self._seconds
+        if "name" not in session or old or session.get("csrf") in self._ended:
             session.clear()
             return None
         return Reviewer(name=session["name"], role=Role(session["role"]))
@@ -119,6 +123,14 @@ class Access:
             csrf=secrets.token_urlsafe(24),
         )
         return None
+
+    def log_out(self, request: Request) -> None:
+        """End a session, also for whoever has copied its cookie."""
+        now = time.time()
+        self._ended = {one: until for one, until in self._ended.items() if until > now}
+        if "since" in request.session:
+            self._ended[request.session["csrf"]] = now + self._seconds
+        request.session.clear()
 
     def limit(self, request: Request, reviewer: Reviewer) -> None:
         """Refuse more than a person can read or decide.

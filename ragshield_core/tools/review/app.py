@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -156,16 +157,16 @@ def review_app(
         routes=[
             get("/", pages.queue),
             post("/filter", pages.narrow, Role.VIEW),
-            get("/cases/{number:int}", pages.case),
-            post("/cases/{number:int}", pages.decide),
-            get("/entries/{number:int}/{start:int}", pages.text),
+            get("/cases/{number:number}", pages.case),
+            post("/cases/{number:number}", pages.decide),
+            get("/entries/{number:number}/{start:number}", pages.text),
             post("/undo", pages.undo),
             get("/progress", pages.progress),
             post("/progress", pages.go_on),
             post("/progress/stop", pages.stop),
             get("/rules", pages.rules),
             post("/rules", pages.make_rule),
-            post("/rules/{number:int}/revoke", pages.revoke_rule),
+            post("/rules/{number:number}/revoke", pages.revoke_rule),
             get("/feedback", pages.feedback),
             post("/feedback", pages.recalibrate),
             post("/sources", pages.decide_source),
@@ -180,6 +181,21 @@ def review_app(
     )
     app.state.outside = authenticate is not None
     return app
+
+
+class _Number(Convertor[int]):
+    """A number in an address, which every database can hold."""
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
 
 
 class _Visit:
@@ -243,7 +259,7 @@ async def _login(pages: _Pages, request: Request) -> Response:
 
 async def _logout(pages: _Pages, request: Request) -> Response:
     pages.access.check_form(request, await request.form(max_files=0, max_fields=5))
-    request.session.clear()
+    pages.access.log_out(request)
     return RedirectResponse(request.url_for("queue").path, status_code=303)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,11 +77,7 @@ def review_command(
         https=secure,
         hosts=[host, *LOOPBACK, "[::1]"] if host in LOOPBACK else None,
     )
-    shown = f"[{host}]" if ":" in host else host
-    console = Console()
-    console.print(Text(f"http{'s' if secure else ''}://{shown}:{port}/"))
-    console.print(Text(f"token: {token}"))
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -90,3 +87,28 @@ def review_command(
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
     )
+    with _bound(host, port) as bound:  # before a token is shown of a page that is not served
+        shown = f"[{host}]" if ":" in host else host
+        console = Console()
+        console.print(Text(f"http{'s' if secure else ''}://{shown}:{bound.getsockname()[1]}/"))
+        console.print(Text(f"token: {token}"))
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        msg = (
+            f"the review page cannot listen on {printable(host, 60)}, port {port} "
+            f"({error.strerror or type(error).__name__}); name another --port."
+        )
+        raise ConfigurationError(msg) from None

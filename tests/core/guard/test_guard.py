@@ -576,3 +576,13 @@ def test_what_is_not_guarded_is_said(caplog):
     waiting = guard_of(DisfluencyDetector())
     assert "for now without 1 of the detectors" in repr(waiting.screen(CLEAN))
     assert json.loads(waiting.screen(CLEAN).to_json())["skipped"][0]["waiting"] is True
+
+
+def test_a_guard_is_closed_behind_a_with_block(on_file, monkeypatch):
+    closed = []
+    with Guard.open(on_file, detectors=[Scripted()]) as guard:
+        recorder = guard.state.recorder
+        close = recorder.close
+        monkeypatch.setattr(recorder, "close", lambda: closed.append(close()))
+        assert not closed
+    assert closed == [None]

@@ -1,6 +1,7 @@
 """p-values and thresholds: the definition, each other, and coverage in simulations."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -171,3 +172,23 @@ def test_what_no_detector_judged_does_not_count():
     nothing = np.concatenate([np.full(1000, np.nan), np.arange(150.0)])
     threshold = JointCalibration({"one": nothing}).thresholds(0.01, 0.9)["one"]
     assert threshold == pytest.approx(149.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_doubtful", [0, 2, 6])
+def test_a_sample_as_large_as_the_error_asks_for_is_enough(n_doubtful):
+    def joint(n_judged, n_tops=6):
+        """Return scores of detectors each of which finds another entry the rarest."""
+        columns = np.tile(np.arange(n_judged, dtype=float), (n_tops, 1))
+        columns[np.arange(n_tops), np.arange(n_tops)] = n_judged
+        columns[np.arange(n_tops), -1] = np.arange(n_tops)
+        scores = {str(number): column for number, column in enumerate(columns)}
+        return JointCalibration(scores, n_doubtful=n_doubtful)
+
+    with pytest.raises(CalibrationError) as error:
+        joint(500).thresholds(0.01, 0.9)
+    needed = int(re.search(r"at least (\d+)", str(error.value))[1])
+    joint(needed - n_doubtful).thresholds(0.01, 0.9)
+    with pytest.raises(CalibrationError, match=f"pass at least {needed}"):
+        joint(needed - n_doubtful - 1).thresholds(0.01, 0.9)
+    few = joint(500)
+    few.thresholds(few.smallest_rate, 0.9)

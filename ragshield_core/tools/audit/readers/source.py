@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.model.entries import unfit
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
 # 8,192 vectors of 384 dimensions are 12.6 MB: little beside the whole, and few calls per million.
@@ -89,6 +90,11 @@ class Source(ABC):
     metadata
         Whether to read the other columns as well: needed if entries are to be put into quarantine,
         from where they can be restored.
+
+    Attributes
+    ----------
+    unread
+        What could not be read and was left out, a sentence each.
     """
 
     def __init__(
@@ -97,6 +103,7 @@ class Source(ABC):
         self.path = path
         self.columns = Columns() if columns is None else columns
         self.metadata = metadata
+        self.unread: list[str] = []
 
     def claim(self, role: str, metadata: Mapping[str, Any], place: str) -> str | None:
         """Return a label or a lineage out of metadata."""
@@ -225,10 +232,17 @@ def raise_for_column(path: Path, role: str, name: str, names: Sequence[str]) -> 
     raise SourceError(msg)
 
 
+def storable(name: str) -> str:
+    """Return an id, label or lineage with NUL and lone surrogates spelt out: one costs no scan."""
+    if not unfit(name):
+        return name
+    return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
 def as_id(value: object, place: str) -> str:
     """Return a value as an id, or raise."""
     if isinstance(value, str):
-        return value
+        return storable(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     msg = f"{place}: the id is of type {type(value).__name__}, expected a str or an int."
@@ -244,7 +258,7 @@ def as_scalar(column: str, value: object, place: str) -> str | None:
         If it is neither a string nor a number; names the place.
     """
     if value is None or isinstance(value, str):
-        return value
+        return None if value is None else storable(value)
     if isinstance(value, float) and math.isnan(value):
         return None  # how data frames say that there is none
     if isinstance(value, bool | int | float):

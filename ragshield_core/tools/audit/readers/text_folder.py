@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from html.parser import HTMLParser
 from pathlib import Path
 
 from ragshield_core.model.errors import SourceError
+from ragshield_core.tools.audit.readers.html_text import shown_in
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Rows, Source, reading
 
 PLAIN, HTML = (".txt", ".md", ".markdown", ".rst"), (".html", ".htm")
 ENDINGS = (*PLAIN, *HTML)
 # Characters of a chunk, about: some 170 words, as small embedding models take them.
 CHUNK = 1_000
-# What is in these elements is not read by anybody; behind a block, words do not run together.
-_UNREAD = frozenset({"script", "style", "template", "noscript"})
-_BLOCK = re.compile(
-    "address|article|aside|blockquote|br|dd|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]"
-    "|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
-)
+# Bytes of a file; one that is larger is none that people have written.
+LARGEST = 1 << 28
 
 
 class TextFolder(Source):
@@ -28,7 +24,8 @@ class TextFolder(Source):
 
     Paragraphs are put together to chunks of about a thousand characters; an entry's id is the
     file's path within the folder and the number of the chunk, its lineage is the file. Of HTML,
-    what a browser could show is read, hidden or not: what is hidden is what detectors look for.
+    what a browser could show is read, hidden or not: what is hidden is what detectors look for. A
+    file that cannot be read is left out, and named in ``unread``.
     """
 
     def __len__(self) -> int:
@@ -51,15 +48,33 @@ class TextFolder(Source):
         found = []
         for path in text_files(self.path):
             name = path.relative_to(self.path).as_posix()
-            with reading(path):
-                text = path.read_text(encoding="utf-8")
-            if path.suffix.lower() in HTML:
-                text = shown_in(text)
+            try:
+                text = _text_of(path)
+            except SourceError as error:
+                self.unread.append(str(error))
+                continue
             found += [(name, number, chunk) for number, chunk in enumerate(cut(text))]
         if not found:
             msg = f"{self.path} holds no text, expected files ending in {', '.join(ENDINGS)}."
-            raise SourceError(msg)
+            raise SourceError(" ".join((msg, *self.unread[:1])))
         return found
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be read; names it.
+    """
+    with reading(path):
+        size = path.stat().st_size
+        if size > LARGEST:
+            msg = f"{path} has {size:,} bytes, expected at most {LARGEST:,}; split it."
+            raise SourceError(msg)
+        text = path.read_text(encoding="utf-8")
+        return shown_in(text) if path.suffix.lower() in HTML else text
 
 
 def text_files(folder: Path) -> list[Path]:
@@ -100,41 +115,3 @@ def _pieces(paragraph: str) -> Iterator[str]:
         paragraph = paragraph[at:].strip()
     if paragraph:
         yield paragraph
-
-
-def shown_in(page: str) -> str:
-    r"""Return the text of a page of HTML, a paragraph a block.
-
-    Examples
-    --------
-    >>> shown_in("<h1>A</h1><p>b <i>c</i><script>d</script></p>")
-    'A\n\nb c'
-    """
-    parser = _Text()
-    parser.feed(page)
-    parser.close()
-    blocks = (" ".join(block.split()) for block in "".join(parser.parts).split("\0"))
-    return "\n\n".join(block for block in blocks if block)
-
-
-class _Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-        self._unread: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - as it is called
-        if tag in _UNREAD:
-            self._unread.append(tag)
-        if _BLOCK.fullmatch(tag):
-            self.parts.append("\0")
-
-    def handle_endtag(self, tag: str) -> None:
-        if self._unread and tag == self._unread[-1]:
-            self._unread.pop()
-        if _BLOCK.fullmatch(tag):
-            self.parts.append("\0")
-
-    def handle_data(self, data: str) -> None:
-        if not self._unread:
-            self.parts.append(data.replace("\0", " "))

@@ -1,0 +1,115 @@
+"""The text of a page of HTML, read in time linear in the page, whatever it holds.
+
+Python's ``html.parser`` takes the square of the time for a page of ``<!--``, and raises on
+``<![foo]>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from typing import NamedTuple
+
+# What is in these elements is not read by anybody; behind a block, words do not run together.
+_UNREAD = frozenset({"script", "style", "template", "noscript"})
+_END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|br|dd|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]"
+    "|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
+)
+_MARK = re.compile(r"<(?:(!--)|[!?]|(/?)([a-zA-Z][^\s/>]*))")
+_STOP = re.compile("[\"'>]")
+# Numbers of characters: there are none of eight digits, and Python refuses thousands of them.
+_NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*")
+
+
+def shown_in(page: str) -> str:
+    r"""Return the text of a page of HTML, a paragraph a block.
+
+    Examples
+    --------
+    >>> shown_in("<h1>A</h1><p>b <i>c</i><script>d</script></p>")
+    'A\n\nb c'
+    """
+    blocks = (" ".join(block.split()) for block in "".join(_parts(page)).split("\0"))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _parts(page: str) -> Iterator[str]:
+    """Yield texts, and a NUL for each start and end of a block."""
+    unread: list[str] = []
+    opened = Counter[str]()  # how often each stands there: the list may be long
+    for text, tag in _texts_and_tags(page):
+        if text and not unread:
+            yield unescape(_NUMBER.sub(r"&#\1", text)).replace("\0", " ")
+        if tag is None:
+            continue
+        if _BLOCK.fullmatch(tag.name):
+            yield "\0"
+        if tag.name in _UNREAD and not tag.closes:
+            unread.append(tag.name)
+            opened[tag.name] += 1
+        while opened[tag.name] and tag.closes:  # with all that was left open within it
+            closed = unread.pop()
+            opened[closed] -= 1
+            if closed == tag.name:
+                break
+
+
+class _Tag(NamedTuple):
+    name: str
+    closes: bool
+
+
+def _texts_and_tags(page: str) -> Iterator[tuple[str, _Tag | None]]:
+    """Yield texts, each with the tag behind it, if one is."""
+    ends = _Ends(page)
+    start = place = 0  # of the text, and from where the next tag is looked for
+    while match := _MARK.search(page, place):
+        comment, slash, name = match.groups()
+        end = ends.of_comment(match.end()) if comment else ends.of_tag(match.end())
+        if end is None:  # never ends: text, to be on the safe side
+            place = match.end()
+            continue
+        name = (name or "").lower()
+        yield page[start : match.start()], _Tag(name, bool(slash)) if name else None
+        start = place = end
+        if name in _END_OF_RAW and not slash:
+            raw = _END_OF_RAW[name].search(page, end)
+            start = place = raw.start() if raw else len(page)
+    yield page[start:], None
+
+
+class _Ends:
+    """Where comments and tags end; what was looked for in vain is not looked for again."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+        self._missing: set[str] = set()
+        self._quotes = True  # whether they hide the end of a tag
+
+    def of_comment(self, place: int) -> int | None:
+        """Return where a comment ends that begins before a place."""
+        if self._page.startswith((">", "->"), place):
+            return self._page.index(">", place) + 1
+        return self._after("-->", place)
+
+    def of_tag(self, place: int) -> int | None:
+        """Return where a tag ends; not within a quoted value."""
+        at: int | None = place
+        while self._quotes and at is not None and (stop := _STOP.search(self._page, at)):
+            if stop[0] == ">":
+                return stop.end()
+            at = self._after(stop[0], stop.end()) or stop.end()
+        # Quotes that hide all ends are read once: it took as long as the rest of the page.
+        self._quotes = False
+        return self._after(">", place)
+
+    def _after(self, what: str, place: int) -> int | None:
+        found = -1 if what in self._missing else self._page.find(what, place)
+        if found < 0:
+            self._missing.add(what)
+            return None
+        return found + len(what)
