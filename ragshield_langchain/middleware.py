@@ -168,7 +168,8 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         Repeated parts, such as the rule below each section, are judged once, and headings as one:
         that they are alike is no agreement of sources.
         """
-        short, long = [], []
+        short: list[str] = []
+        long: list[str] = []
         for part in dict.fromkeys(parts):
             few = len(part) < SHORT and len(part.split()) < FEW_WORDS
             (short if few else long).append(part)

@@ -47,6 +47,7 @@ from ragshield_llamaindex.index_nodes import RECORDED, IndexKeeper, IndexView, a
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.transformer import check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 Engine = TypeVar("Engine", bound=BaseQueryEngine | BaseChatEngine)
@@ -528,9 +529,16 @@ def _with_objects(
 
 
 def _stable(transformations: list[TransformComponent] | None) -> list[TransformComponent]:
-    """Return transformations after which a part of a document has the same id at each run."""
+    """Return transformations after which a part of a document has the same id at each run.
+
+    It warns if a language model reads nodes before the guard: once, since it is called again with
+    what it returned.
+    """
     steps = [*(transformations or Settings.transformations)]
-    return steps if any(isinstance(step, StableIds) for step in steps) else [*steps, StableIds()]
+    if any(isinstance(step, StableIds) for step in steps):
+        return steps
+    check_transformations(steps, guarded_behind=True)
+    return [*steps, StableIds()]
 
 
 def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerStore:
