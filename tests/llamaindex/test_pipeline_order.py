@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from llama_index.core import Document, MockEmbedding, VectorStoreIndex
+from llama_index.core import Document, MockEmbedding, SummaryIndex, VectorStoreIndex
 from llama_index.core.extractors import SummaryExtractor, TitleExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
@@ -342,3 +342,25 @@ async def test_a_guard_at_the_end_tells_what_its_store_has_decided(asynchronous,
     await ran(pipeline, documents(), asynchronous=asynchronous)
     assert step.last_report is pipeline.last_result.report
     assert len(step.last_report.quarantined) == 1
+
+
+@pytest.mark.parametrize("word", ["other kinds", "its images", "guarded already"])
+def test_what_cannot_be_adopted_is_refused_with_the_way_that_works(word):
+    guard, documents = (
+        guard_of(InstructionDetector()),
+        [Document(text=INJECTION), Document(text=BODY)],
+    )
+    if word == "other kinds":
+        steps = [SentenceSplitter(), PoisonGuard(guard)]
+        index = SummaryIndex.from_documents(documents, transformations=steps)
+        assert len(index.index_struct.nodes) == 1  # the way that works
+    elif word == "its images":
+
+        class MultiModalVectorStoreIndex(VectorStoreIndex):
+            """As LlamaIndex's, which needs models of images."""
+
+        index = MultiModalVectorStoreIndex([], embed_model=MODEL)
+    else:
+        index = GuardedVectorStoreIndex([], guard=guard, embed_model=MODEL)
+    with pytest.raises(TypeError, match=word):
+        adopt(index, guard=guard_of(InstructionDetector()))
