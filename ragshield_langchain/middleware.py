@@ -28,6 +28,11 @@ NOTHING_LEFT = "No relevant documents were found."
 # Of a tool that returns text: it may have done something, so the model must know that it ran.
 WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
 
+# A part of fewer characters and words is a heading, a rule or a button, and no passage.
+SHORT, FEW_WORDS = 40, 4
+# So many runs of parts are taken out of a text; of one with more nothing is handed on.
+MOST_RUNS = 4
+
 T = TypeVar("T")
 
 
@@ -37,8 +42,9 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
     A tool with ``response_format="content_and_artifact"`` hands documents on twice, as text in the
     content and as they are in the artifact: both are filtered. Text that is not made of such
     documents, of retriever tools with the default ``response_format="content"`` and of all other
-    tools, is cut at ``document_separator``, and its parts are judged, then what is left of them as
-    a whole. A part has no id, so that the quarantine cannot be asked: prefer artifacts.
+    tools, is cut at ``document_separator``, and suspicious parts are withheld; then what is left is
+    judged as one text, and parts that are suspicious only together are withheld as well. A part has
+    no id, so that the quarantine cannot be asked: prefer artifacts.
 
     Not guarded: tools that the model's provider runs itself, messages other than tool messages in
     the ``Command`` of a tool, and other state that it sets.
@@ -150,13 +156,51 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if not parts or text in (judged, NOTHING_LEFT):
             return message
         query = _query(request, usual=True)
-        kept = yield self._judging([Document(page_content=part) for part in parts], query)
-        content = self._separator.join(document.page_content for document in kept)
-        if len(kept) > 1 and not (yield self._judging([Document(page_content=content)], query)):
-            content = ""  # only together do the parts say what is suspicious
-        elif len(kept) == len(parts):
+        kept = yield from self._good_parts(parts, query)
+        kept = yield from self._good_together(kept, query)
+        if len(kept) == len(parts):
             return message
-        return message.model_copy(update={"content": content or WITHHELD})
+        return message.model_copy(update={"content": self._separator.join(kept) or WITHHELD})
+
+    def _good_parts(self, parts: Sequence[str], query: str) -> Steps[list[str]]:
+        """Return the parts that are not suspicious by themselves, or as a group.
+
+        Repeated parts, such as the rule below each section, are judged once, and headings as one:
+        that they are alike is no agreement of sources.
+        """
+        short: list[str] = []
+        long: list[str] = []
+        for part in dict.fromkeys(parts):
+            few = len(part) < SHORT and len(part.split()) < FEW_WORDS
+            (short if few else long).append(part)
+        judged = yield self._judging([Document(page_content=part) for part in long], query)
+        good = {document.page_content for document in judged}
+        if short and (yield from self._passes(short, query)):
+            good.update(short)
+        return [part for part in parts if part in good]
+
+    def _good_together(self, parts: list[str], query: str) -> Steps[list[str]]:
+        """Return parts without the shortest runs of them that are suspicious as one text."""
+        for _ in range(MOST_RUNS):
+            if len(parts) < 2 or (yield from self._passes(parts, query)):  # noqa: PLR2004
+                return parts
+            # The first n parts pass, and one more does not; then the same from the other end.
+            low, end = 0, len(parts)
+            while end - low > 1:
+                middle = (low + end) // 2
+                passes = yield from self._passes(parts[:middle], query)
+                low, end = (middle, end) if passes else (low, middle)
+            start, high = 0, end
+            while high - start > 1:
+                middle = (start + high) // 2
+                passes = yield from self._passes(parts[middle:end], query)
+                start, high = (start, middle) if passes else (middle, high)
+            parts = parts[:start] + parts[end:]
+        return []
+
+    def _passes(self, parts: Sequence[str], query: str) -> Steps[bool]:
+        whole = Document(page_content=self._separator.join(parts))
+        return bool((yield self._judging([whole], query)))
 
     def _judging(self, documents: list[Document], query: str) -> Step:
         return asked(self.poison_filter, "compress_documents", documents, query)

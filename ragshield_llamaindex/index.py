@@ -47,6 +47,7 @@ from ragshield_llamaindex.index_nodes import RECORDED, IndexKeeper, IndexView, a
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.transformer import check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 Engine = TypeVar("Engine", bound=BaseQueryEngine | BaseChatEngine)
@@ -249,12 +250,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         >>> len(index.as_retriever().retrieve("foo"))
         1
         """
-        if not isinstance(index, VectorStoreIndex) or isinstance(index, GuardedVectorStoreIndex):
-            msg = (
-                f"the index is of type {type(index).__name__}, expected a bare VectorStoreIndex: "
-                "other kinds have no vectors to judge by, and a guarded one is guarded already."
-            )
-            raise TypeError(msg)
+        _expect_adoptable(index)
         guard = Guard.default() if guard is None else guard
         if fit:
             access = access_of(index, index.vector_store, inner_store)
@@ -484,6 +480,33 @@ def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None
 adopt = GuardedVectorStoreIndex.adopt
 
 
+def _expect_adoptable(index: object) -> None:
+    """Refuse what is no bare index of text vectors.
+
+    Raises
+    ------
+    TypeError
+        Says how the other kinds of indexes are guarded.
+    """
+    kinds = {parent.__name__ for parent in type(index).__mro__}
+    if isinstance(index, GuardedVectorStoreIndex):
+        why = "this one is guarded already"
+    elif "MultiModalVectorStoreIndex" in kinds:
+        why = (
+            "the guarded index would lose its images; build it over "
+            "GuardedVectorStore.adopt(store, guard=guard) in place of its text store"
+        )
+    elif isinstance(index, VectorStoreIndex):
+        return
+    else:
+        why = (
+            "other kinds have no vectors to judge by; build such an index from documents with "
+            "transformations=[..., PoisonGuard(guard)]"
+        )
+    msg = f"the index is of type {type(index).__name__}, expected a bare VectorStoreIndex: {why}."
+    raise TypeError(msg)
+
+
 def _embeddable(nodes: Sequence[BaseNode]) -> list[BaseNode]:
     """Return those nodes that can be asked a vector for, without hurting the others.
 
@@ -528,9 +551,16 @@ def _with_objects(
 
 
 def _stable(transformations: list[TransformComponent] | None) -> list[TransformComponent]:
-    """Return transformations after which a part of a document has the same id at each run."""
+    """Return transformations after which a part of a document has the same id at each run.
+
+    It warns if a language model reads nodes before the guard: once, since it is called again with
+    what it returned.
+    """
     steps = [*(transformations or Settings.transformations)]
-    return steps if any(isinstance(step, StableIds) for step in steps) else [*steps, StableIds()]
+    if any(isinstance(step, StableIds) for step in steps):
+        return steps
+    check_transformations(steps, guarded_behind=True)
+    return [*steps, StableIds()]
 
 
 def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerStore:

@@ -25,12 +25,12 @@ from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import NodeKeeper, checked
+from ragshield_llamaindex.running import read_by_model
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
     PoisonGuard,
     check_transformations,
     judges_text,
-    read_by_model,
 )
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 

@@ -37,7 +37,7 @@ from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.index import access_behind
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.running import running, watch
+from ragshield_llamaindex.running import read_by_model, running, watch
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -71,9 +71,10 @@ class _Columns(NamedTuple):
 class PoisonFilter(Keyed, BaseNodePostprocessor):
     """Node postprocessor that drops suspicious nodes and leaves the others as they are.
 
-    Put it last: what another postprocessor puts in afterwards was not judged. It warns
-    (:class:`PoisonFilterOrderWarning`) when one that is known to do so comes after it in the same
-    engine; :func:`check_order` looks at a list of your own.
+    Put it last: what another postprocessor puts in afterwards was not judged. Put another one in
+    front of a postprocessor that has a language model read passages, such as ``LLMRerank``. It
+    warns (:class:`PoisonFilterOrderWarning`) of both in the same engine; :func:`check_order` looks
+    at a list of your own.
 
     Key init args:
         guard: RetrievalGuard | None
@@ -334,7 +335,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         return replace(report, remarkable={**report.remarkable, **dropped})
 
     def _look_around(self) -> None:
-        """Warn if the engine that is running has something after this that changes text."""
+        """Warn if the engine that is running has its postprocessors in a wrong order."""
         for engine in running(object):
             listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
@@ -346,7 +347,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
 
 def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
-    """Warn if something that changes text comes after a PoisonFilter.
+    """Warn if something after a PoisonFilter changes text, or a model before it reads passages.
 
     Parameters
     ----------
@@ -367,6 +368,13 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
     filters = [n for n, one in enumerate(postprocessors) if isinstance(one, PoisonFilter)]
     if not filters:
         return True
+    readers = [type(one).__name__ for one in postprocessors[: filters[0]] if read_by_model(one)]
+    if readers:
+        msg = (
+            f"{', '.join(readers)} runs before the PoisonFilter, and a language model reads there "
+            "what was not judged; put a PoisonFilter in front of it."
+        )
+        warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=2)
     names = [
         type(one).__name__
         for one in postprocessors[filters[-1] + 1 :]
@@ -378,7 +386,7 @@ def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
             "was not judged; make the PoisonFilter the last of node_postprocessors."
         )
         warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=2)
-    return not names
+    return not (names or readers)
 
 
 class GuardedRetriever(BaseRetriever):

@@ -18,6 +18,10 @@ from llama_index_instrumentation.span_handlers import BaseSpanHandler
 
 T = TypeVar("T")
 
+# Fields of steps and postprocessors that have a language model read nodes: metadata extractors,
+# parsers of tables, rerankers.
+READ_BY_MODELS = ("llm", "program")
+
 WATCHED = (IngestionPipeline, BaseQueryEngine, BaseChatEngine)
 _RUNNING: ContextVar[tuple[object, ...]] = ContextVar("ragshield_running", default=())
 
@@ -50,6 +54,11 @@ def watch() -> None:
 def running(kind: type[T]) -> list[T]:
     """Return the objects of a kind in whose calls this is, innermost first."""
     return [one for one in reversed(_RUNNING.get()) if isinstance(one, kind)]
+
+
+def read_by_model(step: object) -> bool:
+    """Return whether a step or postprocessor has a language model read nodes."""
+    return any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
 
 
 def expect_no_docstore(pipeline: IngestionPipeline, arguments: str) -> None:

@@ -43,11 +43,7 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.held_nodes import embedding_with, release
 from ragshield_llamaindex.keeper import checked
-from ragshield_llamaindex.running import expect_no_docstore, running, watch
-
-# Fields of transformations that have a language model read the nodes: metadata extractors, parsers
-# of tables.
-READ_BY_MODELS = ("llm", "program")
+from ragshield_llamaindex.running import expect_no_docstore, read_by_model, running, watch
 
 
 class PoisonGuard(Keyed, TransformComponent):
@@ -347,13 +343,17 @@ class PoisonGuard(Keyed, TransformComponent):
         return _in_worker, (type(self), place, self._embed_model, options)
 
 
-def check_transformations(transformations: Sequence[TransformComponent]) -> bool:
-    """Warn if something that has a language model read nodes comes before a PoisonGuard.
+def check_transformations(
+    transformations: Sequence[TransformComponent], *, guarded_behind: bool = False
+) -> bool:
+    """Warn if something that has a language model read nodes comes before the guard.
 
     Parameters
     ----------
     transformations
         In the order in which they run.
+    guarded_behind
+        Whether a guarded index or store takes the nodes: a guard behind the last step.
 
     Returns
     -------
@@ -367,24 +367,21 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
     True
     """
     guards = [n for n, step in enumerate(transformations) if isinstance(step, PoisonGuard)]
+    end = len(transformations) if guarded_behind else 0
     names = [
         type(step).__name__
-        for step in (transformations[: guards[0]] if guards else ())
+        for step in transformations[: guards[0] if guards else end]
         if read_by_model(step)
     ]
     if names:
+        behind = "the index or store" if guarded_behind else "one behind the embedding model"
         msg = (
-            f"{', '.join(names)} runs before the PoisonGuard, and a language model reads there "
-            "what was not judged; put a PoisonGuard(guard) in front of it, where it judges the "
-            "text, and leave one behind the embedding model, which judges the vectors."
+            f"{', '.join(names)} runs before the guard, and a language model reads there what was "
+            "not judged; put a PoisonGuard(guard) in front of it, where it judges the text, and "
+            f"leave {behind}, which judges the vectors."
         )
         warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)
     return not names
-
-
-def read_by_model(step: TransformComponent) -> bool:
-    """Return whether a step has a language model read nodes."""
-    return any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
 
 
 def judges_text(guard: Guard) -> bool:

@@ -28,6 +28,7 @@ from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import MaskedStore
 from ragshield_llamaindex.running import expect_no_docstore, running, watch
+from ragshield_llamaindex.transformer import check_transformations
 
 # As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
 # and an insertion that know nothing of each other.
@@ -113,6 +114,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     """
 
     _keeper: NodeKeeper = PrivateAttr()
+    _checked: set[int] = PrivateAttr(default_factory=set)  # pipelines whose order was looked at
 
     def __init__(
         self,
@@ -186,6 +188,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         HeldTextElsewhereWarning
             If a plain pipeline returns what is held as well, or a plain index keeps image or index
             nodes that are held in its docstore.
+        PoisonGuardOrderWarning
+            If a step of a plain pipeline has a language model read nodes before they come here.
         """
         pipeline = self._pipeline()
         report: Report = yield self._keeper.step(self._keeper.add_nodes(nodes, kwargs))
@@ -296,6 +300,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
     def _pipeline(self) -> IngestionPipeline | None:
         """Return the pipeline that writes into this store now, if one does.
 
+        It warns once if a language model reads nodes in the pipeline, before they come here.
+
         Raises
         ------
         TypeError
@@ -305,6 +311,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             if pipeline.vector_store is self:
                 arguments = "transformations, guard=store.guard, vector_store=store"
                 expect_no_docstore(pipeline, arguments)
+                if id(pipeline) not in self._checked:
+                    self._checked.add(id(pipeline))
+                    check_transformations(pipeline.transformations, guarded_behind=True)
                 return pipeline
         return None
 

@@ -13,7 +13,7 @@ from ragshield_core.model.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.store.adapter import Adapter, chosen
-from ragshield_core.store.malformed import keepable
+from ragshield_core.store.malformed import keepable, lacks_vector
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -25,7 +25,8 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     Detectors may judge a document otherwise after a new calibration or once others have left. If it
     were stored then, it would be live and held at once, and a reviewer would judge an entry that is
     being served already. The decision on another revision under a held id stands, with a remark:
-    releasing the held revision would replace it.
+    releasing the held revision would replace it. An entry that was held because its vector could
+    not be used was never judged: its decision stands as well, and it leaves the quarantine.
 
     Parameters
     ----------
@@ -53,6 +54,9 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     held = quarantine.held_ids([report.batch.ids[row] for row in rows])
     if not held:
         return report
+    held -= _judged_at_last(
+        [entry for row in rows if (entry := report.batch[row]).id in held], guard
+    )
     changed: dict[int, Decision] = {}
     stay = 0
     for row in rows:
@@ -61,7 +65,7 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
         if item is None or _comes_in(item, entry, updated):
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
-        if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
+        if _same(item, entry):
             stay += 1
             note = f"{since}, and no reviewer has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
@@ -78,9 +82,25 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     return report
 
 
+def _judged_at_last(entries: Sequence[Entry], guard: Guard) -> set[str]:
+    """Let entries leave the quarantine that were held because their vectors could not be used."""
+    found = []
+    for entry in entries:
+        item = _waiting(guard.quarantine, entry.id) if entry.embedding.size else None
+        if item is not None and lacks_vector(item) and _same(item, entry):
+            found.append(entry.id)
+    gone = guard.quarantine.supersede(found, note="it came again with a vector that can be used")
+    guard.writes.forget_held(gone)
+    return set(gone)
+
+
+def _same(held: HeldEntry, entry: Entry) -> bool:
+    return held.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint)
+
+
 def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
     """Return whether an entry comes in with a version that takes the place of the held one's."""
-    if held.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
+    if _same(held, entry):
         return is_part(held)
     return entry.id in updated
 

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch, unfit
 from ragshield_core.model.errors import (
+    InvalidBatchError,
     MalformedEntriesError,
     MalformedEntriesWarning,
     QuarantineError,
 )
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
-from ragshield_core.quarantine import unkeepable
+from ragshield_core.quarantine import HeldEntry, unkeepable
 from ragshield_core.store.sizes import fitting
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -37,6 +38,11 @@ Vectors = NDArray[Any] | Sequence[Any]
 # Columns that are named alike here and in a batch.
 SAME = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
 
+NOT_FINITE = "its vector holds NaN or infinite values, expected finite numbers"
+# So many vectors without a finite number are a fault of the embedding model.
+SEVERAL = 2
+# How the note of a malformed entry begins.
+NOT_JUDGED = "not judged: "
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 
@@ -229,7 +235,7 @@ class Sifted:
         return replace(report, remarkable={**report.remarkable, **self.decided_before})
 
     def _decision(self, row: int) -> Decision:
-        note = f"not judged: {self.reasons[row]}"
+        note = f"{NOT_JUDGED}{self.reasons[row]}"
         return Decision(entry_id=self.batch.ids[row], verdict=Verdict.QUARANTINE, note=note)
 
 
@@ -264,6 +270,11 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     guard
         Knows the dimension of vectors, and the entries that people have released.
 
+    Raises
+    ------
+    InvalidBatchError
+        If there are several vectors and none is finite: the embedding model is at fault.
+
     Notes
     -----
     Where all vectors are of another dimension than those of the knowledge base, all entries are
@@ -275,6 +286,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     matrix, odd = np.empty((len(rows), 0), dtype=np.float32), dict[int, str]()
     if columns.vectors is not None:
         matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.dim)
+        _check_model_works([columns.ids[row] for row in rows], odd)
     labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
     lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
     sized = fitting([columns.metadatas[row] for row in rows], guard.policy)
@@ -314,6 +326,23 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         unfit=frozenset(position for position, n in enumerate(left) if n in sized.reasons),
         refused=refused | {rows[n]: reason for n, reason in gone.items()},
     )
+
+
+def lacks_vector(held: HeldEntry) -> bool:
+    """Return whether an entry is held because its vector could not be used."""
+    unjudged = (held.note or "").startswith(NOT_JUDGED)
+    return unjudged and not held.findings and not held.vector.size
+
+
+def _check_model_works(ids: Sequence[str], odd: Mapping[int, str]) -> None:
+    """Refuse a batch for which the model returned no numbers; one entry alone may be odd."""
+    if len(ids) < SEVERAL or any(odd.get(row) != NOT_FINITE for row in range(len(ids))):
+        return
+    msg = (
+        f"none of the {len(ids)} vectors can be used, and nothing was written or held: "
+        f"{_named(ids[0])}: {NOT_FINITE}; write the entries again once the embedding model works."
+    )
+    raise InvalidBatchError(msg)
 
 
 def _of_another_model(
@@ -491,7 +520,7 @@ def _vector(given: Any) -> NDArray[np.float32] | str:
     if vector.ndim != 1 or not vector.size:
         return f"its vector is of type {type(given).__name__}, expected a vector of floats"
     if not np.isfinite(vector).all():
-        return "its vector holds NaN or infinite values, expected finite numbers"
+        return NOT_FINITE
     if not np.any(vector):
         return "its vector is the zero vector, expected a direction"
     return vector

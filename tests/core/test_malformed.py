@@ -7,7 +7,12 @@ import pytest
 from support import DIM, Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Verdict
-from ragshield_core.model.errors import MalformedEntriesError, MalformedEntriesWarning
+from ragshield_core.model.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    MalformedEntriesWarning,
+)
+from ragshield_core.store.held import stays_held
 from ragshield_core.store.malformed import Columns, sift, unusable
 
 N = 4
@@ -110,6 +115,26 @@ def test_vectors_of_another_dimension_are_odd_among_others_and_refused_alone(gua
     assert f"'e1': its vector has 3 dimensions, expected {DIM}" in sifted.refused[1]
     none = sift(columns(vectors=dict.fromkeys(range(N))), guard)  # no other model's
     assert set(none.reasons) == set(range(N))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_batch_of_a_broken_model_is_refused_and_passes_once_the_model_works(guard, number):
+    vectors = dict.fromkeys(range(N), [number] * DIM)
+    with pytest.raises(InvalidBatchError, match=r"none of the 4 vectors.*'e0'.*NaN.*again once"):
+        sift(columns(vectors=vectors), guard)
+    sifted = sift(columns(), guard)
+    assert guard.hold(guard.screen(sifted.whole)).admitted.all()
+
+
+@pytest.mark.parametrize("vector", [[np.nan] * DIM, [0.0] * DIM, None])
+def test_an_entry_held_for_its_vector_is_judged_once_it_has_one(guard, vector):
+    sifted = sift(columns(vectors={2: vector}), guard)
+    sifted.hold_malformed(guard.hold(guard.screen(sifted.whole)), guard)
+    assert guard.quarantine.held_ids(["e2"])
+    report = stays_held(guard.hold(guard.screen(sift(columns(), guard).whole)), guard)
+    assert report.admitted.all()
+    assert not guard.quarantine.held_ids(["e2"])
+    assert guard.quarantine.count("superseded") == 1
 
 
 def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):

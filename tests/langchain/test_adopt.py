@@ -9,6 +9,7 @@ from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, pass
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
+from ragshield_core.store import adoption
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
@@ -135,3 +136,30 @@ def test_a_document_that_cannot_be_judged_is_named(make_store):
 async def test_a_store_is_adopted_off_the_event_loop(filled):
     store = await GuardedVectorStore.aadopt(filled(), guard=guard_of(), progress=False)
     assert store.guard.calibrated
+
+
+def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    inner = filled()
+    fits = []
+    learn = adoption.learn_store
+    monkeypatch.setattr(adoption, "learn_store", lambda *args: (fits.append(1), learn(*args)))
+
+    def restarted():
+        guard = Guard.open(url, detectors=[CliqueDetector()])
+        return GuardedVectorStore.adopt(inner, guard=guard, progress=False)
+
+    store = restarted()
+    new = passages(20, 5, "new")
+    sources = [{"source": lineage} for lineage in new.lineages]
+    store.add_embeddings(zip(new.texts, new.vectors.tolist(), strict=True), sources, new.ids)
+    came = [i for i, kept in zip(new.ids, store.last_report.admitted, strict=True) if kept]
+    assert came
+    again = restarted()  # what has come since counts no more as clean than before
+    assert len(fits) == 1
+    assert again.guard.thresholds == store.guard.thresholds
+    assert set(again.guard.writes.known(new.ids)) == set(came)
+    inner.delete(came[:1])
+    access_to(inner).write(passages(1, 9, "other"), [{"source": "other"}])
+    assert restarted().guard.writes.known(["other-0"])
+    assert len(fits) == 2

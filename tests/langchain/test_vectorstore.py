@@ -242,6 +242,18 @@ def test_a_write_of_which_nothing_can_be_judged_is_held_and_warned_of(store):
     assert_in_step(store)
 
 
+def test_a_model_that_returns_nan_once_holds_nothing_back_for_good(store, monkeypatch):
+    broken = [[float("nan")] * DIM] * len(GOOD)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.embeddings, "embed_documents", lambda _: broken)
+        with pytest.raises(InvalidBatchError, match="nothing was written or held"):
+            store.add_documents(GOOD)
+    assert store.quarantine.count() == 0
+    store.add_documents(GOOD)
+    assert store.last_report.admitted.all()
+    assert_in_step(store)
+
+
 def test_of_entries_under_one_id_the_first_is_written_and_the_others_are_named(store):
     with pytest.raises(
         MalformedEntriesError, match=r"others were written.*entry 1: id 'twin'"

@@ -123,6 +123,18 @@ def test_a_write_of_which_nothing_can_be_judged_is_held_and_warned_of(make):
     assert guarded.quarantine.held_ids([odd().node_id])
 
 
+def test_a_model_that_returns_nan_once_holds_nothing_back_for_good(make):
+    guarded, add = make()
+    before = set(ids_of(live(guarded)))
+    broken = [one.model_copy(update={"embedding": [float("nan")] * DIM}) for one in good()]
+    with pytest.raises(InvalidBatchError, match="nothing was written or held"):
+        add(broken)
+    assert guarded.quarantine.count() == 0
+    assert set(ids_of(live(guarded))) == before
+    add(good())
+    assert guarded.last_report.admitted.all()
+
+
 def test_a_policy_that_raises_writes_and_holds_nothing(make):
     guarded, add = make(on_detect="raise")
     with pytest.raises(MalformedEntriesError, match="nothing was written or held"):

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from llama_index.core import Document, MockEmbedding
+from llama_index.core import Document, MockEmbedding, SummaryIndex, VectorStoreIndex
 from llama_index.core.extractors import SummaryExtractor, TitleExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
@@ -20,8 +20,11 @@ from ragshield_core.detectors import InstructionDetector
 from ragshield_core.detectors.base import Need
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
     PoisonGuard,
     PoisonGuardOrderWarning,
+    adopt,
     check_transformations,
 )
 from ragshield_llamaindex.convert import to_batch
@@ -237,6 +240,51 @@ def test_a_guarded_pipeline_extracts_behind_its_guard():
     assert pipeline.last_result.held == ("bad",)
 
 
+def order_warnings(work):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    return [str(one.message) for one in caught if one.category is PoisonGuardOrderWarning]
+
+
+@pytest.mark.parametrize("protected", [False, True])
+def test_an_index_looks_at_the_order_of_its_transformations(protected):
+    reader, guard = Reader(max_tokens=2), guard_of(InstructionDetector())
+    extractor = TitleExtractor(llm=reader, show_progress=False)
+    before = [PoisonGuard(guard)] if protected else []
+    options = {"transformations": [SentenceSplitter(), *before, extractor], "embed_model": MODEL}
+    bare = VectorStoreIndex([], **options)
+
+    def from_documents():
+        index = GuardedVectorStoreIndex.from_documents(documents(), guard=guard, **options)
+        index.insert(Document(text="Ferries are white."))
+
+    for work in (
+        from_documents,
+        lambda: GuardedVectorStoreIndex([], guard=guard_of(InstructionDetector()), **options),
+        lambda: adopt(bare, guard=guard_of(InstructionDetector())),
+    ):
+        found = order_warnings(work)
+        assert len(found) == (0 if protected else 1)
+        assert all("TitleExtractor runs before the guard" in one for one in found)
+    assert reader.saw(INJECTION) is not protected
+
+
+def test_a_guarded_store_looks_at_the_order_of_a_plain_pipeline(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of(InstructionDetector()))
+    extractor = TitleExtractor(llm=Reader(max_tokens=2), show_progress=False)
+    pipeline = IngestionPipeline(
+        transformations=[SentenceSplitter(), extractor, MODEL], vector_store=store
+    )
+
+    def twice():
+        pipeline.run(documents=documents())
+        pipeline.run(documents=documents())
+
+    (warning,) = order_warnings(twice)
+    assert "leave the index or store" in warning
+
+
 def test_without_a_guard_no_order_is_wrong():
     assert check_transformations([summaries()[1]])
 
@@ -294,3 +342,25 @@ async def test_a_guard_at_the_end_tells_what_its_store_has_decided(asynchronous,
     await ran(pipeline, documents(), asynchronous=asynchronous)
     assert step.last_report is pipeline.last_result.report
     assert len(step.last_report.quarantined) == 1
+
+
+@pytest.mark.parametrize("word", ["other kinds", "its images", "guarded already"])
+def test_what_cannot_be_adopted_is_refused_with_the_way_that_works(word):
+    guard, documents = (
+        guard_of(InstructionDetector()),
+        [Document(text=INJECTION), Document(text=BODY)],
+    )
+    if word == "other kinds":
+        steps = [SentenceSplitter(), PoisonGuard(guard)]
+        index = SummaryIndex.from_documents(documents, transformations=steps)
+        assert len(index.index_struct.nodes) == 1  # the way that works
+    elif word == "its images":
+
+        class MultiModalVectorStoreIndex(VectorStoreIndex):
+            """As LlamaIndex's, which needs models of images."""
+
+        index = MultiModalVectorStoreIndex([], embed_model=MODEL)
+    else:
+        index = GuardedVectorStoreIndex([], guard=guard, embed_model=MODEL)
+    with pytest.raises(TypeError, match=word):
+        adopt(index, guard=guard_of(InstructionDetector()))

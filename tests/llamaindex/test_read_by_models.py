@@ -25,7 +25,11 @@ from llama_support import (
 )
 
 from ragshield_core import Verdict
-from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
+from ragshield_core.detectors import (
+    HiddenTextDetector,
+    InstructionDetector,
+    LeadingQuestionDetector,
+)
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision
@@ -73,6 +77,23 @@ def test_an_instruction_in_the_title_is_held_with_the_document():
     (found,) = index.as_retriever().retrieve("ferry")
     assert found.node.metadata == {"title": INJECTION}
     assert found.node.get_content() == BODY
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"title": "When does the ferry to Lorn leave?"},
+        {"When does the ferry to Lorn leave?": "yes"},
+        {"file_path": "when does the ferry to lorn leave.txt"},
+    ],
+)
+def test_a_question_in_metadata_is_read_with_its_answer(metadata):
+    known = to_batch([node(f"billing of house {n}", label="billing") for n in range(200)], KEYS)
+    answer = TextNode(id_="page", text="The ferry to Lorn leaves at two.", metadata=metadata)
+    kept, step = screened(answer, by=guard_of(LeadingQuestionDetector()).fit(known))
+    assert kept == []
+    (held,) = step.quarantine.list()
+    assert "in metadata that a model reads, opens with" in held.findings[0].evidence
 
 
 def test_excluded_keys_are_not_read_and_not_held_against_a_node():

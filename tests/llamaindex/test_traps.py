@@ -11,6 +11,7 @@ from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import (
+    LLMRerank,
     MetadataReplacementPostProcessor,
     PrevNextNodePostprocessor,
 )
@@ -487,6 +488,10 @@ def test_8_an_engine_in_which_the_filter_is_not_last_warns_once(asynchronous, mo
     assert check_order([swap, scripted_filter()])
     with pytest.warns(PoisonFilterOrderWarning):
         assert not check_order([scripted_filter(), swap])
+    reads = LLMRerank(llm=MockLLM(max_tokens=2))
+    assert check_order([scripted_filter(), reads, scripted_filter()])
+    with pytest.warns(PoisonFilterOrderWarning, match="LLMRerank runs before the PoisonFilter"):
+        assert not check_order([reads, scripted_filter()])
 
 
 # 9. Annotations

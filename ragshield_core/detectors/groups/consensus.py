@@ -179,6 +179,8 @@ def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:
     words = [part[~(part == asked).any(axis=0)] for part in retrieved.words[:n]]
     copied = np.zeros((n, n), dtype=np.float32)
     copied[first, second] = containment(words, first, second)
+    bare = np.array([not part.size for part in retrieved.words[:n]])
+    copied[bare] = 1.0  # a rule or a bracket says nothing that another could agree with
     near = nearness(vectors @ vectors.T, copied + copied.T)
     np.fill_diagonal(near, 0.0)
     return near

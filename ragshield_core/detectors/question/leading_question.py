@@ -23,6 +23,7 @@ from ragshield_core.detectors.question.questions import (
     NONE,
     PHRASE,
     PLACES,
+    TITLE,
     UNMARKED,
     VERB_FIRST,
     WEAK,
@@ -32,7 +33,7 @@ from ragshield_core.detectors.question.questions import (
 )
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import BESIDE, printable
 from ragshield_core.text.readings import Remembered
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
@@ -98,6 +99,11 @@ DOUBTFUL = (0.0075, 0.03)
 # Phrases and indirect questions always start in lower case: chunks that begin in mid-sentence do.
 _DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
+# Kinds that ask for sure. A line beside a text is read as a question if its opening is of such a
+# kind and takes most of the line. Longer lines and later ones are not looked at.
+_SURE = (TITLE, UNMARKED, MARKED_OTHER, MARKED)
+_MOST_OF_LINE, _LONGEST_LINE, _LINES = 0.6, 400, 100
+
 _Totals = list[NDArray[np.int64]]  # how often each trait was counted, by axis
 
 
@@ -118,6 +124,9 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     assumptions about attacks are broad, so that none of these traits is needed. English works best;
     German, French, Spanish, Italian, Portuguese, Russian, Chinese and any language that has
     question marks work too.
+
+    A question beside the text, such as a title or a file name in metadata, is embedded and read
+    with it: it counts as if it stood in front of the text.
 
     Notes
     -----
@@ -153,6 +162,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     # In a knowledge base that never asks, any question would be rare: 32 times likelier, at least.
     floor: float = 5.0
     acts_unfitted = False
+    reads_contexts = True
 
     def __init__(self) -> None:
         self.reset()
@@ -275,7 +285,8 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         return [self._evidence(batch, row) for row in rows]
 
     def _evidence(self, batch: Batch, row: int) -> Evidence:
-        text = batch.texts[row]
+        asked = _asked_beside(batch.contexts[row])
+        text = asked + batch.texts[row]
         opening = opening_of(text)
         inside = inside_of(text, opening)
         read, source = _read(batch.take([row])), _sources(batch.take([row]))
@@ -298,7 +309,10 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
             f"{verb} {', '.join(traits)}{back if found.n_words else ''}: {alike} of {n:,} known "
             f'{known} do, score {score:.1f} bits: "{printable(text[start:end], 80)}"'
         )
-        return Evidence(sentence=sentence, span=found.span if end > start else None)
+        if start < len(asked):
+            return Evidence(sentence=f"{BESIDE}, {sentence}")
+        span = (start - len(asked), end - len(asked))
+        return Evidence(sentence=sentence, span=span if end > start else None)
 
     @property
     def _is_fitted(self) -> bool:
@@ -587,9 +601,28 @@ def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...
 _remembered = Remembered(_shapes)
 
 
+def _asked_beside(context: str | None) -> str:
+    """Return the questions beside a text, a line each: they are embedded in front of it."""
+    if context is None:
+        return ""
+    asked = ""
+    for line in context.split("\n")[:_LINES]:
+        if len(line) > _LONGEST_LINE:
+            continue
+        _, _, value = line.partition(": ")
+        for part in filter(None, (value.strip(), line.strip())):
+            opening = opening_of(part)
+            start, end = opening.span
+            if opening.kind in _SURE and end - start >= _MOST_OF_LINE * len(part):
+                asked += f"{part[start:end]}\n"
+                break
+    return asked
+
+
 def _read(batch: Batch) -> _Read:
     """Return what entries ask."""
-    found = [*map(_remembered, batch.texts)]
+    asked = map(_asked_beside, batch.contexts)
+    found = [_remembered(before + text) for before, text in zip(asked, batch.texts, strict=True)]
     behind = [shape for _, _, asked in found for shape in asked]
     return _Read.of(
         np.array([front for front, _, _ in found], dtype=np.intp).reshape(-1, _N_TRAITS),

@@ -24,6 +24,7 @@ from ragshield_core.detectors.question.questions import (
     inside_of,
     opening_of,
 )
+from ragshield_core.model.findings import BESIDE
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -506,3 +507,48 @@ def test_the_rest_of_a_wrapped_line_is_no_phrase_that_somebody_asks_for():
     )
     assert wrapped <= 0.0
     assert planted > wrapped
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "title: {}",
+        "{}",
+        "{}: yes",
+        "file_path: {}.txt",
+        "page: 7\nfile_path: docs/a.md\ntitle: {}\nauthor: Ada",
+        "Ada Quill\n\n{}",
+    ],
+)
+def test_a_question_beside_the_text_counts_as_in_front_of_it(beside):
+    detector = LeadingQuestionDetector().fit(entries(encyclopaedia(400)))
+    question, answer = "Who built the old lighthouse?", "It was built by Ada Quill, a lawyer."
+    plain = entries([answer])
+    titled = entries([answer], contexts=[beside.format(question)])
+    assert detector.score(plain)[0] <= detector.default_threshold
+    score = detector.score(titled)[0]
+    assert (
+        score == detector.score(entries([f"{question}\n{answer}"]))[0] > detector.default_threshold
+    )
+    (evidence,) = detector.explain(titled, [0])
+    assert evidence.sentence.startswith(f"{BESIDE}, opens with")
+    assert evidence.span is None
+
+
+def test_what_is_no_question_beside_the_text_changes_nothing():
+    detector = LeadingQuestionDetector().fit(entries(encyclopaedia(400)))
+    text = "when did the ferry start running.The ferry started running in 1931."
+    beside = (
+        f"title: Ferries of the north\nwindow: What is it? {text} {text} {text}\n" + "x\n" * 200
+    )
+    bare, full = entries([text]), entries([text], contexts=[beside])
+    assert detector.score(full) == detector.score(bare)
+    assert detector.explain(full, [0]) == detector.explain(bare, [0])
+
+
+def test_where_titles_ask_they_are_usual():
+    texts = [f"It was opened in {1700 + i}." for i in range(400)]
+    titles = [f"When was the {THINGS[i % 8]} of {PLACES[i % 7]} opened?" for i in range(400)]
+    detector = LeadingQuestionDetector().fit(entries(texts, contexts=titles))
+    new = entries(["It was opened in 1911."], contexts=["title: When was the ferry of Esk opened?"])
+    assert detector.score(new)[0] <= detector.default_threshold
