@@ -591,7 +591,7 @@ def sql(url, *statements):
 
 COLUMNS = (
     "at, action, namespace, entry_id, fingerprint, actor, note, digest, held_number, held_digest, "
-    "key_name, rule_number, rule_digest FROM ragshield_audit_log"
+    "key_name, rule_number, rule_digest, journal_position FROM ragshield_audit_log"
 )
 
 
