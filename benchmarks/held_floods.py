@@ -24,7 +24,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.entries import concatenate
 
 KNOWN, CLEAN, QUESTIONS, PAGES, BATCH = 2_000, 1_000, 60, 1_000, 50
-FLOODS = (0, 300, 1_500)
+FLOODS = (0, 300, 1_350)
 ATTACKED = 40
 
 
@@ -48,6 +48,7 @@ def flood(n: int) -> list[Batch]:
         load("poisonedrag_hotpotqa", text="text_blackbox"),
         load("promptinjection_nq"),
         load("authchain_nq"),
+        load("poisonedrag_msmarco_half", text="text_blackbox"),
     ]
     return chunks(concatenate(kinds).take(range(n)), BATCH) if n else []
 
