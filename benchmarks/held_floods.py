@@ -1,4 +1,4 @@
-"""What a flood of held attacks does to later entries, and to genuine pages that came before.
+"""Measure how a flood of held attacks affects later entries, and genuine pages before it.
 
     python benchmarks/held_floods.py            # writes benchmarks/results/held_floods.md
     python benchmarks/held_floods.py --quick    # a small flood, writes nothing

@@ -1,4 +1,4 @@
-"""What a guard says that it would see of planted groups, beside what it sees of PoisonedRAG's.
+"""Compare the planted groups that a guard says it would hold with those of PoisonedRAG it holds.
 
     python benchmarks/power.py            # writes benchmarks/results/power.md
     python benchmarks/power.py --quick    # one knowledge base, writes nothing

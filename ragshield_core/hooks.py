@@ -92,7 +92,10 @@ class Hooks:
 
     @hookspec(firstresult=True)
     def power(
-        self, guard: Any, sample: Batch, embed: Callable[[list[str]], Any]
+        self,
+        screen: Callable[[Batch], Report],
+        sample: Batch,
+        embed: Callable[[list[str]], Any],
     ) -> Mapping[str, float] | None:
         """Return the share of planted texts that a guard would hold, by the form of the attack."""
         raise NotImplementedError

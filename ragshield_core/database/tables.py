@@ -312,7 +312,7 @@ class ChunkRow(TableBase):
 
 
 class BaselineRow(TableBase):
-    """What a suite of canaries gave when all was well."""
+    """The answers and rankings of a suite of canaries while the knowledge base was right."""
 
     __tablename__ = "ragshield_canary_baseline"
     __table_args__ = (

@@ -22,7 +22,7 @@ BY_CHANCE = 1e-4
 # A guard that holds less of planted groups hardly sees attacks like PoisonedRAG. On web pages about
 # a few topics it says .2 to .4 and sees .5 of them.
 SEEN = 0.2
-# What is not covered without a key; `ragshield quarantine verify` says the same.
+# The warning where there is no key; `ragshield quarantine verify` gives the same.
 UNCOVERED = (
     "none: who may write to the database can forge what the guard has learned, cases, canaries and "
     "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"

@@ -430,7 +430,7 @@ def neighbors_in_turn(
     k
         How many, at least 1.
     lists
-        In which the same rows stand, by their numbers, if there are any already.
+        Lists that have some of the rows already, by their numbers.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def to_held(row: HeldRow) -> HeldEntry:
     try:
         return _read(row)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        # What the error says may quote the entry.
+        # The error may quote the entry.
         msg = (
             f"row {row.number} of the quarantine, entry {printable(row.entry_id, SHOWN_ID)!r}, "
             f"cannot be read ({type(error).__name__}): it was damaged, or changed past ragshield. "

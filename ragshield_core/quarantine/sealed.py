@@ -213,7 +213,7 @@ def _verify_snapshots(session: Session) -> set[str]:
         # A snapshot is written before its first piece, and deleted after the last.
         expected = n_chunks.get(snapshot, 0) if snapshot in manifests else 0
         if snapshot in complete:
-            # What is no manifest has another digest, which is checked next.
+            # A manifest that cannot be read has another digest; the next check finds it.
             with suppress(ValueError, TypeError, KeyError):
                 expected = sum(n for _, _, n in json.loads(manifests[snapshot] or "")["parts"])
         if (n_found := n_chunks.get(snapshot, 0)) != expected:

@@ -46,13 +46,18 @@ def test_a_model_that_shows_no_groups_is_a_concern():
     assert "% of groups of 5" in concern
 
 
-def test_planted_texts_leave_no_trace():
+def test_planted_texts_leave_no_trace(monkeypatch):
+    def told(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("ragshield_core.guard.screening", told)  # which tools count
     plain, measured = guard_of(CliqueDetector()), guard_of(CliqueDetector())
     learn_store(plain, KNOWN, None)
     adopted(measured, of_the_question)
     assert plain.n_known == measured.n_known
     assert plain.thresholds == measured.thresholds
     assert plain.status().power == {}
+    assert measured.status().power
     assert measured.quarantine.count() == 0
     assert measured.status().spent == plain.status().spent
 

@@ -60,8 +60,8 @@ class MetaClaimDetector(Detector):
     does not judge whether a claim is true: corrections, errata and disputes of scholars look the
     same, and where they are usual, the threshold rises. It does not find a false statement that
     mentions no other. English best, and sixteen other languages; a text in any other is reported as
-    not judged. State is a table of counts; learning and forgetting are exact. What a model reads
-    with the text (the batch's ``contexts``) is judged like the text, and the larger score counts.
+    not judged. State is a table of counts; learning and forgetting are exact. A model
+    reads the batch's ``contexts`` with the text: both are judged, and the larger score counts.
 
     References
     ----------

@@ -14,7 +14,7 @@ from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.evaluate.attacks.passages import craft_passages
 
 if TYPE_CHECKING:
-    from ragshield_core.guard import Guard
+    from ragshield_core.model.findings import Report
 
 # Targets of which texts are planted. Twenty tell a share to within about .2.
 N_TARGETS = 20
@@ -26,7 +26,7 @@ STYLES = ("statements", "news", "anecdotes", "press releases")
 
 @hookimpl
 def power(
-    guard: Guard, sample: Batch, embed: Callable[[list[str]], ArrayLike]
+    screen: Callable[[Batch], Report], sample: Batch, embed: Callable[[list[str]], ArrayLike]
 ) -> dict[str, float] | None:
     """Return the share of planted groups' texts that a guard would hold, by size.
 
@@ -34,8 +34,8 @@ def power(
 
     Parameters
     ----------
-    guard
-        Fitted and calibrated.
+    screen
+        Of a fitted and calibrated guard.
     sample
         Clean entries of its knowledge base, with texts.
     embed
@@ -63,7 +63,7 @@ def power(
         f"groups of {size}": float(
             np.mean(
                 [
-                    _held(guard, texts[:size], own[:size])
+                    _held(screen, texts[:size], own[:size])
                     for texts, own in zip(planted, vectors, strict=True)
                 ]
             )
@@ -72,8 +72,10 @@ def power(
     }
 
 
-def _held(guard: Guard, texts: list[str], vectors: NDArray[np.float32]) -> float:
+def _held(
+    screen: Callable[[Batch], Report], texts: list[str], vectors: NDArray[np.float32]
+) -> float:
     """Return the share of some texts that the guard would hold if they came at once."""
     ids = [f"ragshield-planted-{number}" for number in range(len(texts))]
     batch = Batch.of(ids=ids, texts=texts, embeddings=vectors)
-    return float(np.mean(~guard.screen(batch).admitted))
+    return float(np.mean(~screen(batch).admitted))
