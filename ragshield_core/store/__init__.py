@@ -1,1 +1,1 @@
-"""What the adapters of all frameworks have in common, and the models that both may use."""
+"""The write protocol, and what the adapters of all frameworks have in common."""

@@ -40,8 +40,8 @@ class Adapter(ABC, Generic[Item]):
     """A store with its guard, as the operations of this package use them.
 
     Operations are functions that take an adapter and return steps, see
-    :mod:`ragshield_core.store.steps`. An adapter of a new framework defines the first seven
-    methods; the others have defaults.
+    :mod:`ragshield_core.store.steps`. An adapter of a new framework defines the first six
+    methods, and the seventh if its store can name ids; the others have defaults.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""The write protocol: screen, hold durably, write the store, settle, in this order.
+"""The write protocol: screen, hold durably, write the store, finish, in this order.
 
 A step that can fail comes first where nothing is lost by it: entries are held before others are
-written, and written before they are learned. No transaction of the quarantine is open while the
-store is asked for anything.
+written. No transaction of the quarantine is open while the store is asked for anything.
 
-Where processes share a guard, the others are told of a write before the store is written. A process
-that judges at the same time judges again.
+A guard of one process learns entries once the store has them. Where processes share a guard, all of
+them learn of a write before the store is written, and settle it by the store after a crash. They
+take turns to judge.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def add(
         yield own(unfinished, waiting, adapter.guard.quarantine)
         yield from give_up(adapter, intent)
         raise
-    # Settle: readers see the entries, older parts of documents leave, late suspects are recalled.
+    # Afterwards: readers see the entries, older parts of documents leave, late suspects are recalled.
     if len(admitted):
         yield own(uncover, adapter, admitted, report)
     if coming:
