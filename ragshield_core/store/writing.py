@@ -103,7 +103,7 @@ def add(
         yield own(unfinished, waiting, adapter.guard.quarantine)
         yield from give_up(adapter, intent)
         raise
-    # Afterwards: readers see the entries, older parts of documents leave, late suspects are recalled.
+    # Then readers see the entries, older parts of documents leave, late suspects are recalled.
     if len(admitted):
         yield own(uncover, adapter, admitted, report)
     if coming:
