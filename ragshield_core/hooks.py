@@ -100,6 +100,11 @@ class Hooks:
         """Return the share of planted texts that a guard would hold, by the form of the attack."""
         raise NotImplementedError
 
+    @hookspec(firstresult=True)
+    def plant(self, sample: Batch, n_targets: int) -> Sequence[tuple[str, Sequence[str]]]:
+        """Return made-up attacks on topics of clean entries: the form and the texts of each."""
+        raise NotImplementedError
+
 
 @cache
 def tools() -> Any:

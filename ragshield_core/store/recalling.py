@@ -91,7 +91,8 @@ def scan(
     with adapter.turns.alone():
         batch = adapter.everything()
     fresh = [type(detector)(**detector.config()) for detector in adapter.guard.detectors]
-    options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed}
+    embed = adapter.guard.connections.embedder
+    options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed, "embed": embed}
     found = tools().scan(batch=batch, detectors=fresh, options=options)
     report: ScanReport = answered(found, "scan")
     return report

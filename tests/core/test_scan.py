@@ -26,6 +26,7 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import command as scan_command
 from ragshield_core.tools.audit import scan
+from ragshield_core.tools.audit.judging import EXTREME
 from ragshield_core.tools.audit.embedding_cache import CHUNK_TEXTS
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.rules import Rules
@@ -78,17 +79,44 @@ def test_findings_come_worst_first_with_their_evidence():
     assert report.timings["told"] > 0
 
 
-def test_without_trusted_entries_it_says_that_the_rate_is_an_estimate():
-    detector = Told()
-    report = scan(uniform(50), [detector], fpr=0.02, seed=11)
-    assert detector.asked == [11, 0.02]
+def test_an_estimate_that_finds_too_much_gives_way_to_the_accepted_rate():
+    """The detector takes a fifth of these pages for poison, and forty others beyond doubt."""
+
+    class Estimating(Told):
+        def audit_threshold(self, fpr):
+            return 5.0 if fpr == EXTREME else 0.8
+
+    report = scan(uniform(2_000, high=[9.0] * 40), [Estimating()], fpr=0.02, seed=11)
+    assert {d.entry_id for d in report.found} >= {f"s{i}" for i in range(2_000, 2_040)}
+    assert 0 < len(report.found) - 40 <= 0.02 * 2_000
+    few = scan(uniform(90), [Estimating()], fpr=0.02)  # a person looks through a few in any case
+    assert len(few.found) == sum(few.scores["told"] > 0.8) > 0.02 * 90
+    assert all(d.findings[0].p_value is None for d in report.found)  # nobody vouches for them
     assert report.n_clean == 0
-    assert "A ranked list, not a verdict" in report.note
-    assert "0.02 is an estimate" in report.note
+    assert "Thresholds come from the knowledge base itself" in report.note
     assert report.note in rendered(report)
+
+
+def test_too_few_entries_are_judged_by_estimates():
+    detector = Told()
+    scan(uniform(40), [detector], fpr=0.02, seed=11)
+    assert detector.asked[0] == 11
+    assert detector.asked[-1] == 0.02
     both = [Told("one"), Told("two")]
-    scan(uniform(50), both, fpr=0.02)
-    assert [detector.asked[1] for detector in both] == [0.01, 0.01]  # they share the rate
+    scan(uniform(40), both, fpr=0.02)
+    assert [detector.asked[-1] for detector in both] == [0.01, 0.01]  # they share the rate
+
+
+def test_trusted_entries_never_make_an_audit_blinder():
+    """A few trusted entries happen to score high: they say less than the whole of what is usual."""
+    scores = np.random.default_rng(5).uniform(size=4_000) / 2
+    scores[:200:20] = 0.9999  # ten of the 200 trusted ones
+    batch = scored([*scores.round(6).tolist(), *[0.9998] * 3])
+    without = scan(batch, [Told(threshold=0.7)], fpr=0.01)
+    with_trusted = scan(batch, [Told(threshold=0.7)], fpr=0.01, clean_ids=batch.ids[:200])
+    assert with_trusted.thresholds["told"] <= without.thresholds["told"]
+    assert {f"s{i}" for i in range(4_000, 4_003)} <= {d.entry_id for d in with_trusted.found}
+    assert not {d.entry_id for d in with_trusted.found} & {*batch.ids[:200]}
 
 
 def test_detectors_that_follow_no_rate_are_named():
@@ -299,7 +327,20 @@ def test_exit_codes(kb, told):
     assert run(kb([0.0, 5.0]), "--fpr", "1.5").exit_code == 2
     assert run("/nowhere.jsonl").exit_code == 2
     told["crash"] = "audit"
-    assert run(kb([0.0, 5.0])).exit_code == 2
+    crashed = run(kb([0.0, 5.0]))
+    assert crashed.exit_code == 3
+    assert "Nothing was found, but not enough was judged" in crashed.stdout
+
+
+def test_a_knowledge_base_too_small_for_a_detector_is_not_said_to_be_clean(tmp_path):
+    (tmp_path / "kb").mkdir()
+    (tmp_path / "kb" / "page.md").write_text("The ferry leaves at nine and takes an hour.")
+    vectors = tmp_path / "kb.npz"
+    texts = np.array(["The ferry leaves at nine and takes an hour."])
+    np.savez(vectors, ids=np.array(["a"]), texts=texts, embeddings=np.ones((1, 4)))
+    result = run(vectors)
+    assert result.exit_code == 3
+    assert "not enough was judged of 1 entries" in result.stdout
 
 
 def test_a_crash_of_our_own_has_not_the_exit_code_of_a_finding(kb, told, monkeypatch):  # noqa: ARG001
@@ -326,24 +367,24 @@ def test_the_real_detectors_from_npz(tmp_path, monkeypatch):
     result = run(tmp_path / "kb.npz", "--json", tmp_path / "out.json")
     assert result.exit_code == 1
     assert "skipped label_centroid: needs labels" in result.stdout
-    assert "A ranked list, not a verdict" in result.stdout
+    assert "suspected attacks found in 7 of 405 entries: 1 critical" in result.stdout
     findings = json.loads((tmp_path / "out.json").read_text())["findings"]
     assert {f["entry_id"] for f in findings[:5]} == {f"bad{i}" for i in range(5)}
     assert not (tmp_path / "kb.npz.ragshield").exists()
     chosen = run(tmp_path / "kb.npz", "--detector", "label_centroid")
-    assert chosen.exit_code == 2  # it was not looked at
+    assert chosen.exit_code == 3  # it was not looked at
     unknown = run(tmp_path / "kb.npz", "--detector", "nonsense")
     assert unknown.exit_code == 2
     assert "no detector of kind 'nonsense'" in unknown.stderr
 
 
-def test_the_table_is_limited_escaped_and_without_texts(kb, told):  # noqa: ARG001
+def test_the_table_is_limited_and_escaped(kb, told):  # noqa: ARG001
     result = run(kb([9.0, 8.0, 7.0], ids=[HOSTILE, "second", "third"]), "--limit", "2")
     assert "=cmd|'/c calc'!A1\\u{1b}[2J[bold]" in result.stdout
     assert "second" in result.stdout
     assert "third" not in result.stdout
     assert "and 1 more" in result.stdout
-    assert "secret" not in result.stdout
+    assert "told suspects an entry: secret score=9.0" in result.stdout
     assert "\x1b[2J" not in result.stdout + result.stderr
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, skip_reason
 from ragshield_core.detectors.base.abilities import audited as audited_by
@@ -23,6 +24,7 @@ from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknow
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.tools.audit.power import power_of
 from ragshield_core.tools.audit.report import ScanReport
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -38,6 +40,7 @@ def scan(
     seed: int = 0,
     progress: Progress | None = None,
     engine: str | Engine | None = None,
+    embed: Callable[[list[str]], ArrayLike] | None = None,
 ) -> ScanReport:
     """Judge every entry of a knowledge base against the others.
 
@@ -62,6 +65,10 @@ def scan(
     engine
         Who runs the tasks of an audit by partitions: ``"ray"``, ``"local"`` (the default: one after
         the other, in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
+    embed
+        The embedding model of the knowledge base: from a list of texts to a vector each. With it
+        the audit says how much of an attack it would find here: made-up attacks are audited in the
+        midst of the entries, which takes as long again as the audit. ``None`` leaves that out.
 
     Returns
     -------
@@ -108,6 +115,29 @@ def scan(
         )
         raise TypeError(msg)
     trusted = _rows_of(batch, clean_ids)
+    report = _scanned(batch, detectors, policy, trusted, seed, tell)
+    if embed is None:
+        return report
+    tell("auditing planted attacks", 0, 1)
+    acting = [detector for detector in detectors if detector.name in report.scores]
+
+    def found_in(entries: Batch) -> NDArray[np.bool_]:
+        return ~_scanned(entries, acting, policy, trusted, seed, lambda *_: None).admitted
+
+    power = power_of(batch, embed, found_in) if acting else {}
+    tell("auditing planted attacks", 1, 1)
+    return replace(report, power=power)
+
+
+def _scanned(
+    batch: Batch,
+    detectors: Sequence[Detector],
+    policy: Policy,
+    trusted: NDArray[np.intp] | None,
+    seed: int,
+    tell: Progress,
+) -> ScanReport:
+    """Judge every entry of a knowledge base that is in memory."""
     timings: dict[str, float] = {}
     judges, skipped, failed = _judges(batch, detectors, seed, tell, timings)
     found = found_by(judges, policy, trusted, lambda rows: [batch.ids[row] for row in rows])
@@ -122,7 +152,7 @@ def scan(
         scores={judge.name: judge.scores for judge in acting},
         skipped=(*skipped, *found.skipped),
         timings={judge.name: timings[judge.name] for judge in acting},
-        fpr=fpr,
+        fpr=policy.quarantine_at,
         thresholds=found.thresholds,
         n_clean=0 if trusted is None else len(trusted),
         failed=tuple(failed),
@@ -132,6 +162,20 @@ def scan(
         has_texts=any(batch.texts),
         judged=found.judged,
         high=found.high,
+        idle=_idle(detectors, batch, {judge.name for judge in acting}),
+    )
+
+
+def _idle(detectors: Sequence[Detector], batch: Batch, acting: Collection[str]) -> tuple[str, ...]:
+    """Return the names of detectors that would judge these entries, were they more or whole."""
+    labelled = any(label is not None for label in batch.labels)
+    return tuple(
+        detector.name
+        for detector in detectors
+        if len(batch)
+        and detector.name not in acting
+        and Need.QUERY not in detector.needs
+        and (labelled or Need.LABEL not in detector.needs)
     )
 
 

@@ -33,7 +33,7 @@ from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.output import findings_table, write_csv
+from ragshield_core.tools.audit.output import cases_table, write_csv
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
@@ -48,7 +48,7 @@ from ragshield_core.tools.options import takes
 ENTRY_POINT_GROUP = "ragshield.embedders"
 BY = "ragshield scan"
 
-NOTHING_FOUND, FOUND, ERROR, INTERRUPTED = 0, 1, 2, 130
+NOTHING_FOUND, FOUND, ERROR, NOT_ENOUGH, INTERRUPTED = 0, 1, 2, 3, 130
 
 console = Console()
 errors = Console(stderr=True)
@@ -159,7 +159,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         list[str] | None,
         typer.Option(help=f"{', '.join(BUILT_IN)}; repeatable; default: all that can be used."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Rows to show, worst first.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Cases to show, worst first.")] = 20,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all findings there, for programs.")
     ] = None,
@@ -177,7 +177,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
 
-    Exit code 0: nothing found; 1: findings; 2: an error, or something could not be audited.
+    Exit code 0: nothing found, and enough was judged; 1: findings; 2: an error; 3: nothing found,
+    but not enough was judged.
     """
     with no_crash_looks_like_a_finding():
         for path in (json_file, csv_file, sarif_file):
@@ -209,6 +210,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 seed=reading.seed,
                 progress=bar.tell,
                 engine=runner,
+                embed=None
+                if knowledge is None or knowledge.embedder is None
+                else knowledge.embedder.embed,
             )
         unread = () if knowledge is None else knowledge.unread
         report = replace(report, skipped=(*missing, *report.skipped), unread=unread)
@@ -226,13 +230,16 @@ def scan_command(  # noqa: PLR0913 - options of a command line
 
 
 def _exit_code(report: ScanReport) -> int:
-    if report.failed or report.unread or not report.audited:
-        return ERROR  # what was not looked at must not pass as clean
-    return FOUND if report.found else NOTHING_FOUND
+    if report.found:
+        return FOUND
+    return NOTHING_FOUND if report.enough else NOT_ENOUGH
 
 
 def _show(report: ScanReport, limit: int) -> None:
-    console.print(findings_table(report, limit))
+    style = "bold red" if report.found else "bold green" if report.enough else "bold yellow"
+    console.print(Text(printable(report.verdict, limit=2000), style=style))
+    if report.found:
+        console.print(cases_table(report, limit))
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
@@ -241,11 +248,6 @@ def _show(report: ScanReport, limit: int) -> None:
     if not report.has_texts:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))
-    if report.thresholds:
-        thresholds = [
-            f"{name} above {threshold:.3f}" for name, threshold in report.thresholds.items()
-        ]
-        console.print(Text(printable(f"Found is what scores: {'; '.join(thresholds)}.")))
     console.print(Text(report.note, style="" if report.audited else "red"))
 
 

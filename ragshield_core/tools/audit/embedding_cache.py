@@ -103,6 +103,10 @@ class CachedEmbedder:
                         )
                 yield self._kept(database, chunk)
 
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of some texts, shape (n_texts, dim); raises as :meth:`chunks`."""
+        return np.concatenate(list(self.chunks(texts)))
+
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence
+from ragshield_core.detectors.base import Detector, Evidence, Need, StatelessDetector
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import Finding, Skipped
-from ragshield_core.model.p_values import JointCalibration
+from ragshield_core.model.p_values import TIE, JointCalibration
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import findings_of
+
+# So many findings a person looks through in any case.
+FEW = 20
+# Thresholds from the knowledge base itself keep the rate in expectation: nothing comes later.
+EXPECTED = 0.5
+# As suspicious as one clean entry in so many is poison, whatever else the knowledge base holds.
+EXTREME = 1e-4
+MOST_POISONED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,30 +123,31 @@ def found_by(
     """
     skipped: list[Skipped] = []
     calibration = None
+    whole = _of_whole(judges, policy)
     if trusted is not None:
         judges, skipped = _with_clean_scores(judges, trusted)
         comparable = [judge for judge in judges if judge.detector.exchangeable]
-        if comparable:
-            calibration = JointCalibration(
-                {judge.name: judge.scores[trusted] for judge in comparable},
-                {judge.name: judge.detector.floor for judge in comparable},
-            )
-    thresholds = _thresholds(judges, policy, calibration)
+        calibration = _calibration(comparable, trusted) if comparable else None
+    if calibration is None:
+        thresholds = {judge.name: whole[judge.name] for judge in judges}
+    else:
+        thresholds = _from_trusted(judges, policy, calibration)
+        # Trusted entries make an audit sharper: few know less of what is usual than all do.
+        thresholds = {name: min(one, whole[name]) for name, one in thresholds.items()}
     for judge in judges:
         if judge.name not in thresholds:
             n = 0 if trusted is None else np.count_nonzero(~np.isnan(judge.scores[trusted]))
             reason = f"not calibrated: it could judge {n} of the trusted entries, too few"
             skipped.append(Skipped(detector=judge.name, reason=reason))
     judges = [judge for judge in judges if judge.name in thresholds]
+    known = {} if calibration is None else calibration.calibrations
     found = Found(
         thresholds=thresholds,
         judged={judge.name: judge.judged for judge in judges},
         high={},
         skipped=skipped,
         by_rule=tuple(
-            judge.name
-            for judge in judges
-            if not (judge.detector.exchangeable and calibration) and not _has_estimate(judge)
+            judge.name for judge in judges if judge.name not in known and not _has_estimate(judge)
         ),
     )
     for judge in judges:
@@ -150,11 +160,62 @@ def found_by(
             judge.scores[numbers],
             thresholds[judge.name],
             judge.explain(numbers),
-            None if calibration is None else calibration.calibrations.get(judge.name),
+            known.get(judge.name) if trusted is not None else None,
         )
         for number, finding in zip(numbers.tolist(), told, strict=True):
             found.findings.setdefault(number, []).append(finding)
     return found
+
+
+def _calibration(
+    judges: Sequence[Judge], rows: NDArray[Any], n_doubtful: int = 0
+) -> JointCalibration:
+    """Return the scores of some entries, which stand for all clean ones."""
+    return JointCalibration(
+        {judge.name: judge.scores[rows] for judge in judges},
+        {judge.name: judge.detector.floor for judge in judges},
+        n_doubtful,
+    )
+
+
+def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
+    """Return thresholds from the knowledge base itself, some of which may be poisoned.
+
+    Each detector's own estimate is for an equal part of the rate. Where they find more entries
+    together than the rate allows, some kind of page is usual here and looks suspicious elsewhere:
+    thresholds rise until the rate is kept, by the scores of all but what is poison beyond doubt.
+    """
+    part = policy.quarantine_at / max(1, len(judges))
+    own = {
+        judge.name: judge.detector.audit_threshold(part)
+        if isinstance(judge.detector, Audits)
+        else judge.detector.default_threshold
+        for judge in judges
+    }
+    thresholds = _above(policy, own, None)
+    # Labels are another matter: how many of them are wrong says nothing about what entries say.
+    of_texts = [one for one in judges if Need.LABEL not in one.detector.needs]
+    comparable = [judge for judge in of_texts if judge.detector.exchangeable]
+    found = sum((judge.scores > thresholds[judge.name] for judge in of_texts), np.zeros(1)) > 0
+    if not comparable or np.count_nonzero(found) <= max(FEW, policy.quarantine_at * len(found)):
+        return thresholds
+    doubtful = np.logical_or.reduce([_doubtful(judge) for judge in comparable])
+    calibration = _calibration(comparable, ~doubtful, int(np.count_nonzero(doubtful)))
+    for name, least in calibration.thresholds(policy.quarantine_at, EXPECTED).items():
+        # Nothing comes later: the entries at the threshold are themselves findings.
+        thresholds[name] = max(thresholds[name], least - 2 * TIE)
+    return thresholds
+
+
+def _doubtful(judge: Judge) -> NDArray[np.bool_]:
+    """Return which entries have scores of poison."""
+    found = np.zeros(len(judge.scores), dtype=np.bool_)
+    if isinstance(judge.detector, StatelessDetector):
+        found = judge.detector.doubtful(judge.scores)
+    elif _has_estimate(judge) and isinstance(judge.detector, Audits):
+        found = judge.scores > judge.detector.audit_threshold(EXTREME)
+    # More than that is what the knowledge base is about.
+    return found if found.mean() <= MOST_POISONED else np.zeros_like(found)
 
 
 def _with_clean_scores(
@@ -182,25 +243,31 @@ def _has_estimate(judge: Judge) -> bool:
     )
 
 
-def _thresholds(
-    judges: Sequence[Judge], policy: Policy, calibration: JointCalibration | None
+def _from_trusted(
+    judges: Sequence[Judge], policy: Policy, calibration: JointCalibration
 ) -> dict[str, float]:
-    """Return thresholds from trusted entries, or else estimates, each of an equal part.
+    """Return thresholds from trusted entries; none for a judge of too few of them.
 
-    None for a judge of too few of the trusted entries.
+    What cannot be compared with them goes by its default threshold.
     """
-    part = policy.quarantine_at / max(1, len(judges))
-    known = {} if calibration is None else calibration.calibrations
+    known = calibration.calibrations
     rules = {
-        judge.name: judge.detector.audit_threshold(part)
+        judge.name: judge.detector.audit_threshold(policy.quarantine_at / len(judges))
         if isinstance(judge.detector, Audits)
         else judge.detector.default_threshold
         for judge in judges
         if judge.name not in known
     }
     try:
-        thresholds = policy.thresholds(rules, calibration)
+        return _above(policy, rules, calibration)
     except CalibrationError as error:
         msg = f"{', '.join(known)} together, at fpr={policy.quarantine_at:g}: {error}"
         raise CalibrationError(msg) from None
+
+
+def _above(
+    policy: Policy, rules: Mapping[str, float], calibration: JointCalibration | None
+) -> dict[str, float]:
+    """Return the score above which an entry is a finding, by detector."""
+    thresholds = policy.thresholds(rules, calibration)
     return {name: threshold.quarantine for name, threshold in thresholds.items()}

@@ -32,6 +32,7 @@ class KnowledgeBase:
     batch: Batch
     lengths: NDArray[np.float32]  # (n_entries,): of the vectors as they came
     unread: tuple[str, ...] = ()  # what could not be read and was left out, a sentence each
+    embedder: CachedEmbedder | None = None  # that made the vectors of all entries, if one did
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return entries with vectors of the length they came with."""
@@ -84,6 +85,7 @@ def load(
         msg = f"{source.path} changed while it was read; scan a copy that nobody writes to."
         raise SourceError(msg)
     missing = np.flatnonzero(~columns.has_vector)
+    model = None
     if missing.size:
         if embedder is None:
             msg = (
@@ -91,8 +93,13 @@ def load(
                 "model to embed them with; pass an embedder."
             )
             raise SourceError(msg)
-        columns.embed(missing, embedder(), tell)
-    return replace(columns.knowledge_base(), unread=tuple(source.unread))
+        model = embedder()
+        columns.embed(missing, model, tell)
+    return replace(
+        columns.knowledge_base(),
+        unread=tuple(source.unread),
+        embedder=model if missing.size == n else None,
+    )
 
 
 class _Columns:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.model.findings import printable, why
+from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.report import ScanReport
 
 # A cell that starts with one of these is computed by spreadsheets, full-width ones included.
@@ -22,10 +22,13 @@ CSV_COLUMNS = (
 CELL = 32_000
 # A cell of a table on the terminal.
 SHOWN = 300
+SHOWN_ID = 60
+# Ids of a case there.
+SHOWN_IDS = 6
 
 
-def findings_table(report: ScanReport, limit: int) -> Table:
-    """Return the worst findings as a table, one row per entry, hostile text escaped.
+def cases_table(report: ScanReport, limit: int) -> Table:
+    """Return the worst cases as a table, one row per case, hostile text escaped.
 
     Parameters
     ----------
@@ -34,24 +37,23 @@ def findings_table(report: ScanReport, limit: int) -> Table:
     limit
         Rows at most.
     """
-    table = Table(title=Text(report.summary()))
-    several = len(report.scores) > 1
-    columns = ["#", "entry", "score", *(["p"] if report.n_clean else []), "why"]
-    for column in columns:
-        right = column in ("#", "score", "p")
+    table = Table(show_lines=True)
+    for column in ("#", "severity", "what", "entries"):
+        right = column == "#"
         table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for number, decision in enumerate(report.found[:limit], start=1):
-        finding = report.strongest(decision)
-        row = {
-            "#": str(number),
-            "entry": decision.entry_id,
-            "score": f"{finding.score:.3f}",
-            "p": "" if finding.p_value is None else f"{finding.p_value:.4f}",
-            "why": (f"{finding.detector}: " if several else "") + why(decision),
-        }
-        table.add_row(*(Text(printable(row[column], SHOWN)) for column in columns))
-    if len(report.found) > limit:
-        table.caption = f"and {len(report.found) - limit} more: --limit, --json, --csv or --sarif"
+    for number, case in enumerate(report.cases[:limit], start=1):
+        what = [f"{case.title}: {case.quote}" if case.quote else case.title]
+        what += [case.effect] if case.effect else []
+        entries = [printable(i, SHOWN_ID) for i in case.entry_ids[:SHOWN_IDS]]
+        if more := len(case.entry_ids) - SHOWN_IDS:
+            entries += [f"and {more} more"] if more > 0 else []
+        if case.beside:
+            entries.append(f"beside: {len(case.beside)}")
+        rows = (str(number), str(case.severity), " ".join(what), "\n".join(entries))
+        cells = [printable(row, SHOWN) for row in rows[:3]]
+        table.add_row(*map(Text, cells), Text(rows[3]))
+    if len(report.cases) > limit:
+        table.caption = f"and {len(report.cases) - limit} more: --limit, --json, --csv or --sarif"
     return table
 
 

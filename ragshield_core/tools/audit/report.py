@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,9 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
+from ragshield_core.tools.audit.cases import Case, Severity, cases_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+# Where fewer of the entries were judged, finding nothing means nothing.
+ENOUGH = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +60,13 @@ class ScanReport(Report):
         them are meant, measured on entries drawn at random.
     missed
         The same in a sentence; empty where each entry was compared with all.
+    idle
+        Names of detectors that would have judged a larger knowledge base, or failed: what they
+        would have found is missing.
+    power
+        By the form of an attack, the share of its texts that this audit would find: texts that
+        were made up about the knowledge base and audited in its midst. Empty where no embedding
+        model was at hand.
     """
 
     fpr: float = 0.01
@@ -71,6 +83,54 @@ class ScanReport(Report):
     n_partitions: int = 0
     neighbors_found: Mapping[int, float] = field(default_factory=dict)
     missed: str = ""
+    idle: tuple[str, ...] = ()
+    power: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """The findings by attack, worst first; those that people released are in none."""
+        rows = [row for row in self.ranking if not self.admitted[row]]
+        found = {row: self.remarkable[row] for row in rows}
+        return cases_of(self.batch, found, {row: self.strongest(one) for row, one in found.items()})
+
+    @property
+    def enough(self) -> bool:
+        """Whether so much was judged that finding nothing means something."""
+        judged = self.n_audited - self.n_unjudged
+        return (
+            not (self.failed or self.unread or self.idle or not self.audited)
+            and judged >= ENOUGH * self.n_audited
+        )
+
+    @property
+    def verdict(self) -> str:
+        """The answer: what was found, how much was judged, and what would have been found."""
+        counts = Counter(case.severity for case in self.cases)
+        by_severity = ", ".join(f"{counts[one]} {one}" for one in Severity if counts[one])
+        n, n_found = len(self.cases), len(self.found)
+        if n:
+            found = f"{n} suspected attack{'s' * (n > 1)} found in {n_found} of {self.n_audited:,}"
+            found += f" entries: {by_severity}."
+        elif self.enough:
+            found = f"No attack found in {self.n_audited:,} entries."
+        else:
+            found = f"Nothing was found, but not enough was judged of {self.n_audited:,} entries."
+        return " ".join(filter(None, (found, self._coverage, self._power)))
+
+    @property
+    def _coverage(self) -> str:
+        judged = self.n_audited - self.n_unjudged
+        of = len(self.scores) + len(self.idle)
+        said = f"{judged:,} entries were judged, by {len(self.scores)} of {of} detectors"
+        unread = f"; {len(self.unread)} files could not be read" if self.unread else ""
+        return f"{said}{unread}."
+
+    @property
+    def _power(self) -> str:
+        if not self.power:
+            return "How much of an attack would be found was not measured: no embedding model."
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.power.items())
+        return f"Of planted attacks it would find: {shares}."
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
@@ -129,9 +189,9 @@ class ScanReport(Report):
             )
         else:
             note = (
-                "A ranked list, not a verdict: without trusted entries the thresholds are "
-                "estimated from the knowledge base itself, and the false-positive rate of "
-                f"{self.fpr:g} is an estimate.{rules} Name trusted entries to have it kept."
+                "Thresholds come from the knowledge base itself, without what looks poisoned: of "
+                f"its clean entries, a share of about {self.fpr:g} is expected among the findings."
+                f"{rules} Name trusted entries to have the rate kept."
             )
         return f"{note} {self.missed}".rstrip()
 
@@ -151,6 +211,10 @@ class ScanReport(Report):
                 "fpr": self.fpr,
                 "calibrated": bool(self.n_clean),
                 "trusted_entries": self.n_clean,
+                "verdict": self.verdict,
+                "enough": self.enough,
+                "power": dict(self.power),
+                "cases": [case.to_dict() for case in self.cases],
                 "note": self.note,
                 "thresholds": {name: _json_number(v) for name, v in self.thresholds.items()},
                 "findings": [

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 N_TARGETS = 20
 # Sizes of groups; PoisonedRAG plants five texts for each question.
 SIZES = (5, 3, 2)
+QUESTION = "single texts that repeat their question"
+# What is planted into an audit: the form, and how many texts it has.
+FORMS = (("groups of five", 5), ("groups of three", 3), (QUESTION, 1), ("single statements", 1))
 # Running text without the question: the form that only resemblance and agreement betray.
 STYLES = ("statements", "news", "anecdotes", "press releases")
 
@@ -70,6 +73,37 @@ def power(
         )
         for size in SIZES
     }
+
+
+@hookimpl
+def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
+    """Return made-up attacks on the topics of clean entries, each on a topic of its own.
+
+    Parameters
+    ----------
+    sample
+        Clean entries with texts.
+    n_targets
+        How many attacks there are of each form.
+
+    Returns
+    -------
+    list[tuple[str, list[str]]]
+        The form and the texts of each; none where the texts of the sample are too short.
+    """
+    from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
+
+    try:
+        targets = targets_of(sample, n_targets * len(FORMS))
+    except SourceError:
+        return []
+    planted = []
+    for number, target in enumerate(targets):
+        (form, size), style = FORMS[number % len(FORMS)], STYLES[number // len(FORMS) % len(STYLES)]
+        texts = craft_passages(target.question, target.wrong_answer, size, style=style)
+        asked = form == QUESTION
+        planted.append((form, [f"{target.question} {texts[0]}"] if asked else texts))
+    return planted
 
 
 def _held(

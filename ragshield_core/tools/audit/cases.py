@@ -1,0 +1,195 @@
+"""The findings of an audit as cases: the entries of one attack are one case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.findings import Decision, Finding
+
+# Places of a retrieval that a model reads, by what frameworks retrieve by default.
+TOP = 5
+# Characters of a text that a case shows.
+QUOTED = 160
+# Tag characters, which no screen shows, as the letters that they stand for.
+TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
+# A group's evidence names its members, whichever detector has found them.
+GROUP = "clique"
+ORDER, HIDDEN, QUESTION = "instruction", "hidden_text", "leading_question"
+# What a case is, by the detector whose finding is the rarest: for one entry, and for several.
+TITLES = {
+    GROUP: (
+        "An entry agrees with others more closely than is usual here",
+        "{n} entries say the same in other words",
+    ),
+    ORDER: ("An entry gives orders to the model", "{n} entries give orders to the model"),
+    HIDDEN: ("An entry has text that people do not see", "{n} entries have text nobody sees"),
+    QUESTION: (
+        "An entry repeats a question and answers it, unlike other pages here",
+        "{n} entries repeat a question and answer it",
+    ),
+    "meta_claim": (
+        "An entry vouches for its own truth, or against other sources",
+        "{n} entries vouch for their own truth, or against other sources",
+    ),
+    "trigger_phrase": (
+        "An entry has a phrase that was planted in several",
+        "{n} entries share a phrase that is unusual here",
+    ),
+    "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
+}
+OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
+
+
+class Severity(StrEnum):
+    """How much harm a case does to answers, worst first."""
+
+    CRITICAL = "critical"  # hidden orders, or most of what is retrieved for a topic
+    HIGH = "high"  # orders, hidden text, or the first answer to its question
+    MEDIUM = "medium"  # part of what is retrieved for a topic
+    LOW = "low"  # one entry with no such effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Entries that belong to one attack, if they are one.
+
+    Attributes
+    ----------
+    severity
+        By the effect on retrieval.
+    title
+        What it is, in a sentence.
+    entry_ids
+        The entries, the most suspicious first.
+    beside
+        Entries that the evidence names and that are no findings: look at them as well.
+    detectors
+        Names of those that found any of them.
+    evidence
+        The most convincing sentence of a detector.
+    quote
+        The part of a text that convicts, or how the text begins; empty without texts.
+    effect
+        What it does to retrieval, in a sentence; empty where that cannot be told.
+    """
+
+    severity: Severity
+    title: str
+    entry_ids: tuple[str, ...]
+    beside: tuple[str, ...]
+    detectors: tuple[str, ...]
+    evidence: str
+    quote: str
+    effect: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values, without the quote: reports hold no texts."""
+        return {name: value for name, value in asdict(self).items() if name != "quote"}
+
+
+def cases_of(
+    batch: Batch,
+    found: Mapping[int, Decision],
+    strongest: Mapping[int, Finding],
+) -> tuple[Case, ...]:
+    """Return the findings of an audit as cases, worst first.
+
+    Entries are in one case if the evidence of one names the other and the same detector, or the
+    one that finds groups, has found both. What is no finding is in no case.
+
+    Parameters
+    ----------
+    batch
+        The knowledge base.
+    found
+        Decisions against entries by row, worst first.
+    strongest
+        The most convincing finding of each of these rows.
+    """
+    cases = [_case(batch, rows, found, strongest) for rows in _tied(batch, found)]
+    return tuple(sorted(cases, key=lambda case: list(Severity).index(case.severity)))
+
+
+def _tied(batch: Batch, found: Mapping[int, Decision]) -> list[list[int]]:
+    """Return the rows of each case; cases and rows in the order of the findings."""
+    row_of = {batch.ids[row]: row for row in found}
+    by = {row: {finding.detector for finding in one.findings} for row, one in found.items()}
+    leader = {row: row for row in found}
+
+    def first(row: int) -> int:
+        while leader[row] != row:
+            leader[row] = leader[leader[row]]
+            row = leader[row]
+        return row
+
+    place = {row: number for number, row in enumerate(found)}
+    for row, decision in found.items():
+        for finding in decision.findings:
+            for other in (row_of[i] for i in finding.related_ids if i in row_of):
+                if finding.detector == GROUP or finding.detector in by[other]:
+                    low, high = sorted((first(row), first(other)), key=place.__getitem__)
+                    leader[high] = low
+    tied: dict[int, list[int]] = {}
+    for row in found:
+        tied.setdefault(first(row), []).append(row)
+    return list(tied.values())
+
+
+def _case(
+    batch: Batch,
+    rows: Sequence[int],
+    found: Mapping[int, Decision],
+    strongest: Mapping[int, Finding],
+) -> Case:
+    main = strongest[rows[0]]
+    findings = [finding for row in rows for finding in found[row].findings]
+    detectors = tuple(dict.fromkeys(finding.detector for finding in findings))
+    ids = [batch.ids[row] for row in rows]
+    named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
+    places = _places(batch, rows)
+    one, several = TITLES.get(main.detector, OTHER)
+    return Case(
+        severity=_severity(detectors, places, len(rows)),
+        title=(several if rows[1:] else one).format(n=len(rows), detector=main.detector),
+        entry_ids=tuple(ids),
+        beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
+        detectors=detectors,
+        evidence=main.evidence,
+        quote=_quote(batch.texts[rows[0]], main),
+        effect=_effect(places, len(rows)),
+    )
+
+
+def _places(batch: Batch, rows: Sequence[int]) -> int | None:
+    """Return how many of the first places on the topic of several entries are theirs."""
+    if not rows[1:] or not batch.dim:
+        return None
+    topic = batch.embeddings[list(rows)].mean(axis=0)
+    nearest = np.argsort(-(batch.embeddings @ topic), kind="stable")[:TOP]
+    return int(np.isin(nearest, rows).sum())
+
+
+def _severity(detectors: Sequence[str], places: int | None, n: int) -> Severity:
+    if {ORDER, HIDDEN} <= {*detectors} or (places is not None and 2 * places > TOP):
+        return Severity.CRITICAL
+    if {ORDER, HIDDEN, QUESTION} & {*detectors}:
+        return Severity.HIGH
+    return Severity.MEDIUM if n > 1 else Severity.LOW
+
+
+def _effect(places: int | None, n: int) -> str:
+    if places is None:
+        return ""
+    return f"{places} of the {TOP} entries nearest to their topic are among these {n}."
+
+
+def _quote(text: str, finding: Finding) -> str:
+    start, end = finding.span or (0, 0)
+    quoted = text[start:end] if end > start else text
+    return " ".join(quoted.translate(TAGS).split())[:QUOTED]
