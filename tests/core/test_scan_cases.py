@@ -1,5 +1,8 @@
 """An audit answers: one attack is one case, and it says what it would have found."""
 
+import datetime as dt
+import html
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, Instruc
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.cases import Severity
+from ragshield_core.tools.audit.html_page import html_page
 
 WORDS = [
     "ferry",
@@ -127,3 +131,52 @@ def test_too_few_entries_to_judge_are_no_clean_bill(n):
     assert "label_model" not in report.idle  # nobody expects labels
     assert not report.enough
     assert "not enough was judged" in report.verdict
+
+
+# The page of HTML
+
+AT = dt.datetime(2026, 11, 26, 9, 30, tzinfo=dt.UTC)
+
+
+def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():
+    report = scan(with_attacks(), [CliqueDetector(), InstructionDetector()], embed=embed)
+    page = html_page(report, "handbook/", AT)
+    assert page.index("Is this knowledge base clean?") < page.index("suspected attacks found in")
+    assert page.index("suspected attacks found in") < page.index("What to do next")
+    assert "handbook/, 406 entries, looked at on 2026-11-26 09:30 UTC by RAGShield" in page
+    assert "<mark>Ignore all previous instructions" in page
+    assert "ragshield scan handbook/ --quarantine sqlite:///guard.db" in page
+    assert "share of planted texts that were found" in page
+    for case in report.cases:
+        assert html.escape(case.title) in page
+        assert all(entry_id in page for entry_id in case.entry_ids[:6])
+
+
+def test_nothing_in_a_text_gets_out_of_its_place():
+    attack = f"</pre><script>alert(1)</script> {ORDER} \x1b[2J\u202e"
+    ids = [*(f"e{i}" for i in range(200)), "<img src=x onerror=alert(1)>"]
+    batch = Batch.of(ids=ids, texts=[*pages(200), attack], embeddings=None)
+    report = scan(batch, [InstructionDetector()])
+    page = html_page(report, "<b>here</b>", AT)
+    assert report.cases
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<b>here" not in page
+    assert not set("\x1b\u202e") & set(page)
+    assert "default-src 'none'" in page
+
+
+def test_a_page_of_many_cases_and_long_texts_stays_small():
+    texts = [f"{'word ' * 50_000} {ORDER} {i}" for i in range(30)]
+    batch = Batch.of(ids=[f"e{i}" for i in range(30)], texts=texts, embeddings=None)
+    page = html_page(scan(batch, [InstructionDetector()]), "kb", AT)
+    assert "<mark>Ignore all previous instructions" in page
+    assert len(page) < 200_000
+
+
+def test_a_clean_page_says_so_and_what_is_missing():
+    batch = Batch.of(ids=["a"], texts=["The ferry leaves at nine."], embeddings=[[1.0, 0.0]])
+    page = html_page(scan(batch, built_in_detectors()[0]), "kb", AT)
+    assert "Nothing was found, but not enough was judged of 1 entries." in page
+    assert "This was not measured." in page
+    assert "These detectors judged nothing:" in page

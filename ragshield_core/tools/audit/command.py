@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, NoReturn, Self
@@ -32,6 +34,7 @@ from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
+from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
 from ragshield_core.tools.audit.output import cases_table, write_csv
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
@@ -169,6 +172,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", help="Write all findings there, as SARIF 2.1.0.")
     ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page there, for people.")
+    ] = None,
     quarantine: Annotated[
         str | None,
         typer.Option(help="SQLAlchemy URL: put findings into this quarantine. Never by default."),
@@ -181,7 +187,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     but not enough was judged.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, csv_file, sarif_file):
+        for path in (json_file, csv_file, sarif_file, html_file):
             check_parent(path)
         check_fpr(fpr)
         if reading.engine is not None and quarantine is not None:
@@ -218,15 +224,20 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         report = replace(report, skipped=(*missing, *report.skipped), unread=unread)
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
-        if json_file is not None:
-            json_file.write_text(report.to_json(), encoding="utf-8")
+        source = data.as_posix()
+        _write(json_file, report.to_json)
+        _write(sarif_file, partial(to_sarif, report, source))
+        _write(html_file, partial(html_page, report, source, dt.datetime.now(dt.UTC)))
         if csv_file is not None:
             write_csv(report, csv_file)
-        if sarif_file is not None:
-            sarif_file.write_text(to_sarif(report, data.as_posix()), encoding="utf-8")
         _show(report, limit)
         code = _exit_code(report)
     raise typer.Exit(code)
+
+
+def _write(path: Path | None, text: Callable[[], str]) -> None:
+    if path is not None:
+        path.write_text(text(), encoding="utf-8")
 
 
 def _exit_code(report: ScanReport) -> int:

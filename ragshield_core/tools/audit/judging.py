@@ -201,7 +201,11 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
         return thresholds
     doubtful = np.logical_or.reduce([_doubtful(judge) for judge in comparable])
     calibration = _calibration(comparable, ~doubtful, int(np.count_nonzero(doubtful)))
-    for name, least in calibration.thresholds(policy.quarantine_at, EXPECTED).items():
+    try:
+        risen = calibration.thresholds(policy.quarantine_at, EXPECTED)
+    except CalibrationError:  # too few entries to tell a rate
+        return thresholds
+    for name, least in risen.items():
         # Nothing comes later: the entries at the threshold are themselves findings.
         thresholds[name] = max(thresholds[name], least - 2 * TIE)
     return thresholds

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ragshield_core.model.findings import printable
+from ragshield_core.tools.page import escaped, whole_page
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
@@ -14,16 +13,6 @@ if TYPE_CHECKING:
 
 # Canaries whose ranks are drawn: the worst ones, so that a page of a thousand stays readable.
 DRAWN = 50
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #1c2733; }
-table { border-collapse: collapse; margin: .5rem 0; }
-td, th { padding: .15rem .7rem .15rem 0; text-align: left; vertical-align: top; }
-.bad { color: #b3261e; } .good { color: #14713d; } .new { fill: #b3261e; } .old { fill: #4a6fa5; }
-svg { background: #f6f8fa; border-radius: 4px; } svg text { font-size: 11px; }
-summary { cursor: pointer; }
-"""
-# No script runs, and nothing is loaded from anywhere, whatever an entry's text says.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def html_report(
@@ -42,12 +31,8 @@ def html_report(
     traceback
         Who is to blame.
     """
-    title = _escaped(report.summary())
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<style>{STYLE}</style></head><body>{html_body(report, history, traceback)}</body></html>"
-    )
+    body = html_body(report, history, traceback)
+    return whole_page(report.summary(), [body])
 
 
 def html_body(
@@ -62,14 +47,14 @@ def html_body(
         else [*history]
     )
     parts = [
-        f"<h1>Canaries of {_escaped(repr(report.suite))}</h1>",
+        f"<h1>Canaries of {escaped(repr(report.suite))}</h1>",
         (
             f'<p class="{"bad" if report.flagged or report.still_served else "good"}">'
-            f"{_escaped(report.summary())}</p>"
+            f"{escaped(report.summary())}</p>"
         ),
         (
             f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
-            f"rule {_escaped(report.rule)}.</p>"
+            f"rule {escaped(report.rule)}.</p>"
         ),
     ]
     if len(checks) > 1:
@@ -84,11 +69,11 @@ def html_body(
 
 def _canary(drift: CanaryDrift) -> str:
     rows = "".join(
-        f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>"
+        f"<tr><th>{escaped(name)}</th><td>{escaped(value)}</td></tr>"
         for name, value in drift.figures()
     )
     return (
-        f'<details open><summary class="bad">{_escaped(drift.name, 120)}</summary>'
+        f'<details open><summary class="bad">{escaped(drift.name, 120)}</summary>'
         f"<table>{rows}</table>{_ranks(drift)}</details>"
     )
 
@@ -97,7 +82,7 @@ def _others(report: DriftReport) -> str:
     shown = {drift.name for drift in report.flagged[:DRAWN]}
     rows = "".join(
         f'<tr><td class="{"bad" if d.flagged else "good"}">{"yes" if d.flagged else "no"}</td>'
-        f"<td>{_escaped(d.name, 120)}</td><td>{d.score:.3f}</td></tr>"
+        f"<td>{escaped(d.name, 120)}</td><td>{d.score:.3f}</td></tr>"
         for d in report.canaries
         if d.name not in shown
     )
@@ -107,8 +92,8 @@ def _others(report: DriftReport) -> str:
 def _suspects(traceback: Traceback) -> str:
     suspects = set(traceback.suspects)
     rows = "".join(
-        f'<tr><td class="{"bad" if s in suspects else ""}">{_escaped(s.entry_id, 60)}</td>'
-        f"<td>{s.responsibility:.3f}</td><td>{_escaped(s.why)}</td></tr>"
+        f'<tr><td class="{"bad" if s in suspects else ""}">{escaped(s.entry_id, 60)}</td>'
+        f"<td>{s.responsibility:.3f}</td><td>{escaped(s.why)}</td></tr>"
         for s in traceback.candidates[:DRAWN]
     )
     return _table("entry responsibility why", rows)
@@ -131,7 +116,8 @@ def _over_time(checks: Sequence[DriftReport]) -> str:
         return 10 + (1.0 - min(1.0, max(0.0, score))) * (height - bottom - 20)
 
     parts = [
-        f'<line x1="{left}" x2="{width - 20}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#d0d7de"/>'
+        f'<line class="axis" stroke="#8a94a0" x1="{left}" x2="{width - 20}" y1="{y(v):.1f}" '
+        f'y2="{y(v):.1f}"/>'
         f'<text x="8" y="{y(v) + 4:.1f}">{v:.1f}</text>'
         for v in (0.0, 0.5, 1.0)
     ]
@@ -143,14 +129,15 @@ def _over_time(checks: Sequence[DriftReport]) -> str:
     for name, line in ranked[:DRAWN]:
         ever = any(drift.flagged for _, drift in line)
         points = " ".join(f"{x(step):.1f},{y(drift.score):.1f}" for step, drift in line)
-        colour = "#b3261e" if ever else "#4a6fa5"
+        kind, colour = ("poison", "#b3261e") if ever else ("clean", "#4a6fa5")
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity=".6">'
-            f"<title>{_escaped(name, 120)}</title></polyline>"
+            f'<polyline class="{kind}" points="{points}" stroke="{colour}" style="fill: none" '
+            'stroke-opacity=".6">'
+            f"<title>{escaped(name, 120)}</title></polyline>"
         )
         parts += [
-            f'<circle class="new" cx="{x(step):.1f}" cy="{y(drift.score):.1f}" r="3">'
-            f"<title>{_escaped(name, 120)}: {drift.score:.3f}</title></circle>"
+            f'<circle class="poison" cx="{x(step):.1f}" cy="{y(drift.score):.1f}" r="3">'
+            f"<title>{escaped(name, 120)}: {drift.score:.3f}</title></circle>"
             for step, drift in line
             if drift.flagged
         ]
@@ -176,22 +163,18 @@ def _ranks(drift: CanaryDrift) -> str:
 
     for row, entry_id in enumerate(drift.baseline_ids):
         parts.append(
-            f'<text class="old" x="10" y="{y(row)}">{row + 1}. {_escaped(entry_id, 40)}</text>'
+            f'<text class="clean" x="10" y="{y(row)}">{row + 1}. {escaped(entry_id, 40)}</text>'
         )
         if entry_id in drift.ids and entry_id not in new:
             parts.append(
                 f'<line x1="300" x2="420" y1="{y(row) - 4}" y2="{y(drift.ids.index(entry_id)) - 4}"'
-                ' stroke="#4a6fa5"/>'
+                ' class="clean" stroke="#4a6fa5"/>'
             )
     for row, entry_id in enumerate(drift.ids):
-        kind = "new" if entry_id in new else "old"
+        kind = "poison" if entry_id in new else "clean"
         mark = " (new)" if entry_id in new else ""
         parts.append(
             f'<text class="{kind}" x="430" y="{y(row)}">{row + 1}. '
-            f"{_escaped(entry_id, 40)}{mark}</text>"
+            f"{escaped(entry_id, 40)}{mark}</text>"
         )
     return f'<svg width="760" height="{height}" role="img">{"".join(parts)}</svg>'
-
-
-def _escaped(text: str, limit: int = 400) -> str:
-    return html.escape(printable(text, limit))
