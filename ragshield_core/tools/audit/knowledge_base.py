@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.pieces import Progress
+from ragshield_core.files.folder import Coverage
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder, by_length
@@ -32,6 +33,7 @@ class KnowledgeBase:
     batch: Batch
     lengths: NDArray[np.float32]  # (n_entries,): of the vectors as they came
     unread: tuple[str, ...] = ()  # what could not be read and was left out, a sentence each
+    coverage: Coverage | None = None  # of a folder of documents: what became of each file
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return entries with vectors of the length they came with."""
@@ -92,7 +94,7 @@ def load(
             )
             raise SourceError(msg)
         columns.embed(missing, embedder(), tell)
-    return replace(columns.knowledge_base(), unread=tuple(source.unread))
+    return replace(columns.knowledge_base(), unread=tuple(source.unread), coverage=source.coverage)
 
 
 class _Columns:
