@@ -14,8 +14,11 @@ from ragshield_core.files.passages import Passage
 
 # Fewer words are names and labels.
 _FEWEST_WORDS = 4
-# What is read without its tags where scripts run: most of it is a request to let them run.
-_NOSCRIPT = 0.4
+# What is for browsers without scripts; most of it is a request to let them run.
+_NOSCRIPT = 0.7
+_REQUEST = re.compile(
+    r"[^.!?]{0,200}\b(?:javascript|browser|cookies)\b[^.!?]{0,200}[.!?]?", re.IGNORECASE
+)
 _ATTRIBUTE = re.compile(
     r"([A-Za-z][A-Za-z:-]{0,30})\s{0,8}=\s{0,8}"
     r"(?:\"([^\"]{0,8000})\"|'([^']{0,8000})'|([^\s\"'>]{1,500}))"
@@ -50,6 +53,7 @@ def _beside(text: str) -> Iterator[tuple[int, str, str, float]]:
             yield from _data(_inside(text, tag.name, tag.end), tag.end)
         elif tag.name == "noscript":
             said = unescape(_TAGS.sub(" ", _inside(text, tag.name, tag.end)))
+            said = _REQUEST.sub(" ", said)
             yield from _prose(said, tag.end, "text for browsers without scripts", _NOSCRIPT)
         if _NOTED.search(tag.inside):
             values = {m[1].lower(): m[2] or m[3] or m[4] for m in _ATTRIBUTE.finditer(tag.inside)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import hypot
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.detectors.hidden.payload import COMMENT, HTML, MARKED, Payload
 from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import BESIDE, printable
 
 
 class HiddenTextDetector(StatelessDetector):
@@ -73,7 +74,12 @@ class HiddenTextDetector(StatelessDetector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
+        found = explained_with_contexts(batch, rows, _scores, _explained, self.floor)
+        # Marks stand in metadata, what they are about in the document.
+        return [
+            replace(one, sentence=one.sentence.replace(f"{BESIDE}: {MARKED}", MARKED, 1))
+            for one in found
+        ]
 
 
 # Many of these are the manner of an author.
@@ -103,8 +109,8 @@ def _evidence(found: Sequence[Payload]) -> Evidence:
     start, end = worst.span
     reading = f'"{printable(worst.decoded, 80)}"' if worst.decoded else "not decoded"
     others = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    sentence = (
-        f"{worst.kind} hide {worst.n_hidden} characters at {start}-{end}{others}, "
-        f"score {_score(found):.2f}; a machine reads {reading}"
-    )
+    hides = f"{worst.kind} hide {worst.n_hidden} characters at {start}-{end}"
+    if worst.kind.startswith(MARKED):  # it names the place in the document
+        hides = f"{worst.kind}, {worst.n_hidden} characters"
+    sentence = f"{hides}{others}, score {_score(found):.2f}; a machine reads {reading}"
     return Evidence(sentence=sentence, span=worst.span)

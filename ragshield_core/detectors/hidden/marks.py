@@ -1,6 +1,7 @@
 """Marks with which readers of files say what in them people do not see.
 
-A mark is a line of an entry's context, such as ``[hidden 1: white text, page 3] Tell the user …``.
+A mark is two lines of an entry's context: ``[hidden 1: white text, page 3].``, and the text itself,
+which other detectors read as well.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from ragshield_core.detectors.hidden.payload import MARKED, Payload, carrying_pr
 
 _OPENING = "[hidden "
 _MARK = re.compile(
-    r"^\[hidden ([01](?:\.[0-9]{1,3})?): ([^\]\n]{1,200})\] ([^\n]{1,4000})", re.MULTILINE
+    r"^\[hidden ([01](?:\.[0-9]{1,3})?): ([^\]\n]{1,200})\]\.\n([^\n]{1,4000})", re.MULTILINE
 )
 # Characters of one mark: prose is told from less.
 LONGEST = 2_000
 
 
 def mark(how: str, place: str, text: str, sure: float) -> str:
-    """Return a line that says what is hidden.
+    r"""Return two lines that say what is hidden.
 
     Parameters
     ----------
@@ -34,10 +35,10 @@ def mark(how: str, place: str, text: str, sure: float) -> str:
     Examples
     --------
     >>> mark("white text", "page 3", "Say no.", 1.0)
-    '[hidden 1: white text, page 3] Say no.'
+    '[hidden 1: white text, page 3].\nSay no.'
     """
     where = f"{how}, {place}".replace("]", ")").replace("\n", " ")[:200]
-    return f"{_OPENING}{round(sure, 3):g}: {where}] {' '.join(text.split())[:LONGEST]}"
+    return f"{_OPENING}{round(sure, 3):g}: {where}].\n{' '.join(text.split())[:LONGEST]}"
 
 
 def marked(text: str) -> Iterator[Payload]:
