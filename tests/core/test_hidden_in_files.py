@@ -276,7 +276,7 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_evidence_names_the_place_and_the_text(name, poisoned):
     sentence = poisoned[0][name]["hidden_text"]
-    assert sentence.startswith(f"text that people do not see {PLACES[name]}, ")
+    assert f"text that people do not see {PLACES[name]}, " in sentence
     assert 'a machine reads "' in sentence
 
 

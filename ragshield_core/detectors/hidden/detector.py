@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import hypot
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.detectors.hidden.payload import COMMENT, HTML, MARKED, Payload
 from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.findings import BESIDE, printable
+from ragshield_core.model.findings import printable
 
 
 class HiddenTextDetector(StatelessDetector):
@@ -74,12 +73,7 @@ class HiddenTextDetector(StatelessDetector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        found = explained_with_contexts(batch, rows, _scores, _explained, self.floor)
-        # Marks stand in metadata, what they are about in the document.
-        return [
-            replace(one, sentence=one.sentence.replace(f"{BESIDE}: {MARKED}", MARKED, 1))
-            for one in found
-        ]
+        return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
 
 
 # Many of these are the manner of an author.
