@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +13,13 @@ from typing import Any, Literal
 from ragshield_core.detectors.hidden.marks import mark
 from ragshield_core.files.documents import LARGEST, read_document
 from ragshield_core.files.formats import ending_of
-from ragshield_core.files.passages import Chunk, UnreadError, chunks_of
+from ragshield_core.files.passages import Chunk, Passage, UnreadError, chunks_of
 from ragshield_core.files.worker import SECONDS, Worker
 from ragshield_core.model.claims import HIDDEN_KEY
 from ragshield_core.model.entries import unfit
 
+# What so large a share of the files hide, and so many of them, is the manner of their site.
+TEMPLATE, FEWEST_FILES = 0.1, 10
 # Marks of one chunk: more are the manner of an author.
 MOST_MARKS = 20
 
@@ -95,15 +98,17 @@ class FileChunk:
         The file's path within the folder, and which of its chunks this is.
     text
         What a machine reads.
-    metadata
-        The file as ``source``, the place by its unit (``line``, ``page``, ``paragraph`` or
-        ``record``), and marks of what people do not see.
+    place
+        By its unit (``line``, ``page``, ``paragraph`` or ``record``), where it begins.
+    hidden
+        What people do not see of it.
     """
 
     name: str
     number: int
     text: str
-    metadata: dict[str, Any] = field(default_factory=dict)
+    place: Mapping[str, int | str]
+    hidden: Sequence[Passage] = ()
 
     @property
     def id(self) -> str:
@@ -112,8 +117,40 @@ class FileChunk:
 
     @property
     def context(self) -> str | None:
-        """What is marked in it."""
-        return self.metadata.get(HIDDEN_KEY)
+        """Marks of what people do not see, for detectors; None for nothing."""
+        surest = sorted(self.hidden, key=lambda one: -one.sure)[:MOST_MARKS]
+        marks = [mark(one.hidden, one.place, one.text, one.sure) for one in surest]
+        return "\n".join(marks) or None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The file as ``source``, the place, and the marks."""
+        context = self.context
+        marks = {} if context is None else {HIDDEN_KEY: context}
+        return {"source": self.name, **self.place, **marks}
+
+
+def without_templates(chunks: Sequence[FileChunk]) -> list[FileChunk]:
+    """Return chunks whose marks that many files repeat are only read for instructions.
+
+    A search box that scripts show stands hidden on every page of a site.
+    """
+    files = len({chunk.name for chunk in chunks})
+    holders = Counter(
+        text for text, _ in {(one.text, chunk.name) for chunk in chunks for one in chunk.hidden}
+    )
+    many = max(FEWEST_FILES, TEMPLATE * files)
+    return [
+        replace(
+            chunk,
+            hidden=[
+                replace(one, sure=0.0) if holders[one.text] >= many else one for one in chunk.hidden
+            ],
+        )
+        if chunk.hidden
+        else chunk
+        for chunk in chunks
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +188,7 @@ class Folder:
                     yield FileOutcome(name=shown, outcome="unread", why=str(error)), []
                     continue
                 chunks = [
-                    FileChunk(shown, number, chunk.text, _metadata(shown, chunk))
+                    FileChunk(shown, number, chunk.text, _place(chunk), tuple(chunk.hidden))
                     for number, chunk in enumerate(chunks_of(document.passages))
                 ]
                 hidden = sum(bool(passage.hidden) for passage in document.passages)
@@ -230,13 +267,7 @@ def shown_name(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def _metadata(name: str, chunk: Chunk) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"source": name, chunk.unit: chunk.number}
+def _place(chunk: Chunk) -> dict[str, int | str]:
     if "," in chunk.unit:  # "part 3, line"
-        metadata = {"source": name, "place": f"{chunk.unit} {chunk.number}"}
-    surest = sorted(chunk.hidden, key=lambda passage: -passage.sure)[:MOST_MARKS]
-    if surest:
-        metadata[HIDDEN_KEY] = "\n".join(
-            mark(one.hidden, one.place, one.text, one.sure) for one in surest
-        )
-    return metadata
+        return {"place": f"{chunk.unit} {chunk.number}"}
+    return {chunk.unit: chunk.number}

@@ -9,6 +9,7 @@ from html import unescape
 
 from ragshield_core.detectors.hidden.marks import sureness
 from ragshield_core.detectors.hidden.markup import hidden_html
+from ragshield_core.detectors.hidden.payload import COMMENT
 from ragshield_core.files.html_text import blocks, texts_and_tags
 from ragshield_core.files.passages import Passage
 
@@ -33,7 +34,13 @@ def page(text: str, unit: str = "line") -> Iterator[Passage]:
     """Yield the blocks of a page and marks of what is hidden, in order of place."""
     found: list[tuple[int, str, str, float]] = [(at, block, "", 0.0) for at, block in blocks(text)]
     found += [
-        (payload.span[0], payload.decoded, payload.kind, sureness(payload))
+        (
+            payload.span[0],
+            payload.decoded,
+            payload.kind,
+            # Who takes the text of a page leaves comments out.
+            0.0 if payload.kind == COMMENT else sureness(payload),
+        )
         for payload in hidden_html(text)
     ]
     found += _beside(text)

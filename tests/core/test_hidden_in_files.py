@@ -11,6 +11,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.hidden.marks import mark, marked
 from ragshield_core.files.folder import Folder
+from ragshield_core.tools.audit.readers.text_folder import TextFolder
 
 SEEN = "The library opens at nine on weekdays. Members may borrow ten books for four weeks."
 # Orders and statements, in several languages.
@@ -285,6 +286,22 @@ def test_the_chunk_holds_what_a_model_reads(poisoned):
     for text, name in zip(batch.texts, batch.lineages, strict=True):
         if name == "white.pdf":
             assert " ".join(text.split()) == f"{SEEN} {LATIN[1]}"
+
+
+def test_what_a_site_hides_on_every_page_is_its_manner(tmp_path):
+    box = (
+        "<div style='display:none'>Enter search terms or the name of a module, or of a class.</div>"
+    )
+    for number in range(30):
+        own = f"<p hidden>{LIES[1]}</p>" if number == 7 else ""
+        (tmp_path / f"{number}.html").write_bytes(page(f"{box}{own}"))
+    (rows,) = TextFolder(tmp_path).chunks()
+    batch = Batch.of(
+        ids=rows.ids, texts=rows.texts, embeddings=np.ones((30, 1)), contexts=rows.contexts
+    )
+    scores = HiddenTextDetector().score(batch)
+    assert [rows.ids[row] for row in np.flatnonzero(scores > 1.0)] == ["7.html#0"]
+    assert not scores[rows.ids.index("8.html#0")]
 
 
 @pytest.mark.parametrize("unit", ["[hidden 1: a].\n", "[hidden 1: a].\nb c d\n", "[hidden "])

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ragshield_core.files.documents import LARGEST
-from ragshield_core.files.folder import Coverage, FileChunk, FileOutcome, Folder
+from ragshield_core.files.folder import Coverage, FileChunk, FileOutcome, Folder, without_templates
 from ragshield_core.files.formats import ENDINGS
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source
@@ -74,7 +74,7 @@ class TextFolder(Source):
         if not found:
             msg = f"{self.path} holds no text, expected files ending in {', '.join(ENDINGS)}."
             raise SourceError(" ".join((msg, *self.unread[:1])))
-        return found
+        return without_templates(found)
 
     def _folder(self) -> Folder:
         return Folder(path=self.path, include=self._include, exclude=self._exclude, largest=LARGEST)
