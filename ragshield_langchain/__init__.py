@@ -9,6 +9,7 @@ from ragshield_core.model.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_langchain.events import areport_detection, report_detection
+from ragshield_langchain.files import FolderLoader
 from ragshield_langchain.indexing import (
     GuardedIndexingResult,
     aguarded_index,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ragshield_langchain.middleware import PoisonGuardMiddleware
 
 __all__ = [
+    "FolderLoader",
     "GuardedIndexingResult",
     "GuardedRetriever",
     "GuardedVectorStore",

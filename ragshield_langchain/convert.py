@@ -14,7 +14,7 @@ import numpy as np
 from langchain_core.documents import Document
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.model.claims import claim_of, lineage_of, tell_lineages
+from ragshield_core.model.claims import HIDDEN_KEY, claim_of, lineage_of, tell_lineages
 from ragshield_core.model.entries import concatenate, unfit
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision
@@ -81,7 +81,7 @@ class MetadataKeys:
         if self.prompt is None and not any(map(_may_be_text, metadata.values())):  # mostly
             return None
         # Sorted, since databases keep keys in an order of their own.
-        keys = sorted(metadata, key=str) if self.prompt is None else self.prompt
+        keys = sorted(metadata, key=str) if self.prompt is None else (*self.prompt, HIDDEN_KEY)
         found = [
             text
             for key in keys

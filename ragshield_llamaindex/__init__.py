@@ -13,6 +13,7 @@ from ragshield_core.model.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_llamaindex.events import PoisonDetectedEvent
+from ragshield_llamaindex.files import FolderReader
 from ragshield_llamaindex.index import (
     ALL_DROPPED,
     GuardedVectorStoreIndex,
@@ -39,6 +40,7 @@ __all__ = [
     "ALL_DROPPED",
     "NOTHING_LEFT",
     "WITHHELD",
+    "FolderReader",
     "GuardedIngestionPipeline",
     "GuardedRetriever",
     "GuardedVectorStore",

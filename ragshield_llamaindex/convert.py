@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.model.claims import NODE_KEY, claim_of, lineage_of
+from ragshield_core.model.claims import HIDDEN_KEY, NODE_KEY, claim_of, lineage_of
 from ragshield_core.model.entries import concatenate, unfit
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
@@ -115,9 +115,9 @@ def text_of(node: BaseNode) -> str:
 def context_of(node: BaseNode) -> str | None:
     """Return what a language model may read of a node beside its text; ``None`` for nothing.
 
-    That is its metadata, as templates and excluded keys have it (``MetadataMode.LLM``), windows of
-    text around it, which postprocessors put in its place, and the node that an ``IndexNode`` stands
-    for, which retrievers return in its place.
+    That is its metadata, as templates and excluded keys have it (``MetadataMode.LLM``), marks of
+    what people do not see in its text, windows of text around it, which postprocessors put in its
+    place, and the node that an ``IndexNode`` stands for, which retrievers return in its place.
 
     Raises
     ------
@@ -125,7 +125,9 @@ def context_of(node: BaseNode) -> str | None:
         If it cannot be rendered, or is an object that answers by itself; names the node.
     """
     text = text_of(node)
+    marks = node.metadata.get(HIDDEN_KEY)
     parts = [_beside(node, text), *windows_of(node.metadata, text)]
+    parts += [marks] if isinstance(marks, str) else []
     behind = _behind(node)
     if behind is not None:
         parts += [_shown(behind), context_of(behind) or ""]

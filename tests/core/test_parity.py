@@ -20,6 +20,7 @@ GUARDED = {
 }
 # Names that both packages export, or one of them only.
 ONLY_LANGCHAIN = {
+    "FolderLoader": "FolderReader in LlamaIndex, after the names of their bases",
     "GuardedIndexingResult": "of LangChain's indexing API",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "PoisonGuardTransformer": "PoisonGuard is LlamaIndex's transformation",
@@ -32,6 +33,7 @@ ONLY_LANGCHAIN = {
     "report_detection": "LlamaIndex reports through its dispatcher",
 }
 ONLY_LLAMAINDEX = {
+    "FolderReader": "FolderLoader in LangChain",
     "ALL_DROPPED": "what its query engines answer where nothing is left",
     "NOTHING_LEFT": "the same, of a synthesizer",
     "WITHHELD": "the same, of a tool",

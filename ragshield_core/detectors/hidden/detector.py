@@ -16,7 +16,7 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
-from ragshield_core.detectors.hidden.payload import COMMENT, HTML, Payload
+from ragshield_core.detectors.hidden.payload import COMMENT, HTML, MARKED, Payload
 from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import printable
@@ -28,7 +28,8 @@ class HiddenTextDetector(StatelessDetector):
     Unicode tag characters, variation selectors and zero-width characters that spell something,
     bidirectional overrides, letters of one script disguised as another's, letters that only
     normalisation (NFKC) makes readable, control characters that erase or conceal, HTML that is
-    not shown, and comments that carry prose; see :func:`ragshield_core.detectors.hidden.payloads`.
+    not shown, comments that carry prose, and what readers of files mark, such as white text of a
+    PDF; see :func:`ragshield_core.detectors.hidden.payloads`.
 
     The score is the Euclidean length of the weights of all that is hidden: 0 where nothing is,
     above 1 for about ten smuggled characters, ten words of invisible prose or three disguised
@@ -75,6 +76,10 @@ class HiddenTextDetector(StatelessDetector):
         return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
 
 
+# Many of these are the manner of an author.
+_MARKUP = (COMMENT, HTML, MARKED)
+
+
 def _scores(texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([_score(payloads(text)) for text in texts], dtype=np.float64)
 
@@ -86,8 +91,8 @@ def _explained(texts: Sequence[str]) -> list[Evidence]:
 def _score(found: Sequence[Payload]) -> float:
     if not found:
         return 0.0
-    markup = [payload.weight for payload in found if payload.kind in (COMMENT, HTML)]
-    others = [payload.weight for payload in found if payload.kind not in (COMMENT, HTML)]
+    markup = [payload.weight for payload in found if payload.kind.startswith(_MARKUP)]
+    others = [payload.weight for payload in found if not payload.kind.startswith(_MARKUP)]
     return hypot(max(markup, default=0.0), *others)
 
 
@@ -98,8 +103,8 @@ def _evidence(found: Sequence[Payload]) -> Evidence:
     start, end = worst.span
     reading = f'"{printable(worst.decoded, 80)}"' if worst.decoded else "not decoded"
     others = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    sentence = (
-        f"{worst.kind} hide {worst.n_hidden} characters at {start}-{end}{others}, "
-        f"score {_score(found):.2f}; a machine reads {reading}"
-    )
+    hides = f"{worst.kind} hide {worst.n_hidden} characters at {start}-{end}"
+    if worst.kind.startswith(MARKED):  # it names the place in the document
+        hides = f"{worst.kind}, {worst.n_hidden} characters"
+    sentence = f"{hides}{others}, score {_score(found):.2f}; a machine reads {reading}"
     return Evidence(sentence=sentence, span=worst.span)

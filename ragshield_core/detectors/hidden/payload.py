@@ -45,6 +45,9 @@ LATEX = "white LaTeX"
 COMMENT = "comment carrying prose"
 
 
+MARKED = "text that people do not see"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
     """Something hidden in a text.

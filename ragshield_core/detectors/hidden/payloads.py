@@ -17,6 +17,7 @@ from ragshield_core.detectors.hidden.letters import (
     overrides,
     styled_letters,
 )
+from ragshield_core.detectors.hidden.marks import marked
 from ragshield_core.detectors.hidden.markup import hidden_html, markdown_comments, white_latex
 from ragshield_core.detectors.hidden.payload import Payload
 from ragshield_core.detectors.hidden.symbols import (
@@ -67,6 +68,7 @@ def _payloads(text: str) -> list[Payload]:
     if not text.replace("\n", " ").isprintable() and CONTROL_CHARACTER.search(text):
         found += control_characters(text)
     found += hidden_html(text)
+    found += marked(text)
     if "]:" in text:
         found += markdown_comments(text)
     if "{white}" in text or "phantom" in text:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.pieces import Progress
+from ragshield_core.files.folder import Coverage
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder, by_length
@@ -33,6 +34,7 @@ class KnowledgeBase:
     lengths: NDArray[np.float32]  # (n_entries,): of the vectors as they came
     unread: tuple[str, ...] = ()  # what could not be read and was left out, a sentence each
     embedder: CachedEmbedder | None = None  # that made the vectors of all entries, if one did
+    coverage: Coverage | None = None  # of a folder of documents: what became of each file
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return entries with vectors of the length they came with."""
@@ -99,6 +101,7 @@ def load(
         columns.knowledge_base(),
         unread=tuple(source.unread),
         embedder=model if missing.size == n else None,
+        coverage=source.coverage,
     )
 
 

@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
 
 from ragshield_core.detectors.hidden.payloads import payloads
+from ragshield_core.files.html_text import shown_in
 from ragshield_core.model.findings import Finding, printable
-from ragshield_core.tools.audit.readers.html_text import shown_in
 
 # Characters of a text that are shown at once.
 SHOWN = 4_000

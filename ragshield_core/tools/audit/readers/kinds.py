@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ragshield_core.model.errors import SourceError
@@ -12,7 +12,7 @@ from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
 from ragshield_core.tools.audit.readers.npz import Npz
 from ragshield_core.tools.audit.readers.parquet import Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Source, reading
-from ragshield_core.tools.audit.readers.text_folder import ENDINGS, TextFolder, text_files
+from ragshield_core.tools.audit.readers.text_folder import ENDINGS, TextFolder, holds_documents
 
 READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
     ((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), JsonLines),
@@ -21,16 +21,25 @@ READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
 )
 
 
-def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = False) -> Source:
+def open_source(
+    path: Path,
+    columns: Columns | None = None,
+    *,
+    metadata: bool = False,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Source:
     """Return the source for a file, chosen by its ending, or for a folder.
 
     A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted, or holds
-    texts, Markdown or HTML.
+    documents. One document is read like a folder of it.
 
     Parameters
     ----------
     path, columns, metadata
         As of :class:`Source`.
+    include, exclude
+        Globs of documents, see :class:`~ragshield_core.files.folder.Folder`.
 
     Raises
     ------
@@ -45,17 +54,20 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
         raise SourceError(msg)
     if (path / "docstore.json").is_file():
         return LlamaFolder(path, columns, metadata=metadata)
-    if path.is_dir() and not any(path.glob("*.faiss")) and text_files(path):
-        return TextFolder(path, columns, metadata=metadata)
+    documents = TextFolder(path, columns, metadata=metadata, include=include, exclude=exclude)
+    if path.is_dir() and not any(path.glob("*.faiss")) and holds_documents(path):
+        return documents
     if path.is_dir() or path.suffix == ".faiss":
         return FaissFolder(path, columns, metadata=metadata)
     for endings, reader in READERS:
         if path.name.lower().endswith(endings):
             return reader(path, columns, metadata=metadata)
+    if path.name.lower().endswith(ENDINGS):
+        return documents
     known = ", ".join(ending for endings, _ in READERS for ending in endings)
     msg = (
         f"{path} is of no known kind, expected a name ending in {known}, or a folder that "
-        "LangChain's FAISS or a LlamaIndex index was saved in, or of texts "
+        "LangChain's FAISS or a LlamaIndex index was saved in, or of documents "
         f"({', '.join(ENDINGS)})."
     )
     raise SourceError(msg)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.files.folder import Coverage
 from ragshield_core.model.entries import unfit
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
@@ -95,7 +96,11 @@ class Source(ABC):
     ----------
     unread
         What could not be read and was left out, a sentence each.
+    coverage
+        What became of each file of a folder of documents, once it was read; else ``None``.
     """
+
+    coverage: Coverage | None = None
 
     def __init__(
         self, path: Path, columns: Columns | None = None, *, metadata: bool = False

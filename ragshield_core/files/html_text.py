@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from html import unescape
+from itertools import chain
 from typing import NamedTuple
 
 # What is in these elements is not read by anybody; behind a block, words do not run together.
@@ -33,21 +34,35 @@ def shown_in(page: str) -> str:
     >>> shown_in("<h1>A</h1><p>b <i>c</i><script>d</script></p>")
     'A\n\nb c'
     """
-    blocks = (" ".join(block.split()) for block in "".join(_parts(page)).split("\0"))
-    return "\n\n".join(block for block in blocks if block)
+    return "\n\n".join(block for _, block in blocks(page))
 
 
-def _parts(page: str) -> Iterator[str]:
-    """Yield texts, and a NUL for each start and end of a block."""
+def blocks(page: str) -> Iterator[tuple[int, str]]:
+    """Yield the blocks of a page that hold text, each with its place in the page."""
+    start = 0
+    parts: list[str] = []
+    for at, part in chain(_parts(page), ((len(page), "\0"),)):
+        if part != "\0":
+            if not parts:
+                start = at + len(part) - len(part.lstrip())
+            parts += [part] if parts or not part.isspace() else []
+        elif parts:
+            if block := " ".join("".join(parts).split()):
+                yield start, block
+            parts = []
+
+
+def _parts(page: str) -> Iterator[tuple[int, str]]:
+    """Yield texts, and a NUL for each start and end of a block, with their places."""
     unread: list[str] = []
     opened = Counter[str]()  # how often each stands there: the list may be long
-    for text, tag in _texts_and_tags(page):
+    for at, text, tag in texts_and_tags(page):
         if text and not unread:
-            yield unescape(_NUMBER.sub(r"&#\1", text)).replace("\0", " ")
+            yield at, unescape(_NUMBER.sub(r"&#\1", text)).replace("\0", " ")
         if tag is None:
             continue
         if _BLOCK.fullmatch(tag.name):
-            yield "\0"
+            yield at, "\0"
         if tag.name in _UNREAD and not tag.closes:
             unread.append(tag.name)
             opened[tag.name] += 1
@@ -58,13 +73,17 @@ def _parts(page: str) -> Iterator[str]:
                 break
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
+    """A tag: the place of its end, and what it holds beside its name."""
+
     name: str
     closes: bool
+    end: int
+    inside: str
 
 
-def _texts_and_tags(page: str) -> Iterator[tuple[str, _Tag | None]]:
-    """Yield texts, each with the tag behind it, if one is."""
+def texts_and_tags(page: str) -> Iterator[tuple[int, str, Tag | None]]:
+    """Yield texts with their places, each with the tag behind it, if one is."""
     ends = _Ends(page)
     start = place = 0  # of the text, and from where the next tag is looked for
     while match := _MARK.search(page, place):
@@ -74,12 +93,13 @@ def _texts_and_tags(page: str) -> Iterator[tuple[str, _Tag | None]]:
             place = match.end()
             continue
         name = (name or "").lower()
-        yield page[start : match.start()], _Tag(name, bool(slash)) if name else None
+        tag = Tag(name, bool(slash), end, page[match.end() : end - 1]) if name else None
+        yield start, page[start : match.start()], tag
         start = place = end
         if name in _END_OF_RAW and not slash:
             raw = _END_OF_RAW[name].search(page, end)
             start = place = raw.start() if raw else len(page)
-    yield page[start:], None
+    yield start, page[start:], None
 
 
 class _Ends:

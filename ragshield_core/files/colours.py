@@ -1,0 +1,28 @@
+"""When letters cannot be told from what is behind them."""
+
+from __future__ import annotations
+
+Colour = tuple[float, float, float]
+
+WHITE: Colour = (1.0, 1.0, 1.0)
+# Sum of the distances of red, green and blue; as the detector of hidden HTML has it.
+_ALIKE = 24 / 255
+# Letters up to that are no letters to a reader, in points.
+TINY = 2.0
+
+
+def alike(front: Colour, behind: Colour) -> bool:
+    """Return whether letters of one colour vanish on another."""
+    return sum(abs(a - b) for a, b in zip(front, behind, strict=True)) <= _ALIKE
+
+
+def from_hex(value: str | None) -> Colour | None:
+    """Return the colour that six digits name, with or without a sign in front."""
+    digits = (value or "").removeprefix("#")
+    if len(digits) != 6:  # noqa: PLR2004
+        return None
+    try:
+        red, green, blue = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    except ValueError:
+        return None
+    return red, green, blue

@@ -1,0 +1,273 @@
+"""Files and folders as chunks, and what became of each file."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+from ragshield_core.detectors.hidden.marks import mark
+from ragshield_core.files.documents import LARGEST, read_document
+from ragshield_core.files.formats import ending_of
+from ragshield_core.files.passages import Chunk, Passage, UnreadError, chunks_of
+from ragshield_core.files.worker import SECONDS, Worker
+from ragshield_core.model.claims import HIDDEN_KEY
+from ragshield_core.model.entries import unfit
+
+# What so large a share of the files hide, and so many of them, is the manner of their site.
+TEMPLATE, FEWEST_FILES = 0.1, 10
+# Marks of one chunk: more are the manner of an author.
+MOST_MARKS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOutcome:
+    """What became of a file or, where nothing in it was looked at, of a folder.
+
+    Attributes
+    ----------
+    name
+        The path within the folder.
+    outcome
+        Whether it was read, left out on purpose, or could not be read.
+    why
+        Why it was not read; empty for one that was.
+    entries
+        Number of chunks.
+    encoding
+        Of a text.
+    hidden
+        Number of places that hold text which people do not see, comments and the like included.
+    """
+
+    name: str
+    outcome: Literal["read", "skipped", "unread"]
+    why: str = ""
+    entries: int = 0
+    encoding: str = ""
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What became of each file of a folder, by name."""
+
+    files: tuple[FileOutcome, ...] = ()
+
+    def of(self, outcome: str) -> tuple[FileOutcome, ...]:
+        """Return the files with an outcome: ``"read"``, ``"skipped"`` or ``"unread"``."""
+        return tuple(file for file in self.files if file.outcome == outcome)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file was read that was meant to be."""
+        return not self.of("unread")
+
+    def summary(self) -> str:
+        """Return the counts in a sentence.
+
+        Examples
+        --------
+        >>> done = FileOutcome(name="a.md", outcome="read", entries=3)
+        >>> Coverage((done, FileOutcome(name="b.png", outcome="skipped", why="unknown"))).summary()
+        '2 files: 1 read (3 entries), 1 skipped, 0 could not be read.'
+        """
+        read, skipped, unread = map(self.of, ("read", "skipped", "unread"))
+        entries = sum(file.entries for file in read)
+        return (
+            f"{len(self.files)} files: {len(read)} read ({entries} entries), {len(skipped)} "
+            f"skipped, {len(unread)} could not be read."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        return {"summary": self.summary(), "files": [asdict(file) for file in self.files]}
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunk:
+    """A chunk of a file.
+
+    Attributes
+    ----------
+    name, number
+        The file's path within the folder, and which of its chunks this is.
+    text
+        What a machine reads.
+    place
+        By its unit (``line``, ``page``, ``paragraph`` or ``record``), where it begins.
+    hidden
+        What people do not see of it.
+    """
+
+    name: str
+    number: int
+    text: str
+    place: Mapping[str, int | str]
+    hidden: Sequence[Passage] = ()
+
+    @property
+    def id(self) -> str:
+        """The name of the chunk."""
+        return f"{self.name}#{self.number}"
+
+    @property
+    def context(self) -> str | None:
+        """Marks of what people do not see, for detectors; None for nothing."""
+        surest = sorted(self.hidden, key=lambda one: -one.sure)[:MOST_MARKS]
+        marks = [mark(one.hidden, one.place, one.text, one.sure) for one in surest]
+        return "\n".join(marks) or None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The file as ``source``, the place, and the marks."""
+        context = self.context
+        marks = {} if context is None else {HIDDEN_KEY: context}
+        return {"source": self.name, **self.place, **marks}
+
+
+def without_templates(chunks: Sequence[FileChunk]) -> list[FileChunk]:
+    """Return chunks whose marks that many files repeat are only read for instructions.
+
+    A search box that scripts show stands hidden on every page of a site.
+    """
+    files = len({chunk.name for chunk in chunks})
+    holders = Counter(
+        text for text, _ in {(one.text, chunk.name) for chunk in chunks for one in chunk.hidden}
+    )
+    many = max(FEWEST_FILES, TEMPLATE * files)
+    return [
+        replace(
+            chunk,
+            hidden=[
+                replace(one, sure=0.0) if holders[one.text] >= many else one for one in chunk.hidden
+            ],
+        )
+        if chunk.hidden
+        else chunk
+        for chunk in chunks
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Documents in files.
+
+    Parameters
+    ----------
+    path
+        A folder, or one file.
+    include, exclude
+        Globs of paths within the folder, such as ``"*.md"`` or ``"drafts/*"``; ``*`` matches
+        folders as well. Without ``include``, all files count.
+    largest, seconds
+        Bytes of a file, and seconds for one that a library reads; what exceeds them is not read.
+    """
+
+    path: Path
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    largest: int = LARGEST
+    seconds: float = SECONDS
+
+    def read(self) -> Iterator[tuple[FileOutcome, list[FileChunk]]]:
+        """Yield what became of each file, with its chunks, by name; raises for no file."""
+        with Worker(self.seconds) as worker:
+            for path, name, skipped in self._files():
+                shown = shown_name(name)
+                if skipped:
+                    yield FileOutcome(name=shown, outcome="skipped", why=skipped), []
+                    continue
+                try:
+                    document = read_document(path, worker, self.largest)
+                except UnreadError as error:
+                    yield FileOutcome(name=shown, outcome="unread", why=str(error)), []
+                    continue
+                chunks = [
+                    FileChunk(shown, number, chunk.text, _place(chunk), tuple(chunk.hidden))
+                    for number, chunk in enumerate(chunks_of(document.passages))
+                ]
+                hidden = sum(bool(passage.hidden) for passage in document.passages)
+                outcome = FileOutcome(
+                    name=shown,
+                    outcome="read" if chunks else "skipped",
+                    why="" if chunks else "it holds no text",
+                    entries=len(chunks),
+                    encoding=document.encoding,
+                    hidden=hidden,
+                )
+                yield outcome, chunks
+
+    def holds_documents(self) -> bool:
+        """Return whether there is any file that would be read."""
+        return any(not skipped for _, _, skipped in self._files())
+
+    def _files(self) -> Iterator[tuple[Path, str, str]]:
+        """Yield files by name, each with why it is skipped, if it is."""
+        if not self.path.is_dir():
+            yield self.path, self.path.name, self._skipped(self.path, self.path.name)
+            return
+        found: list[tuple[Path, str, str]] = []
+        for folder, folders, files in os.walk(self.path):  # follows no links
+            at = Path(folder)
+            for name in list(folders):
+                inner = at / name
+                if why := "a link to a folder" if inner.is_symlink() else _dotted(name):
+                    folders.remove(name)
+                    found.append((inner, self._name(inner), why))
+            found += [
+                (at / name, self._name(at / name), self._skipped(at / name, self._name(at / name)))
+                for name in files
+            ]
+        yield from sorted(found, key=lambda one: Path(one[1]).parts)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    def _skipped(self, path: Path, name: str) -> str:
+        """Return why a file is left out, or an empty text."""
+        if why := _dotted(path.name):
+            return why
+        if (self.include and not _matches(name, self.include)) or _matches(name, self.exclude):
+            return "left out by include or exclude"
+        if ending_of(name) is None:
+            return f"{path.suffix[:20] or 'a name without an ending'} is not read"
+        try:
+            if path.is_symlink() and not self._within(path):
+                return "a link that leads out of the folder"
+            if not path.is_file():
+                return "no regular file"
+            if not path.stat().st_size:
+                return "empty"
+        except (OSError, RuntimeError) as error:  # a link to itself
+            return f"it cannot be followed ({type(error).__name__})"
+        return ""
+
+    def _within(self, path: Path) -> bool:
+        return path.resolve(strict=True).is_relative_to(self.path.resolve())
+
+
+def _dotted(name: str) -> str:
+    return "its name begins with a dot" if name.startswith(".") else ""
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    base = name.rpartition("/")[2]
+    return any(fnmatchcase(name, glob) or fnmatchcase(base, glob) for glob in globs)
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a file as text that can be stored: bytes that are none are spelt out."""
+    if not unfit(name):
+        return name
+    return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _place(chunk: Chunk) -> dict[str, int | str]:
+    if "," in chunk.unit:  # "part 3, line"
+        return {"place": f"{chunk.unit} {chunk.number}"}
+    return {chunk.unit: chunk.number}

@@ -1,0 +1,171 @@
+"""A process that reads files by libraries, and may be ended: hostile files cost no audit.
+
+It gets a path a line and answers with passages, a line each, and a last line. Who asks is
+:class:`Worker`; ``python -m ragshield_core.files.worker`` answers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import astuple
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from ragshield_core.files.formats import BINARIES, ending_of
+from ragshield_core.files.passages import Passage, UnreadError
+
+# Seconds for one file, and bytes of memory for the process.
+SECONDS = 60.0
+MEMORY = 3 << 30
+# Characters of all passages of one file.
+MOST_TEXT = 1 << 28
+
+
+class Worker:
+    """Reads files in a process that is started when it is needed, and ended with the worker.
+
+    Parameters
+    ----------
+    seconds
+        For one file: one that takes longer is not read.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def read(self, path: Path) -> list[Passage]:
+        """Return the passages of a file.
+
+        Raises
+        ------
+        UnreadError
+            If it cannot be read, takes too long or too much memory, or a library is missing.
+        """
+        package = BINARIES[path.suffix.lower()].package
+        if importlib.util.find_spec(package) is None:
+            msg = f"needs {package}: pip install 'ragshield[files]'"
+            raise UnreadError(msg)
+        process = self._running()
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self._seconds, end)
+        timer.start()
+        try:
+            return self._answer(process, path)
+        except (EOFError, OSError, ValueError):  # it was ended
+            self._end()
+            why = f"it took more than {self._seconds:g} seconds" if late.is_set() else "it crashed"
+            msg = f"its reader was ended: {why}"
+            raise UnreadError(msg) from None
+        finally:
+            timer.cancel()
+
+    def _answer(self, process: subprocess.Popen[str], path: Path) -> list[Passage]:
+        asking, answering = _pipes(process)
+        asking.write(json.dumps(str(path.absolute())) + "\n")
+        asking.flush()
+        passages = []
+        while line := answering.readline():
+            value = json.loads(line)
+            if isinstance(value, list):
+                passages.append(Passage(*value))
+            elif value is None:
+                return passages
+            else:
+                raise UnreadError(value)
+        raise EOFError
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            # Not -m without -P: a module of the folder that is read must not be imported.
+            command = [sys.executable, "-P", "-m", "ragshield_core.files.worker"]
+            root = str(Path(__file__).parents[2])
+            paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+            self._process = subprocess.Popen(  # noqa: S603 - a command of our own
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+                env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
+            )
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in _pipes(self._process):
+                with suppress(OSError):
+                    pipe.close()
+            self._process = None
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    assert process.stdin is not None  # noqa: S101 - both are opened above
+    assert process.stdout is not None  # noqa: S101
+    return process.stdin, process.stdout
+
+
+def main() -> None:
+    """Answer until nobody asks."""
+    _limit_memory()
+    answering, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    for line in sys.stdin:
+        for value in _values(Path(json.loads(line))):
+            answering.write(json.dumps(value) + "\n")
+        answering.flush()
+
+
+def _values(path: Path) -> Iterator[Any]:
+    """Yield passages as lists, then nothing; or a sentence on why there are none."""
+    size = 0
+    try:
+        for passage in BINARIES[ending_of(path.name) or ""].read(path):
+            size += len(passage.text)
+            if size > MOST_TEXT:
+                yield f"more than {MOST_TEXT:,} characters of text"
+                return
+            yield list(astuple(passage))
+    except UnreadError as error:
+        yield str(error)
+    except Exception as error:  # noqa: BLE001 - of any library; its message may hold hostile text
+        yield f"damaged ({type(error).__name__})"
+    else:
+        yield None
+
+
+def _limit_memory() -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource  # noqa: PLC0415 - not on Windows
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Documents in files as LlamaIndex documents, with marks of what people do not see in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from llama_index.core.readers.base import BaseReader
+from llama_index.core.schema import Document
+
+from ragshield_core.files.folder import Coverage, FileOutcome, Folder
+
+
+class FolderReader(BaseReader):
+    """Reads a folder, or one file, as ``ragshield scan`` does.
+
+    Texts, HTML, JSON, tables, PDF, Word, OpenDocument and EPUB, cut into chunks. Metadata holds the
+    file, the place in it and, under ``ragshield_hidden``, what people do not see of the chunk: a
+    guard judges that as well. Of metadata, models and embeddings read the file only.
+
+    Attributes
+    ----------
+    coverage
+        What became of each file, once all were read.
+    """
+
+    def __init__(self) -> None:
+        self.coverage = Coverage()
+
+    def lazy_load_data(
+        self,
+        path: str | Path,
+        *_: Any,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        **__: Any,
+    ) -> Iterator[Document]:
+        """Yield the chunks of each file; one that cannot be read is named in ``coverage``.
+
+        Parameters
+        ----------
+        path
+            The folder or file.
+        include, exclude
+            Globs of paths within the folder.
+        """
+        outcomes: list[FileOutcome] = []
+        for outcome, chunks in Folder(path=Path(path), include=include, exclude=exclude).read():
+            outcomes.append(outcome)
+            for chunk in chunks:
+                unread = [key for key in chunk.metadata if key != "source"]
+                yield Document(
+                    id_=chunk.id,
+                    text=chunk.text,
+                    metadata=chunk.metadata,
+                    excluded_embed_metadata_keys=unread,
+                    excluded_llm_metadata_keys=unread,
+                )
+        self.coverage = Coverage(tuple(outcomes))
