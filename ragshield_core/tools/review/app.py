@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -35,11 +35,13 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review.access import (
+    LONGEST_NAME,
     Access,
     Authenticate,
     Reviewer,
     Role,
     add_headers,
+    is_name,
 )
 from ragshield_core.tools.review.cases import LIMIT, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
@@ -79,7 +81,7 @@ def review_app(
     store: Guarded | Quarantine,
     *,
     authenticate: Authenticate | None = None,
-    token: str | None = None,
+    token: str | Mapping[str, str] | None = None,
     two_persons: bool = False,
     hours: float = HOURS,
     secret: str | None = None,
@@ -97,9 +99,10 @@ def review_app(
         From a request to the :class:`Reviewer` who sends it, ``None`` for nobody: your
         application's own sessions decide. It is called for every request, in a thread.
     token
-        Without ``authenticate``: what is asked for at a login.
+        Without ``authenticate``: what is asked for at a login. By the names of reviewers, the token
+        of each, so that the log names whose it is; or one for all, whoever they say they are.
     two_persons
-        Whether a release needs a second person. Off by default.
+        Whether a release needs a second person. Off by default; each needs a token of their own.
     hours
         After which somebody has to log in again; 8 by default, a working day.
     secret
@@ -114,18 +117,15 @@ def review_app(
     Raises
     ------
     ValueError
-        If neither ``authenticate`` nor ``token`` is given: it would be open to everybody.
+        If neither ``authenticate`` nor a token is given: it would be open to everybody. If there
+        are not two tokens for two persons, or one of them is not a person's own.
 
     Examples
     --------
     >>> app = review_app(Quarantine("sqlite://"), token="of 32 random characters or more")
     """
-    if authenticate is None and not token:
-        msg = (
-            "the review page would be open to everybody: pass authenticate=, a function from a "
-            "request to a Reviewer or None, or token=, drawn at random."
-        )
-        raise ValueError(msg)
+    if authenticate is None:
+        _check_token(token, two_persons=two_persons)
     quarantine = store if isinstance(store, Quarantine) else store.quarantine
     live = None if isinstance(store, Quarantine) else store
     desk = Desk(quarantine, live, two_persons=two_persons)
@@ -181,6 +181,36 @@ def review_app(
     )
     app.state.outside = authenticate is not None
     return app
+
+
+def _check_token(token: str | Mapping[str, str] | None, *, two_persons: bool) -> None:
+    """Refuse credentials that would not tell who decides.
+
+    Raises
+    ------
+    ValueError
+        Says what is expected.
+    """
+    if not token:
+        msg = (
+            "the review page would be open to everybody: pass authenticate=, a function from a "
+            "request to a Reviewer or None, or token=, drawn at random."
+        )
+        raise ValueError(msg)
+    tokens = {} if isinstance(token, str) else token
+    if two_persons and len(tokens) < 2:  # noqa: PLR2004
+        msg = (
+            f"two_persons is True, and {len(tokens)} reviewers have a token of their own, expected "
+            "two or more: pass token={name: token, ...}, drawn at random."
+        )
+        raise ValueError(msg)
+    odd = not all(map(is_name, tokens)) or not all(tokens.values())
+    if odd or len(set(tokens.values())) < len(tokens):
+        msg = (
+            f"token is of {[printable(name, LONGEST_NAME) for name in tokens]}, expected names of "
+            f"1 to {LONGEST_NAME} characters, and for each a token that nobody else has."
+        )
+        raise ValueError(msg)
 
 
 class _Number(Convertor[int]):
@@ -254,7 +284,8 @@ async def _login(pages: _Pages, request: Request) -> Response:
         why = pages.access.log_in(request, await request.form(max_files=0, max_fields=5))
         if why is None:
             return RedirectResponse(request.url_for("queue").path, status_code=303)
-    return pages.render(request, "login.html", 200 if why is None else 401, why=why)
+    named = pages.access.named
+    return pages.render(request, "login.html", 200 if why is None else 401, why=why, named=named)
 
 
 async def _logout(pages: _Pages, request: Request) -> Response:
