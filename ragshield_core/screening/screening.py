@@ -166,8 +166,8 @@ def screened(
             skipped.append(in_force.waiting[name])
             continue
         try:
-            judge = partial(_outcome, detector, in_force)
-            outcome = in_time(detector, batch, seconds, budget, judge)
+            run = partial(_outcome, detector, in_force)
+            outcome = in_time(detector, batch, seconds, budget, run)
         except OutOfTimeError as error:
             outcome = failure(name, batch, error)
             skipped.append(Skipped(detector=name, reason=crash(error)))

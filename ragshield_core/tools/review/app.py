@@ -239,7 +239,7 @@ class _Visit:
     def page(self) -> int:
         """The number of the page that the address asks for, from 1 on."""
         given = self.request.query_params.get("page", "")
-        return max(1, int(given)) if given.isascii() and given.isdigit() and len(given) < 10 else 1  # noqa: PLR2004
+        return max(1, int(given)) if _is_number(given) and len(given) < 10 else 1  # noqa: PLR2004
 
     def given(self, name: str) -> str:
         """Return what a field of the form says, empty if nothing."""
@@ -382,11 +382,11 @@ class _Pages:
         """Carry out a decision."""
         form = visit.form
         case = self._case(visit.request.path_params["number"])
-        given = [value for value in form.getlist("entry") if str(value).isdecimal()]
+        given = [value for value in form.getlist("entry") if _is_number(str(value))]
         whole, named = form.get("all") == "yes", form.get("action")
         if reopened := visit.given("reopen"):
             whole, named = reopened == "all", Action.REOPEN
-            given = [reopened] if reopened.isdecimal() else []
+            given = [reopened] if _is_number(reopened) else []
         if named not in DONE:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
@@ -395,7 +395,7 @@ class _Pages:
         try:
             if whole:
                 seen = visit.given("last")
-                last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
+                last = int(seen) if _is_number(seen) and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
             if not given:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
@@ -686,6 +686,11 @@ DONE = {
     Action.REOPEN: "reopened, to be decided anew",
 }
 FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _is_number(text: str) -> bool:
+    """Return whether it is a number as forms write them, in digits of ASCII."""
+    return text.isascii() and text.isdecimal()
 
 
 def _running(session: dict[str, Any]) -> Outcome | None:
