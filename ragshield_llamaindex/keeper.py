@@ -101,7 +101,7 @@ class NodeKeeper(Keeper[BaseNode]):
         name: str | None = None,
         neighbors: Where | None = None,
     ) -> None:
-        claim(checked(guard), access.inner, name, access.name, stacklevel=4)
+        claim(checked(guard), access.inner, name, access.name, folder=access.folder, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
             guard.connections.let_go()
         self.access = access
