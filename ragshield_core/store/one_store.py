@@ -132,6 +132,6 @@ def _alive(reference: weakref.ref[Any] | None) -> Any:
 
 def folder_of_chroma(client: Any) -> str | None:
     """Return the folder of a client of Chroma; ``None`` for one in memory or of a server."""
-    settings = getattr(client, "get_settings", lambda: None)()
+    settings: Any = getattr(client, "get_settings", dict)()
     kept = getattr(settings, "is_persistent", False) and not settings.chroma_server_host
     return str(settings.persist_directory) if kept else None
