@@ -52,6 +52,7 @@ from ragshield_core.screening.screening import (
     failure,
     findings_of,
     finds_nothing,
+    in_time,
     overruled,
 )
 from ragshield_core.time_budget import TimeBudget
@@ -374,7 +375,7 @@ class RetrievalGuard:
                     skipped.append(Skipped(detector=detector.name, reason=reason))
                     continue
                 run = partial(self._run, detector, retrieved)
-                outcome = self._budget.call(detector.name, seconds, run)
+                outcome = in_time(detector, passages, seconds, self._budget, run)
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 outcome = failure(detector.name, passages, error)
             tally.add(detector.name, outcome)
@@ -388,8 +389,18 @@ class RetrievalGuard:
             timings=timings,
         )
 
-    def _run(self, detector: AnyDetector, retrieved: RetrievedSet) -> Outcome:
-        """Return one detector's scores, findings and what it could not judge, by row."""
+    def _run(self, detector: AnyDetector, retrieved: RetrievedSet, passages: Batch) -> Outcome:
+        """Return one detector's scores, findings and what it could not judge, by row.
+
+        Parameters
+        ----------
+        detector, retrieved
+            Who judges, and what came of a query.
+        passages
+            Of those, which are judged.
+        """
+        if passages is not retrieved.passages:
+            retrieved = replace(retrieved, passages=passages)
         name, ids, calibration = detector.name, retrieved.passages.ids, self._calibration
         column, missing = _scores(detector, retrieved)
         thresholds = calibration.thresholds[name]

@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+# So many calls in one name may be left behind at once: a few entries that take too long are no
+# reason to judge no others, and what always hangs costs no more threads and waits than that.
+MOST_LATE = 4
+
 
 class OutOfTimeError(Exception):
     """A call took longer than it may."""
@@ -21,9 +25,8 @@ class TimeBudget:
 
     Nothing can stop a thread of Python. One that was left behind works on until its call ends, on
     objects that nobody may change meanwhile: who left it goes on with others. It does not keep the
-    process from ending. Until its call ends, none is made in the same name, so that what always
-    hangs costs one thread, and one wait. A call that never lets go of the interpreter, in C say,
-    cannot be left.
+    process from ending. While :data:`MOST_LATE` calls in one name have not ended, none is made in
+    that name. A call that never lets go of the interpreter, in C say, cannot be left.
 
     Examples
     --------
@@ -36,27 +39,26 @@ class TimeBudget:
     ...
     ragshield_core.time_budget.OutOfTimeError: it took longer than 0.01 s
     >>> budget.late("slow")
-    True
+    1
     >>> never.set()
     """
 
     def __init__(self) -> None:
         # Kept for the next call: libraries prepare each thread that they are used in.
         self._idle: list[_Worker] = []
-        self._late: dict[str, _Answer] = {}
+        self._late: dict[str, list[_Answer]] = {}
         self.times_late = 0  # calls that were left behind so far
 
     def __reduce__(self) -> tuple[type[TimeBudget], tuple[()]]:
         """Cross a process boundary, or be copied, without the threads."""
         return type(self), ()
 
-    def late(self, name: str) -> bool:
-        """Return whether a call in that name was left behind, and has not ended."""
-        answer = self._late.get(name)
-        if answer is not None and answer.ended.is_set():
-            self._late.pop(name, None)
-            return False
-        return answer is not None
+    def late(self, name: str) -> int:
+        """Return how many calls in that name were left behind, and have not ended."""
+        left = [answer for answer in self._late.pop(name, ()) if not answer.ended.is_set()]
+        if left:
+            self._late[name] = left
+        return len(left)
 
     def call(self, name: str, seconds: float | None, work: Callable[[], T]) -> T:
         """Return what ``work`` returns, or raise what it raises.
@@ -73,10 +75,10 @@ class TimeBudget:
         Raises
         ------
         OutOfTimeError
-            If it takes longer, or an earlier one in that name has not ended.
+            If it takes longer, or too many earlier ones in that name have not ended.
         """
-        if self.late(name):
-            msg = "it has not ended an earlier call yet, which took too long"
+        if self.late(name) >= MOST_LATE:
+            msg = f"it has not ended {MOST_LATE} earlier calls yet, which took too long"
             raise OutOfTimeError(msg)
         if seconds is None:
             return work()
@@ -97,7 +99,7 @@ class TimeBudget:
         return answer.value  # type: ignore[no-any-return]
 
     def _leave(self, name: str, answer: _Answer) -> None:
-        self._late[name] = answer
+        self._late.setdefault(name, []).append(answer)
         self.times_late += 1
 
     def _worker(self) -> _Worker:

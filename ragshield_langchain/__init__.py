@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragshield_core.model.errors import (
     MalformedEntriesWarning,
+    SharedFolderWarning,
     SharedQuarantineWarning,
     StoreDiffersWarning,
     UnfittedGuardWarning,
@@ -34,6 +35,7 @@ __all__ = [
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",
+    "SharedFolderWarning",
     "SharedQuarantineWarning",
     "StoreDiffersWarning",
     "Stored",

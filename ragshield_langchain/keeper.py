@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
 from ragshield_core.model.entries import Entry, concatenate
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, sift
+from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, no_release, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.audit import NO_ENTRIES, read_all
@@ -133,7 +134,10 @@ class DocumentKeeper(Keeper[Document]):
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.check_dim(some[-1])
-        return concatenate(some) if some else NO_ENTRIES
+        batch = concatenate(some) if some else NO_ENTRIES
+        for row, reason in self.access.unfit(batch, batch.metadatas).items():
+            raise QuarantineError(no_release(batch.ids[row], "stored", reason))
+        return batch
 
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""

@@ -229,7 +229,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
-        claim(guard, inner, name, self._access.name)
+        claim(guard, inner, name, self._access.name, folder=self._access.folder)
         self._guard = guard
         self._use_table(neighbors)
         if inner.embeddings is not None:

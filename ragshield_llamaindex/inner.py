@@ -29,7 +29,7 @@ from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.table import VectorTable
 from ragshield_core.store import postgres_vectors, qdrant_vectors
-from ragshield_core.store.one_store import name_of
+from ragshield_core.store.one_store import folder_of_chroma, name_of
 from ragshield_core.store.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
@@ -66,6 +66,11 @@ class InnerStore(ABC):
     def inner(self) -> Any:
         """The store inside."""
         return self._store
+
+    @property
+    def folder(self) -> str | None:
+        """Where it keeps its data, if that is for one process."""
+        return None
 
     @property
     def name(self) -> str:
@@ -191,6 +196,11 @@ class ChromaInner(InnerStore):
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, getattr(self._store.client, "name", None))
+
+    @property
+    def folder(self) -> str | None:
+        """That of a collection which is on no server."""
+        return folder_of_chroma(getattr(self._store.client, "_client", None))
 
     def takes(self, key: str, value: str | float | None) -> bool:
         """Return whether it is finite, of 64 bits, and under a key that is a name.

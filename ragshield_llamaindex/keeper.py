@@ -21,13 +21,13 @@ from ragshield_core.model.errors import (
     QuarantineError,
     UnfittedGuardWarning,
 )
-from ragshield_core.model.findings import Decision, Verdict, printable
+from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.malformed import Sifted, no_release, sift
 from ragshield_core.store.one_store import claim
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.reconciling import warn_if_different
@@ -101,7 +101,7 @@ class NodeKeeper(Keeper[BaseNode]):
         name: str | None = None,
         neighbors: Where | None = None,
     ) -> None:
-        claim(checked(guard), access.inner, name, access.name, stacklevel=4)
+        claim(checked(guard), access.inner, name, access.name, folder=access.folder, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
             guard.connections.let_go()
         self.access = access
@@ -202,9 +202,7 @@ class NodeKeeper(Keeper[BaseNode]):
         """Return held nodes with vectors."""
         nodes = with_vectors([to_node(one) for one in held], embed)
         for row, reason in self.access.unfit(nodes).items():
-            named = printable(nodes[row].node_id)
-            msg = f"node {named!r} cannot be stored, and nothing was released: {reason}"
-            raise QuarantineError(msg)
+            raise QuarantineError(no_release(nodes[row].node_id, "stored", reason))
         batch = as_stored(nodes, self.keys)
         self.guard.check_dim(batch)
         return batch

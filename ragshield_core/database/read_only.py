@@ -69,8 +69,14 @@ def _as_it_lies(url: URL) -> URL:
 
 
 def _cannot_be_written(file: str) -> bool:
-    """Return whether the file system is read-only; what Windows says of a folder tells nothing."""
-    return hasattr(os, "statvfs") and bool(os.statvfs(file).f_flag & os.ST_RDONLY)
+    """Return whether nothing can be made beside a file; what Windows says of a folder tells nothing.
+
+    The file system is read-only, or the folder is for this user.
+    """
+    if not hasattr(os, "statvfs"):
+        return False
+    still = bool(os.statvfs(file).f_flag & os.ST_RDONLY)
+    return still or not os.access(Path(file).absolute().parent, os.W_OK)
 
 
 def _only_queries(connection: Any, _record: object) -> None:

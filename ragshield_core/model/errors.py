@@ -183,6 +183,10 @@ class SharedQuarantineWarning(UserWarning):
     """Two stores hold entries under one name, in one namespace of a quarantine."""
 
 
+class SharedFolderWarning(UserWarning):
+    """Two processes have a folder open that is for one."""
+
+
 class StoreDiffersWarning(UserWarning):
     """A store holds entries that its guard does not know, or lacks entries that it knows."""
 

@@ -410,8 +410,10 @@ def printable(text: str, limit: int = 300) -> str:
     """Return hostile text fit to be shown: one line, no control characters, at most ``limit``.
 
     Control and format characters (terminal escapes, bidirectional overrides, zero-width ones) are
-    shown as their code points, so that what is read is what is there.
+    shown as their code points, so that what is read is what is there. Bytes, which somebody may
+    have put into a text column of SQLite, are shown as Python writes them.
     """
+    text = text if isinstance(text, str) else repr(text)
     shown = "".join(
         character if character.isprintable() else f"\\u{{{ord(character):x}}}"
         for character in text[: limit + 1]

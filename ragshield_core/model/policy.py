@@ -65,8 +65,11 @@ class Policy(BaseModel):
         case: writes raise then.
     time_budget
         Seconds that a detector may take for a batch of up to 1,000 entries, in proportion for a
-        larger one; then it has failed, and is left behind. The default is hundreds of times what a
-        built-in detector takes, so that only one that hangs is stopped. ``None`` waits for ever.
+        larger one. If it takes longer, one that judges each entry by itself is asked about them one
+        after the other, and has failed on those alone that take a quarter of that time; another has
+        failed on the batch. The call is left behind, and later batches are judged. The default is
+        hundreds of times what a built-in detector takes, so that only one that hangs is stopped.
+        ``None`` waits for ever.
     on_shift
         What becomes of suspicious entries of a source that is asked about, see
         :meth:`ragshield_core.Guard.questions`: far more of it is held than of clean entries, so

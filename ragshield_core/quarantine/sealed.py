@@ -71,7 +71,7 @@ def verify_all(
     told = verify_lines(session, digests, anchor)
     verify_rows(session, digests, told, namespace)
     heads = session.scalars(select(HeadRow.namespace)).all()
-    for name in sorted({*heads, *told.positions}):
+    for name in sorted({*heads, *told.positions}, key=str):  # SQLite keeps any type
         positions = (told.positions.get(name, 0), told.snapshots.get(name, 0))
         _check_journal(session, digests, name, *positions)
     complete = _verify_snapshots(session)
@@ -179,7 +179,7 @@ def _check_journal(
         (PendingRow, n_pending == pending, f"has {n_pending} events", str(pending)),
         (
             SnapshotRow,
-            (latest or 0) >= told_of_snapshot,
+            isinstance(latest or 0, int) and (latest or 0) >= told_of_snapshot,
             f"has the latest snapshot at position {latest}",
             f"{told_of_snapshot} or more",
         ),
@@ -209,7 +209,7 @@ def _verify_snapshots(session: Session) -> set[str]:
     n_chunks = dict(session.execute(count).tuples().all())
     manifests = dict(session.execute(select(SnapshotRow.id, SnapshotRow.manifest)).tuples().all())
     complete = {snapshot for snapshot, manifest in manifests.items() if manifest is not None}
-    for snapshot in sorted({*complete, *n_chunks}):
+    for snapshot in sorted({*complete, *n_chunks}, key=str):
         # A snapshot is written before its first piece, and deleted after the last.
         expected = n_chunks.get(snapshot, 0) if snapshot in manifests else 0
         if snapshot in complete:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,19 @@ from ragshield_core.detectors.base import (
     skip_reason,
 )
 from ragshield_core.detectors.base.abilities import Overlooks
+from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.hooks import Quiet
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidScoresError, NeighborsError
 from ragshield_core.model.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.model.p_values import Calibration
 from ragshield_core.model.policy import Policy, Thresholds
-from ragshield_core.time_budget import OutOfTimeError, TimeBudget
+from ragshield_core.time_budget import MOST_LATE, OutOfTimeError, TimeBudget
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
+
+Said = TypeVar("Said")
 
 # How often a detector that crashes on a batch is asked about parts of it, to find the entries that
 # it crashes on: enough for a few of them among a thousand.
@@ -163,7 +166,8 @@ def screened(
             skipped.append(in_force.waiting[name])
             continue
         try:
-            outcome = budget.call(name, seconds, partial(_outcome, detector, batch, in_force))
+            run = partial(_outcome, detector, in_force)
+            outcome = in_time(detector, batch, seconds, budget, run)
         except OutOfTimeError as error:
             outcome = failure(name, batch, error)
             skipped.append(Skipped(detector=name, reason=crash(error)))
@@ -268,7 +272,7 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
             detector.overlook(())
 
 
-def _outcome(detector: Detector, batch: Batch, in_force: InForce) -> Outcome | Skipped:
+def _outcome(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
     """Return what a detector says of a batch, or why it takes no part."""
     try:
         reason = skip_reason(detector, batch)
@@ -447,36 +451,120 @@ def isolated(
         Runs it on part of the batch; ``None`` where it takes no part.
     """
     logger.error("%s on a batch of %d entries: %s", name, len(batch), crash(error))
-    column = np.full(len(batch), np.nan)
-    findings: list[tuple[int, Finding]] = []
-    missing: list[tuple[int, Unjudged]] = []
-    good: list[NDArray[np.intp]] = []
+    parts = _Parts(name, batch)
     waiting = [half for half in np.array_split(np.arange(len(batch)), 2) if half.size]
     for attempt in itertools.count():
         if not waiting:
             break
         rows = waiting.pop()
-        part = batch.take(rows)
         if attempt < ATTEMPTS and not isinstance(error, InvalidScoresError):
             try:
-                outcome = run(part)
+                parts.add(rows, run(batch.take(rows)))
             except Exception as again:  # noqa: BLE001 - the same, of fewer entries
                 error = again
                 if len(rows) > 1:
                     waiting += np.array_split(rows, 2)
                     continue
             else:
-                if outcome is not None:
-                    column[rows] = outcome.scores
-                    findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
-                    missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
-                    good.append(rows[outcome.rows])
                 continue
-        missing += zip(rows.tolist(), _failed(name, part, crash(error)), strict=True)
-    if not any(part.size for part in good):
-        return Outcome(column, findings, missing)
-    kept = np.sort(np.concatenate(good))
-    return Outcome(column, findings, missing, batch.take(kept), rows=kept)
+        parts.fail(rows, error)
+    return parts.together()
+
+
+def in_time(
+    detector: Detector | RetrievalDetector,
+    batch: Batch,
+    seconds: float | None,
+    budget: TimeBudget,
+    run: Callable[[Batch], Said],
+) -> Said | Outcome:
+    """Return what a detector says of a batch, but for entries that it takes too long for.
+
+    Where it takes too long for the batch, and judges each entry by itself, it is asked about one
+    after the other. All of them have the time of the batch once more, and each may take a part.
+
+    Parameters
+    ----------
+    detector, batch
+        Who judges what.
+    seconds
+        Which it may take; ``None`` for any.
+    budget
+        Makes the calls.
+    run
+        Runs the detector on a batch.
+
+    Raises
+    ------
+    OutOfTimeError
+        If none was judged in time.
+    """
+    name = detector.name
+    try:
+        return budget.call(name, seconds, partial(run, batch))
+    except OutOfTimeError as error:
+        if seconds is None or detector.scope is not Scope.ENTRY or len(batch) == 1:
+            raise
+        parts, end = _Parts(name, batch), time.monotonic() + seconds
+        for row in range(len(batch)):
+            rows, left = np.array([row]), end - time.monotonic()
+            if left <= 0 or budget.late(name) >= MOST_LATE:
+                parts.fail(np.arange(row, len(batch)), error)
+                break
+            each = min(left, seconds / MOST_LATE)
+            try:
+                outcome = budget.call(name, each, partial(run, batch.take(rows)))
+            except Exception as again:  # noqa: BLE001 - any crash, of any detector
+                logger.error("%s on one of %d entries: %s", name, len(batch), crash(again))  # noqa: TRY400
+                parts.fail(rows, again)
+            else:
+                parts.add(rows, outcome)
+        if not parts.heard:
+            raise
+        return parts.together()
+
+
+class _Parts:
+    """What a detector says of parts of a batch.
+
+    Parameters
+    ----------
+    name
+        Of the detector.
+    batch
+        All entries.
+    """
+
+    def __init__(self, name: str, batch: Batch) -> None:
+        self._name, self._batch = name, batch
+        self._column = np.full(len(batch), np.nan)
+        self._findings: list[tuple[int, Finding]] = []
+        self._missing: list[tuple[int, Unjudged]] = []
+        self._good: list[NDArray[np.intp]] = []
+        self.heard = False  # whether it has said anything
+
+    def add(self, rows: NDArray[np.intp], outcome: object) -> None:
+        """Note what it says of some rows, unless it takes no part."""
+        self.heard = True
+        if not isinstance(outcome, Outcome):
+            return
+        self._column[rows] = outcome.scores
+        self._findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
+        self._missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
+        self._good.append(rows[outcome.rows])
+
+    def fail(self, rows: NDArray[np.intp], error: Exception) -> None:
+        """Note that it failed on some rows."""
+        failed = _failed(self._name, self._batch.take(rows), crash(error))
+        self._missing += zip(rows.tolist(), failed, strict=True)
+
+    def together(self) -> Outcome:
+        """Return what it says of the batch."""
+        if not any(rows.size for rows in self._good):
+            return Outcome(self._column, self._findings, self._missing)
+        kept = np.sort(np.concatenate(self._good))
+        part = self._batch.take(kept)
+        return Outcome(self._column, self._findings, self._missing, part, rows=kept)
 
 
 def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:

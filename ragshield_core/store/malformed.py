@@ -422,11 +422,17 @@ def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
         odd = [i for i, text in pairs if unfit(text.replace("\0", ""))]
         if not odd:
             raise
-        msg = (
-            f"entry {_named(odd[0])} cannot be embedded, and nothing was released: its text holds "
-            "a lone surrogate. Write it again without, under the same id, and purge this one."
-        )
-        raise QuarantineError(msg) from None
+        reason = "its text holds a lone surrogate."
+        raise QuarantineError(no_release(odd[0], "embedded", reason)) from None
+
+
+def no_release(entry_id: str, done: str, reason: str) -> str:
+    """Say why a held entry cannot be released, and the way out."""
+    return (
+        f"entry {_named(entry_id)} cannot be {done}, and nothing was released: {reason} Write it "
+        "again without, under the same id, and delete this one: store.purge([id]), or "
+        "`ragshield quarantine purge ID`."
+    )
 
 
 class Keepable(NamedTuple):

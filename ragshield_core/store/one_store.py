@@ -11,6 +11,7 @@ from ragshield_core.model.errors import SharedQuarantineWarning, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.sharing.stores import store_of
+from ragshield_core.store.one_process import note_folder
 
 # Between the class and the collection in the name of a store.
 COLLECTION = " "
@@ -21,7 +22,15 @@ _STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyD
 _QUARANTINES: weakref.WeakKeyDictionary[Quarantine, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
-def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel: int = 3) -> None:
+def claim(
+    guard: Guard,
+    store: Any,
+    name: str | None,
+    found: str,
+    *,
+    folder: str | None = None,
+    stacklevel: int = 3,
+) -> None:
     """Note that a guard is a store's; from now on it holds entries under the store's name.
 
     Parameters
@@ -36,6 +45,8 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
     found
         What identifies the store in every process that uses it: its class and the name of its
         collection; empty where there is no such thing.
+    folder
+        Where it keeps its data, if that is for one process.
     stacklevel
         Of a warning, as :func:`warnings.warn` counts.
 
@@ -59,6 +70,7 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
         _check_namespace(mine, stacklevel + 1)
     guard.quarantine = mine
     _STORE_OF[guard] = weakref.ref(store)
+    note_folder(folder, type(store).__name__, stacklevel=stacklevel + 1)
     # A name that the user gives is meant: two objects of that name are one store.
     for quarantine, reference in list(_QUARANTINES.items()) if name is None else ():
         other = _alive(reference)
@@ -116,3 +128,10 @@ def name_of(store: object, collection: object) -> str:
 
 def _alive(reference: weakref.ref[Any] | None) -> Any:
     return None if reference is None else reference()
+
+
+def folder_of_chroma(client: Any) -> str | None:
+    """Return the folder of a client of Chroma; ``None`` for one in memory or of a server."""
+    settings: Any = getattr(client, "get_settings", dict)()
+    kept = getattr(settings, "is_persistent", False) and not settings.chroma_server_host
+    return str(settings.persist_directory) if kept else None

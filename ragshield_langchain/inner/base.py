@@ -146,6 +146,11 @@ class InnerStore(ABC):
         return store_cls(embedding, **options)  # type: ignore[call-arg]
 
     @property
+    def folder(self) -> str | None:
+        """Where it keeps its data, if that is for one process."""
+        return None
+
+    @property
     def name(self) -> str:
         """What identifies the store in every process that uses it; empty where nothing does."""
         return ""

@@ -14,7 +14,7 @@ from ragshield_core import Batch
 from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
-from ragshield_core.store.one_store import name_of
+from ragshield_core.store.one_store import folder_of_chroma, name_of
 from ragshield_core.store.steps import Steps, own
 from ragshield_langchain.convert import without_nothing
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks
@@ -73,6 +73,11 @@ class ChromaInner(InnerStore):
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, self._store._collection_name)  # noqa: SLF001 - no other way to it
+
+    @property
+    def folder(self) -> str | None:
+        """That of a collection which is on no server."""
+        return folder_of_chroma(self._store._client)  # noqa: SLF001 - no other way to it
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""

@@ -377,12 +377,7 @@ def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
             f"PostgreSQL cannot keep it ({type(error).__name__}), expected Unicode text and "
             "metadata that JSON can hold."
         )
-    return (
-        "it holds a NUL, which PostgreSQL cannot keep; write it again without, under the same id, "
-        "and purge this one."
-        if nul
-        else None
-    )
+    return "it holds a NUL, which PostgreSQL cannot keep." if nul else None
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,12 @@
 """One database for many: who reads, who writes, who is told, and what is said where it fails."""
 
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
@@ -310,14 +312,19 @@ def test_who_may_only_read_a_server_reads_it(empty_postgres):
     engine.dispose()
 
 
-def test_a_file_on_a_read_only_file_system_is_read_as_it_lies(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["file system", "folder"])
+def test_a_file_beside_which_nothing_can_be_made_is_read_as_it_lies(tmp_path, monkeypatch, what):
     folder = tmp_path / "50% of # it"
     folder.mkdir()
     url = f"sqlite:///{folder}/guard.db"
     with Guard.open(url, detectors=[Scripted()]):
         pass
     before = sorted(path.name for path in folder.iterdir())
-    monkeypatch.setattr(read_only, "_cannot_be_written", lambda _: True)
+    if what == "folder":  # which root may write whatever its mode is
+        monkeypatch.setattr(os, "access", lambda path, mode: path != folder or mode != os.W_OK)
+    else:
+        still = SimpleNamespace(f_flag=os.ST_RDONLY)
+        monkeypatch.setattr(os, "statvfs", lambda _: still)
     with read_only.read_only(url) as session:
         assert (
             session.execute(text("SELECT count(*) FROM ragshield_audit_log")).scalar() is not None

@@ -23,6 +23,7 @@ class Moody(Scripted):
 
     kind = "moody"
     mood = None  # of all of them: "raises", or an event that is waited for
+    among = ""  # waits only where this is in a text
     asked = 0
 
     def __init__(self, name="moody"):
@@ -31,7 +32,8 @@ class Moody(Scripted):
     def score(self, batch):
         Moody.asked += 1
         if isinstance(Moody.mood, threading.Event):
-            Moody.mood.wait()
+            if any(Moody.among in text for text in batch.texts):
+                Moody.mood.wait()
         elif Moody.mood == "raises":
             msg = f"cannot read {batch.texts[0]}"
             raise RuntimeError(msg)

@@ -1,6 +1,7 @@
 """A detector that fails: what it could not judge is held, or let in and screened later."""
 
 import asyncio
+import re
 import threading
 import uuid
 from unittest import mock
@@ -12,15 +13,16 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores import VectorStoreQuery
 from llama_index.vector_stores.chroma import ChromaVectorStore
-from small_store import HOSTILE, Moody, SmallKeeper
+from small_store import HOSTILE, Moody, SmallKeeper, entries
 from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
-from ragshield_core import Guard, Policy, Quarantine
-from ragshield_core.detectors import CliqueDetector
+from ragshield_core import Guard, Policy, Quarantine, RetrievalGuard
+from ragshield_core.detectors import CliqueDetector, Scope
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.unscreened import TRIES
 from ragshield_core.sharing import shared_guard as sharing
 from ragshield_core.store import recalling, reviewing, writing
+from ragshield_core.time_budget import MOST_LATE
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 
@@ -32,12 +34,12 @@ def mood():
     """Return a function that says how detectors feel from now on."""
     hung = []
 
-    def set_mood(mood):
-        Moody.mood = mood
+    def set_mood(mood, among=""):
+        Moody.mood, Moody.among = mood, among
         if isinstance(mood, threading.Event):
             hung.append(mood)
 
-    Moody.mood, Moody.asked = None, 0
+    Moody.mood, Moody.asked, Moody.among = None, 0, ""
     yield set_mood
     Moody.mood = None
     for event in hung:
@@ -196,26 +198,76 @@ def test_time_grows_with_a_batch_beyond_a_thousand_entries():
     assert Policy(time_budget=None).time_for(10) is None
 
 
-def test_a_detector_that_hangs_holds_no_write_up_and_is_not_asked_again_meanwhile(mood):
+def ended(guard):
+    """Wait until calls that were left behind have ended."""
+    while guard._budget.late("moody"):
+        pass
+
+
+def test_a_detector_that_hangs_holds_no_write_up_and_is_left_behind_a_few_times(mood):
     guard = built(Policy(time_budget=0.05), [Moody()])
     keeper = SmallKeeper(guard, {})
     hung = threading.Event()
     mood(hung)
-    report = keeper.add(a="fine")
-    assert "not judged: moody failed on it" in guard.quarantine.show("a").note
-    assert "longer than 0.05 s" in report.unjudged[0].reason
-    assert [skipped.detector for skipped in report.skipped] == ["moody"]
+    for entry_id in "abcd":
+        report = keeper.add(**{entry_id: "fine"})
+        assert "not judged: moody failed on it" in guard.quarantine.show(entry_id).note
+        assert "longer than 0.05 s" in report.unjudged[0].reason
+        assert [skipped.detector for skipped in report.skipped] == ["moody"]
+    report = keeper.add(e="fine")
+    assert (Moody.asked, keeper.store) == (MOST_LATE, {})
+    assert "earlier calls" in report.skipped[0].reason
+    assert "earlier calls" in guard.status().failing["moody"]
     mood(None)
-    report = keeper.add(b="fine")
-    assert (Moody.asked, keeper.store) == (1, {})
-    assert "earlier call" in report.skipped[0].reason
-    assert "earlier call" in guard.status().failing["moody"]
     guard.change_policy(time_budget=None)
     hung.set()
-    while guard._budget.late("moody"):
-        pass
-    assert keeper.add(c="fine").summary().startswith("1 entries: 1 admitted")
+    ended(guard)
+    assert keeper.add(f="fine").summary().startswith("1 entries: 1 admitted")
     assert guard.status().failing == {}
+
+
+@pytest.mark.parametrize("fail_open", [False, True])
+def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, fail_open):
+    guard = built(Policy(time_budget=0.4, fail_open=fail_open), [Moody(), Scripted()])
+    keeper = SmallKeeper(guard, {})
+    hung = threading.Event()
+    mood(hung, among="endless")
+    report = keeper.add(a="fine", b="endless", c="score=5", d="fine")
+    assert report.skipped == ()
+    assert [item.entry_id for item in report.unjudged] == ["b"]
+    if not fail_open:
+        assert re.search(r"moody: .* longer than 0\.1 s", guard.quarantine.show("b").note)
+    assert report.unscreened == (("b",) if fail_open else ())
+    assert set(keeper.store) == ({"a", "b", "d"} if fail_open else {"a", "d"})
+    assert guard.quarantine.show("c").findings
+    later = keeper.add(e="fine", f="score=5")  # the call has not ended
+    assert guard._budget.late("moody")
+    assert (later.skipped, later.unjudged, set(keeper.store) & {"e", "f"}) == ((), (), {"e"})
+    assert guard.status().failing == {}
+
+
+def test_an_entry_that_a_group_would_be_judged_with_is_not_left_out(mood):
+    """What is judged by the others of its batch cannot be judged alone: all of it is held."""
+
+    class Together(Moody):
+        scope = Scope.BATCH
+
+    guard = built(Policy(time_budget=0.1), [Together()])
+    keeper = SmallKeeper(guard, {})
+    mood(threading.Event(), among="endless")
+    assert keeper.add(a="fine", b="endless").skipped
+    assert keeper.store == {}
+    assert keeper.add(c="fine").skipped == ()
+    assert set(keeper.store) == {"c"}
+
+
+def test_the_passage_that_takes_too_long_is_dropped_and_the_others_are_read(mood):
+    guard = RetrievalGuard([Moody()], policy=Policy(time_budget=0.4))
+    mood(threading.Event(), among="endless")
+    found = entries(a="fine", b="endless", c="score=5", d="fine")
+    report = guard.screen("billing", found)
+    assert report.batch.take(report.admitted).ids == ("a", "d")
+    assert [item.entry_id for item in report.unjudged] == ["b"]
 
 
 def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(mood):
@@ -228,8 +280,7 @@ def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(moo
     mood(None)
     guard.change_policy(time_budget=None)
     hung.set()
-    while guard._budget.late("moody"):
-        pass
+    ended(guard)
     keeper.add(b="fine")
     assert keeper.seen() == {"b"}
 

@@ -250,3 +250,24 @@ def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
     store.purge(["odd"], by="anna")
     assert store.quarantine.count() == 0
     assert [one.page_content for one in store.get_by_ids(["odd"])] == ["billing"]
+
+
+def held_with_nul(make_store):
+    """Return a guarded store that cannot keep what it holds."""
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guarded = GuardedVectorStore(make_store("postgres", CountingEmbeddings(), DIM), guard=guard)
+    guarded.add_texts(["billing \0", "score=5 billing"], ids=["odd", "bad"])
+    return guarded
+
+
+def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
+    store = held_with_nul(make_store)
+    message = r"'odd' cannot be stored.*nothing was released: it holds a NUL.*purge\(\[id\]\)"
+    with pytest.raises(QuarantineError, match=message):
+        store.release(["odd", "bad"], by="anna")
+    assert store.quarantine.count() == 2
+    store.add_texts(["billing"], ids=["odd"])
+    store.purge(["odd"], by="anna")
+    assert store.release(["bad"], by="anna")
+    assert store.quarantine.count() == 0
+    assert {one.id for one in store.similarity_search("billing", k=3)} == {"odd", "bad"}

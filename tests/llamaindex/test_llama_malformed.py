@@ -384,3 +384,16 @@ def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out(make_sto
     insert(guarded, [culprit, good()[0]])
     with pytest.raises(QuarantineError, match=r"cannot be embedded.*under the same id"):
         guarded.release([culprit.node_id], embed_model=Tokenizing())
+
+
+def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
+    guarded = guarded_over(make_store("postgres"), TopicEmbedding(), guard=guard_of())
+    nul = node("billing \0", "odd")
+    insert(guarded, [nul, good()[0]])
+    message = r"cannot be stored.*nothing was released.*purge\(\[id\]\)"
+    with pytest.raises(QuarantineError, match=message):
+        guarded.release([nul.node_id], by="anna")
+    insert(guarded, [node("billing", "odd")])
+    guarded.purge([nul.node_id], by="anna")
+    assert guarded.quarantine.count() == 0
+    assert set(ids_of(live(guarded))) == {nul.node_id, good()[0].node_id}

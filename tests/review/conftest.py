@@ -11,6 +11,7 @@ from ragshield_core import Batch, Quarantine
 from ragshield_core.tools.review import review_app
 
 TOKEN = "of more than thirty-two characters"  # noqa: S105 - of tests
+TOKENS = {"anna": f"anna's, {TOKEN}", "bert": f"bert's, {TOKEN}"}
 
 
 def held(quarantine, texts, *, related=True, detector="clique", lineages=None, spans=None):
@@ -30,11 +31,11 @@ def held(quarantine, texts, *, related=True, detector="clique", lineages=None, s
 class Browser:
     """What a person does on the page, without a browser."""
 
-    def __init__(self, app, name="anna", *, log_in=True):
+    def __init__(self, app, name="anna", *, token=TOKEN, log_in=True):
         self.client = TestClient(app, base_url="http://localhost")
         self.name = name
         if log_in:
-            self.last = self.client.post("/login", data={"name": name, "token": TOKEN})
+            self.last = self.client.post("/login", data={"name": name, "token": token})
             assert self.last.status_code == 200, self.last.text
 
     def get(self, path):

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from conftest import TOKEN, Browser, held
+from conftest import TOKEN, TOKENS, Browser, held
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -30,6 +30,49 @@ HOSTILE = [
 def test_it_is_never_open_to_everybody(quarantine):
     with pytest.raises(ValueError, match="open to everybody"):
         review_app(quarantine)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"token": TOKEN, "two_persons": True}, "0 reviewers have a token of their own"),
+        ({"token": {"anna": TOKEN}, "two_persons": True}, "1 reviewers"),
+        ({"token": dict.fromkeys(TOKENS, TOKEN)}, "a token that nobody else has"),
+        ({"token": TOKENS | {"": TOKEN}}, "names of 1 to 80"),
+        ({"token": TOKENS | {"a\u202eb": TOKEN}}, "names of 1 to 80"),
+        ({"token": TOKENS | {"carl": ""}}, "for each a token"),
+    ],
+)
+def test_credentials_that_do_not_tell_persons_apart_are_refused(quarantine, given, why):
+    with pytest.raises(ValueError, match=why):
+        review_app(quarantine, **given)
+
+
+def test_a_decision_stands_under_the_name_that_the_token_belongs_to(quarantine):
+    held(quarantine, ["a text", "another"])
+    app = review_app(quarantine, token=TOKENS, two_persons=True)
+    assert 'name="name"' not in Browser(app, log_in=False).get("/login").text
+    anna = Browser(app, "bert", token=TOKENS["anna"])
+    again = Browser(app, "carl", token=TOKENS["anna"])
+    for each in (anna, again):  # two names, one person
+        each.decide(1, "release")
+    assert quarantine.count() == 2
+    assert {line.actor for line in quarantine.log.lines() if line.action == "would release"} == {
+        "anna"
+    }
+    Browser(app, token=TOKENS["bert"]).decide(1, "release")
+    assert {line.actor for line in quarantine.log.lines() if line.action == "release"} == {"bert"}
+    client = TestClient(app, base_url="http://localhost")
+    assert client.post("/login", data={"name": "anna", "token": TOKEN}).status_code == 401
+
+
+def test_a_reviewer_whose_token_was_taken_away_is_logged_out(quarantine):
+    held(quarantine, ["a text"])
+    secret = "the same in each process"  # noqa: S105 - of tests
+    bert = Browser(review_app(quarantine, token=TOKENS, secret=secret), token=TOKENS["bert"])
+    left = review_app(quarantine, token={"anna": TOKENS["anna"]}, secret=secret)
+    client = TestClient(left, base_url="http://localhost", cookies=bert.client.cookies)
+    assert client.get("/").url.path == "/login"
 
 
 @pytest.mark.parametrize("path", ["/", "/cases/1", "/entries/1/0", "/health"])

@@ -4,7 +4,7 @@ import html
 import re
 
 import pytest
-from conftest import TOKEN, Browser, held
+from conftest import TOKEN, TOKENS, Browser, held
 from held import found, hold
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -240,9 +240,9 @@ def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
 
 @pytest.mark.usefixtures("slow")
 def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine):
-    app = review_app(quarantine, token=TOKEN, two_persons=True)
+    app = review_app(quarantine, token=TOKENS, two_persons=True)
     flood(quarantine)
-    anna, bert = Browser(app), Browser(app, "bert")
+    anna, bert = (Browser(app, name, token=token) for name, token in TOKENS.items())
     for each in (anna, bert):
         each.get("/cases/1")
         each.post("/cases/1", action="release", all="yes", note="ours")
@@ -280,9 +280,9 @@ def test_what_was_decided_is_reopened(quarantine):
 
 
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
-    app = review_app(quarantine, token=TOKEN, two_persons=True)
+    app = review_app(quarantine, token=TOKENS, two_persons=True)
     held(quarantine, GROUP[:2])
-    anna, bert = Browser(app), Browser(app, "bert")
+    anna, bert = (Browser(app, name, token=token) for name, token in TOKENS.items())
     for _ in range(2):  # twice the same person is one
         anna.decide(1, "release", note="ours")
         assert "2 wait for a second person" in anna.told

@@ -11,6 +11,8 @@ from starlette.testclient import TestClient
 from ragshield_core import Quarantine
 from ragshield_core.cli import main
 
+ANNA, BERT = ("--reviewer", "anna"), ("--reviewer", "bert")
+
 
 @pytest.fixture
 def served(monkeypatch):
@@ -94,10 +96,10 @@ def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
         "inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))\n"
         "store = GuardedVectorStore(inner, guard=guard)\n"
     )
-    code, out, error = review("--into", "shop:store", "--two-persons")
+    code, out, error = review("--into", "shop:store", "--two-persons", *ANNA, *BERT)
     assert (code, error) == (0, "")
     ((app, _),) = served
-    token = re.findall(r"token: (\S+)", out)[0]
+    token = re.findall(r"token of anna: (\S+)", out)[0]
     client = TestClient(app, base_url="http://localhost")
     client.post("/login", data={"name": "anna", "token": token})
     assert "Known entries" in client.get("/health").text  # of the store's guard
@@ -123,3 +125,16 @@ def test_no_token_is_shown_where_the_port_is_taken(quarantine, review, served):
         code, out, error = review("--database", quarantine.database.url, "--port", port)
     assert (code, out, served) == (2, "", [])
     assert f"cannot listen on 127.0.0.1, port {port}" in error
+
+
+def test_each_reviewer_has_a_token(quarantine, review, served):
+    held(quarantine, ["a text"])
+    given = ("--database", quarantine.database.url)
+    code, out, _ = review(*given, *ANNA, *BERT)
+    tokens = dict(re.findall(r"^token of (\w+): (\S{30,})$", out, re.MULTILINE))
+    assert (code, set(tokens), len(set(tokens.values()))) == (0, {"anna", "bert"}, 2)
+    client = TestClient(served[0][0], base_url="http://127.0.0.1")
+    assert "anna" in client.post("/login", data={"token": tokens["anna"]}).text
+    code, out, error = review(*given, *ANNA, "--two-persons")
+    assert (code, out) == (2, "")
+    assert "--reviewer NAME for each person" in error

@@ -4,7 +4,7 @@ import html
 
 import numpy as np
 import pytest
-from conftest import TOKEN, Browser
+from conftest import TOKEN, TOKENS, Browser
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -107,7 +107,7 @@ def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
 
 def test_nobody_releases_a_source_alone_where_two_have_to(quarantine):
     store, inner = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKEN, two_persons=True))
+    anna = Browser(review_app(store, token=TOKENS, two_persons=True), token=TOKENS["anna"])
     page = anna.get("/").text
     assert "A release needs a second person here" in page
     key = page.split('name="source" value="')[1].split('"')[0]

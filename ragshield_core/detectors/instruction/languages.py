@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -20,18 +20,22 @@ from ragshield_core.text.languages import folded, languages_of
 ORDER, TALK = 2.0, 1.0
 # Two neighbouring sentences are read together up to so many characters.
 JOINED = 260
+# Combinations of ideas whose order, or none, is remembered: most sentences have one of a few.
+COMBINATIONS = 10_000
 
 
 class _Language:
     def __init__(self, ideas: dict[str, str], *, inside: bool) -> None:
+        self.names = tuple(ideas)
         # Where particles stick to words, an idea may begin inside of one.
-        self.stems = {
-            idea: [_stem(stem, inside=inside) for stem in stems.split()]
+        self.stems = [
+            (_stem(stem, inside=inside), idea)
             for idea, stems in ideas.items()
-        }
+            for stem in stems.split()
+        ]
 
     def ideas(self, text: str) -> set[str]:
-        return {idea for idea, stems in self.stems.items() if any(stem in text for stem in stems)}
+        return {idea for stem, idea in self.stems if stem in text}
 
 
 def _stem(stem: str, *, inside: bool) -> str:
@@ -87,7 +91,7 @@ def order_in(text: str, spans: Sequence[tuple[int, int]]) -> Order | None:
             earlier = before[1].get(name, set()) if before is not None and joined else set()
             both = (before[0], ideas | earlier) if before is not None and earlier else None
             for begin, together in filter(None, ((start, ideas), both)):
-                if (ideas_of := _order_of(together)) is None:
+                if (ideas_of := _order_of(frozenset(together))) is None:
                     continue
                 order = Order(
                     (begin, end), ideas_of, TALK if "talk_of_attacks" in together else ORDER
@@ -109,7 +113,8 @@ def _ideas_in(sentence: str) -> dict[str, set[str]]:
     return {name: languages[name].ideas(plain) | url for name in names}
 
 
-def _order_of(ideas: set[str]) -> tuple[str, ...] | None:
+@lru_cache(maxsize=COMBINATIONS)
+def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
     """Return the names of ideas that make an order together, if some do."""
     for parts in _known()[2]:
         if all(ideas & part for part in parts):
@@ -123,7 +128,7 @@ def _patterns() -> dict[str, Any]:
     """Return of each language but English a pattern of all beginnings of words with an idea."""
     found = {}
     for name, language in _known()[1].items():
-        stems = sorted({stem for listed in language.stems.values() for stem in listed})
+        stems = sorted({stem for stem, _ in language.stems})
         if stems:
             found[name] = re2.compile("|".join(map(re2.escape, stems)))
     return found
@@ -144,7 +149,7 @@ def n_ideas_in(sentence: str) -> int | None:
 @cache
 def idea_names() -> tuple[str, ...]:
     """Return the names of all ideas, the same in each language."""
-    return tuple(sorted({idea for each in _known()[1].values() for idea in each.stems}))
+    return tuple(sorted({idea for each in _known()[1].values() for idea in each.names}))
 
 
 def ideas_of(sentence: str) -> list[int]:

@@ -74,18 +74,23 @@ class Access:
     authenticate
         Of the surrounding application: from a request to who sends it, ``None`` for nobody.
     token
-        What is asked for at a login, where there is no surrounding application.
+        What is asked for at a login, where there is no surrounding application: of everybody, or
+        of each reviewer by name.
     seconds
         After which somebody has to log in again, however busy they were.
     """
 
     def __init__(
-        self, authenticate: Authenticate | None, token: str | None, seconds: float
+        self,
+        authenticate: Authenticate | None,
+        token: str | Mapping[str, str] | None,
+        seconds: float,
     ) -> None:
-        self.authenticate, self._token, self._seconds = authenticate, token, seconds
-        self._ended: dict[
-            str, float
-        ] = {}  # sessions that were logged out, and until when they count
+        self.authenticate, self._seconds = authenticate, seconds
+        self.named = not isinstance(token, str | None)  # whether a token tells whose it is
+        self._tokens = {"": token or ""} if isinstance(token, str | None) else dict(token)
+        # Sessions that were logged out, and until when they would count.
+        self._ended: dict[str, float] = {}
         self._rates = MovingWindowRateLimiter(MemoryStorage())
         self._looks, self._decisions, self._logins = map(parse, (LOOKS, DECISIONS, LOGINS))
 
@@ -101,7 +106,8 @@ class Access:
                 session.setdefault("csrf", secrets.token_urlsafe(24))
             return found
         old = time.time() - session.get("since", 0.0) > self._seconds
-        if "name" not in session or old or session.get("csrf") in self._ended:
+        gone = self.named and session.get("name") not in self._tokens
+        if "name" not in session or old or gone or session.get("csrf") in self._ended:
             session.clear()
             return None
         return Reviewer(name=session["name"], role=Role(session["role"]))
@@ -109,12 +115,13 @@ class Access:
     def log_in(self, request: Request, form: FormData) -> str | None:
         """Begin a session; return why not, if not."""
         self._limit(self._logins, "login", "" if request.client is None else request.client.host)
-        name = str(form.get("name", "")).strip()
-        if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            return f"Give a name of 1 to {LONGEST_NAME} characters; it is kept with each decision."
         given = str(form.get("token", "")).strip().encode()
-        if self._token is None or not hmac.compare_digest(given, self._token.encode()):
+        owners = [n for n, one in self._tokens.items() if hmac.compare_digest(given, one.encode())]
+        if not owners or not given:
             return "This is not the token that was shown when the page was started."
+        name = owners[0] if self.named else str(form.get("name", "")).strip()
+        if not is_name(name):
+            return f"Give a name of 1 to {LONGEST_NAME} characters; it is kept with each decision."
         request.session.clear()
         request.session.update(
             name=name,
@@ -165,6 +172,11 @@ class Access:
         ):
             msg = "This form is not of your session any more; go back, reload, and decide again."
             raise HTTPException(403, msg)
+
+
+def is_name(name: str) -> bool:
+    """Return whether the log can keep it as that of a person."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable() and name == name.strip()
 
 
 async def add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -35,11 +35,13 @@ from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.review.access import (
+    LONGEST_NAME,
     Access,
     Authenticate,
     Reviewer,
     Role,
     add_headers,
+    is_name,
 )
 from ragshield_core.tools.review.cases import LIMIT, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
@@ -79,7 +81,7 @@ def review_app(
     store: Guarded | Quarantine,
     *,
     authenticate: Authenticate | None = None,
-    token: str | None = None,
+    token: str | Mapping[str, str] | None = None,
     two_persons: bool = False,
     hours: float = HOURS,
     secret: str | None = None,
@@ -97,9 +99,10 @@ def review_app(
         From a request to the :class:`Reviewer` who sends it, ``None`` for nobody: your
         application's own sessions decide. It is called for every request, in a thread.
     token
-        Without ``authenticate``: what is asked for at a login.
+        Without ``authenticate``: what is asked for at a login. By the names of reviewers, the token
+        of each, so that the log names whose it is; or one for all, whoever they say they are.
     two_persons
-        Whether a release needs a second person. Off by default.
+        Whether a release needs a second person. Off by default; each needs a token of their own.
     hours
         After which somebody has to log in again; 8 by default, a working day.
     secret
@@ -114,18 +117,15 @@ def review_app(
     Raises
     ------
     ValueError
-        If neither ``authenticate`` nor ``token`` is given: it would be open to everybody.
+        If neither ``authenticate`` nor a token is given: it would be open to everybody. If there
+        are not two tokens for two persons, or one of them is not a person's own.
 
     Examples
     --------
     >>> app = review_app(Quarantine("sqlite://"), token="of 32 random characters or more")
     """
-    if authenticate is None and not token:
-        msg = (
-            "the review page would be open to everybody: pass authenticate=, a function from a "
-            "request to a Reviewer or None, or token=, drawn at random."
-        )
-        raise ValueError(msg)
+    if authenticate is None:
+        _check_token(token, two_persons=two_persons)
     quarantine = store if isinstance(store, Quarantine) else store.quarantine
     live = None if isinstance(store, Quarantine) else store
     desk = Desk(quarantine, live, two_persons=two_persons)
@@ -183,6 +183,36 @@ def review_app(
     return app
 
 
+def _check_token(token: str | Mapping[str, str] | None, *, two_persons: bool) -> None:
+    """Refuse credentials that would not tell who decides.
+
+    Raises
+    ------
+    ValueError
+        Says what is expected.
+    """
+    if not token:
+        msg = (
+            "the review page would be open to everybody: pass authenticate=, a function from a "
+            "request to a Reviewer or None, or token=, drawn at random."
+        )
+        raise ValueError(msg)
+    tokens = {} if isinstance(token, str) else token
+    if two_persons and len(tokens) < 2:  # noqa: PLR2004
+        msg = (
+            f"two_persons is True, and {len(tokens)} reviewers have a token of their own, expected "
+            "two or more: pass token={name: token, ...}, drawn at random."
+        )
+        raise ValueError(msg)
+    odd = not all(map(is_name, tokens)) or not all(tokens.values())
+    if odd or len(set(tokens.values())) < len(tokens):
+        msg = (
+            f"token is of {[printable(name, LONGEST_NAME) for name in tokens]}, expected names of "
+            f"1 to {LONGEST_NAME} characters, and for each a token that nobody else has."
+        )
+        raise ValueError(msg)
+
+
 class _Number(Convertor[int]):
     """A number in an address, which every database can hold."""
 
@@ -209,7 +239,7 @@ class _Visit:
     def page(self) -> int:
         """The number of the page that the address asks for, from 1 on."""
         given = self.request.query_params.get("page", "")
-        return max(1, int(given)) if given.isascii() and given.isdigit() and len(given) < 10 else 1  # noqa: PLR2004
+        return max(1, int(given)) if _is_number(given) and len(given) < 10 else 1  # noqa: PLR2004
 
     def given(self, name: str) -> str:
         """Return what a field of the form says, empty if nothing."""
@@ -254,7 +284,8 @@ async def _login(pages: _Pages, request: Request) -> Response:
         why = pages.access.log_in(request, await request.form(max_files=0, max_fields=5))
         if why is None:
             return RedirectResponse(request.url_for("queue").path, status_code=303)
-    return pages.render(request, "login.html", 200 if why is None else 401, why=why)
+    named = pages.access.named
+    return pages.render(request, "login.html", 200 if why is None else 401, why=why, named=named)
 
 
 async def _logout(pages: _Pages, request: Request) -> Response:
@@ -351,11 +382,11 @@ class _Pages:
         """Carry out a decision."""
         form = visit.form
         case = self._case(visit.request.path_params["number"])
-        given = [value for value in form.getlist("entry") if str(value).isdecimal()]
+        given = [value for value in form.getlist("entry") if _is_number(str(value))]
         whole, named = form.get("all") == "yes", form.get("action")
         if reopened := visit.given("reopen"):
             whole, named = reopened == "all", Action.REOPEN
-            given = [reopened] if reopened.isdecimal() else []
+            given = [reopened] if _is_number(reopened) else []
         if named not in DONE:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
@@ -364,7 +395,7 @@ class _Pages:
         try:
             if whole:
                 seen = visit.given("last")
-                last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
+                last = int(seen) if _is_number(seen) and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
             if not given:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
@@ -655,6 +686,11 @@ DONE = {
     Action.REOPEN: "reopened, to be decided anew",
 }
 FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _is_number(text: str) -> bool:
+    """Return whether it is a number as forms write them, in digits of ASCII."""
+    return text.isascii() and text.isdecimal()
 
 
 def _running(session: dict[str, Any]) -> Outcome | None:

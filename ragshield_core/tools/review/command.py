@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,24 +27,43 @@ PORT = 8642
 TOKEN_BYTES = 24
 
 
-@takes(Place)
+@dataclass(frozen=True, kw_only=True)
+class People:
+    """The options that say who reviews."""
+
+    reviewer: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a reviewer with a token of their own; can be repeated."),
+    ] = None
+    two_persons: Annotated[
+        bool,
+        typer.Option("--two-persons", help="A release needs a second person: name each reviewer."),
+    ] = False
+    hours: Annotated[
+        float, typer.Option(min=0.01, help="After which people have to log in again.")
+    ] = 8.0
+
+    @cached_property
+    def token(self) -> str | dict[str, str]:
+        """A token for each of them, or one for all."""
+        drawn = {name: secrets.token_urlsafe(TOKEN_BYTES) for name in self.reviewer or ()}
+        return drawn or secrets.token_urlsafe(TOKEN_BYTES)
+
+
+@takes(Place, People)
 def review_command(
     place: Place,
+    people: People,
     *,
     into: Into = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535)] = PORT,
-    two_persons: Annotated[
-        bool, typer.Option("--two-persons", help="A release needs a second person.")
-    ] = False,
-    hours: Annotated[
-        float, typer.Option(min=0.01, help="After which people have to log in again.")
-    ] = 8.0,
     tls_cert: Annotated[str | None, typer.Option(help="File of the certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="File of its key.")] = None,
 ) -> None:
     """Serve the page on which people judge held entries, and print the token that opens it.
 
+    With --reviewer each of them has a token, and decisions stand under the name that it belongs to.
     For this machine only, unless a certificate is given: texts and tokens would be readable on the
     network. For many people, mount ragshield_core.tools.review.review_app in an application that
     knows them.
@@ -68,15 +89,18 @@ def review_command(
             reviewed = live_store(into, "guard", "quarantine", "release", "standing")
     else:
         reviewed = place.opened()
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    app = review_app(
-        reviewed,
-        token=token,
-        two_persons=two_persons,
-        hours=hours,
-        https=secure,
-        hosts=[host, *LOOPBACK, "[::1]"] if host in LOOPBACK else None,
-    )
+    try:
+        app = review_app(
+            reviewed,
+            token=people.token,
+            two_persons=people.two_persons,
+            hours=people.hours,
+            https=secure,
+            hosts=[host, *LOOPBACK, "[::1]"] if host in LOOPBACK else None,
+        )
+    except ValueError as error:
+        msg = f"{error} On the command line: --reviewer NAME for each person."
+        raise ConfigurationError(msg) from None
     config = uvicorn.Config(
         app,
         host=host,
@@ -91,7 +115,9 @@ def review_command(
         shown = f"[{host}]" if ":" in host else host
         console = Console()
         console.print(Text(f"http{'s' if secure else ''}://{shown}:{bound.getsockname()[1]}/"))
-        console.print(Text(f"token: {token}"))
+        each = people.token
+        for name, token in each.items() if isinstance(each, dict) else [("", each)]:
+            console.print(Text(f"token{name and f' of {name}'}: {token}"))
         uvicorn.Server(config).run(sockets=[bound])
 
 
