@@ -69,7 +69,7 @@ def _as_it_lies(url: URL) -> URL:
 
 
 def _cannot_be_written(file: str) -> bool:
-    """Return whether nothing can be made beside a file; what Windows says of a folder tells nothing.
+    """Return whether nothing can be made beside a file; Windows tells nothing about a folder.
 
     The file system is read-only, or the folder is for this user.
     """

@@ -26,9 +26,9 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import command as scan_command
 from ragshield_core.tools.audit import scan
-from ragshield_core.tools.audit.judging import EXTREME
 from ragshield_core.tools.audit.embedding_cache import CHUNK_TEXTS
 from ragshield_core.tools.audit.excused import without_excused
+from ragshield_core.tools.audit.judging import EXTREME
 from ragshield_core.tools.rules import Rules
 
 

@@ -220,8 +220,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 if knowledge is None or knowledge.embedder is None
                 else knowledge.embedder.embed,
             )
-        unread = () if knowledge is None else knowledge.unread
-        report = replace(report, skipped=(*missing, *report.skipped), unread=unread)
+        report = replace(report, skipped=(*missing, *report.skipped), **_files(knowledge))
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
         source = data.as_posix()
@@ -240,6 +239,15 @@ def _write(path: Path | None, text: Callable[[], str]) -> None:
         path.write_text(text(), encoding="utf-8")
 
 
+def _files(knowledge: KnowledgeBase | None) -> dict[str, tuple[str, ...]]:
+    """Return what a report says of files, by attribute."""
+    if knowledge is None or knowledge.coverage is None:
+        return {"unread": () if knowledge is None else knowledge.unread}
+    files = knowledge.coverage
+    skipped = [f"{file.name} was left out: {file.why}." for file in files.of("skipped")]
+    return {"unread": knowledge.unread, "files": (files.summary(), *skipped)}
+
+
 def _exit_code(report: ScanReport) -> int:
     if report.found:
         return FOUND
@@ -254,6 +262,8 @@ def _show(report: ScanReport, limit: int) -> None:
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
+    for sentence in report.files[: limit + 1]:
+        console.print(Text(printable(sentence, limit=2000)))
     for sentence in report.unread:
         console.print(Text(printable(f"not audited: {sentence}", limit=2000), style="red"))
     if not report.has_texts:

@@ -173,8 +173,10 @@ def _coverage(report: ScanReport) -> list[str]:
     if report.skipped:
         parts.append("<p>These detectors took no part:</p>")
         parts.append(bullets(f"{one.detector}: {one.reason}" for one in report.skipped))
+    if report.files:
+        parts += ["<h3>Files</h3>", bullets(report.files)]
     if report.unread:
-        parts += ["<p>These files were not read:</p>", bullets(report.unread)]
+        parts += ["<p>These files could not be read:</p>", bullets(report.unread)]
     return parts
 
 

@@ -63,6 +63,8 @@ class ScanReport(Report):
     idle
         Names of detectors that would have judged a larger knowledge base, or failed: what they
         would have found is missing.
+    files
+        Sentences about files: how many were read, and what was left out on purpose.
     power
         By the form of an attack, the share of its texts that this audit would find: texts that
         were made up about the knowledge base and audited in its midst. Empty where no embedding
@@ -84,6 +86,7 @@ class ScanReport(Report):
     neighbors_found: Mapping[int, float] = field(default_factory=dict)
     missed: str = ""
     idle: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     power: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -233,6 +236,7 @@ class ScanReport(Report):
                 "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
                 "failed": list(self.failed),
                 "unread": list(self.unread),
+                "files": list(self.files),
                 "timings": dict(self.timings),
             },
             allow_nan=False,

@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Finding, printable
+from ragshield_core.tools.audit.cases import Severity
 from ragshield_core.tools.audit.report import ScanReport
 
 SCHEMA = (
@@ -19,6 +21,17 @@ SCHEMA = (
 )
 # Longer than any evidence.
 MESSAGE = 4_000
+LEVELS = {
+    Severity.CRITICAL: "error",
+    Severity.HIGH: "error",
+    Severity.MEDIUM: "warning",
+    Severity.LOW: "note",
+}
+HELP = (
+    "Read the entry. If it is poison, delete it from the knowledge base, and look for others of "
+    "its source. If it is good, name it among the trusted entries (--clean), or have a rule excuse "
+    "it (ragshield rules)."
+)
 
 
 def to_sarif(report: ScanReport, source: str) -> str:
@@ -37,6 +50,8 @@ def to_sarif(report: ScanReport, source: str) -> str:
     next audit is the same one, whatever its score.
     """
     findings = [finding for decision in report.found for finding in decision.findings]
+    level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
+    rows = {report.batch.ids[row]: row for row in report.remarkable}
     kinds = list(dict.fromkeys(finding.detector for finding in findings))
     notes = [
         (
@@ -48,10 +63,22 @@ def to_sarif(report: ScanReport, source: str) -> str:
     notes += [("error", sentence) for sentence in report.unread]
     return document(
         rules=[_rule(kind, findings) for kind in kinds],
-        results=[_result(finding, kinds.index(finding.detector), source) for finding in findings],
+        results=[
+            {
+                **_result(finding, kinds.index(finding.detector)),
+                "level": level[finding.entry_id],
+                "locations": [_location(report.batch, rows[finding.entry_id], finding, source)],
+            }
+            for finding in findings
+        ],
         notes=notes,
         successful=report.audited and not report.failed and not report.unread,
-        properties={"entries": report.n_audited, "fpr": report.fpr, "note": report.note},
+        properties={
+            "entries": report.n_audited,
+            "fpr": report.fpr,
+            "verdict": report.verdict,
+            "note": report.note,
+        },
     )
 
 
@@ -106,17 +133,31 @@ def entry_location(entry_id: str, source: str) -> dict[str, Any]:
     }
 
 
+def _location(batch: Batch, row: int, finding: Finding, source: str) -> dict[str, Any]:
+    """Return where a finding is: in the file of a folder, from its line on, if they are known."""
+    metadata = batch.metadatas[row]
+    name, line = metadata.get("source"), metadata.get("line")
+    known = isinstance(name, str) and finding.entry_id.startswith(f"{name}#")
+    location = entry_location(finding.entry_id, f"{source.rstrip('/')}/{name}" if known else source)
+    if known and isinstance(line, int) and line > 0:
+        start = finding.span[0] if finding.span and not finding.beside else 0
+        begins = line + batch.texts[row].count("\n", 0, start)
+        location["physicalLocation"]["region"] = {"startLine": begins}
+    return location
+
+
 def _rule(kind: str, findings: list[Finding]) -> dict[str, Any]:
     first = next(finding for finding in findings if finding.detector == kind)
     said = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0] if kind in BUILT_IN else kind
     return {
         "id": kind,
         "shortDescription": {"text": said},
+        "help": {"text": HELP},
         "properties": {"tags": ["security", *first.taxonomy]},
     }
 
 
-def _result(finding: Finding, rule: int, source: str) -> dict[str, Any]:
+def _result(finding: Finding, rule: int) -> dict[str, Any]:
     exact = f"{len(finding.detector)}:{finding.detector}{finding.entry_id}"
     mark = hashlib.blake2b(exact.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     name = printable(finding.entry_id, MESSAGE)
@@ -128,9 +169,7 @@ def _result(finding: Finding, rule: int, source: str) -> dict[str, Any]:
     return {
         "ruleId": finding.detector,
         "ruleIndex": rule,
-        "level": "warning",
         "message": {"text": f"entry {name}: {printable(finding.evidence, MESSAGE)}"},
-        "locations": [entry_location(finding.entry_id, source)],
         "partialFingerprints": {"detectorAndEntry/v1": mark},
         "properties": {
             **{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)},
