@@ -18,6 +18,7 @@ from ragshield_core.files.worker import SECONDS, Worker
 from ragshield_core.model.claims import HIDDEN_KEY
 from ragshield_core.model.entries import unfit
 
+Outcome = Literal["read", "skipped", "unread"]
 # What so large a share of the files hide, and so many of them, is the manner of their site.
 TEMPLATE, FEWEST_FILES = 0.1, 10
 # Marks of one chunk: more are the manner of an author.
@@ -45,7 +46,7 @@ class FileOutcome:
     """
 
     name: str
-    outcome: Literal["read", "skipped", "unread"]
+    outcome: Outcome
     why: str = ""
     entries: int = 0
     encoding: str = ""
@@ -177,10 +178,10 @@ class Folder:
     def read(self) -> Iterator[tuple[FileOutcome, list[FileChunk]]]:
         """Yield what became of each file, with its chunks, by name; raises for no file."""
         with Worker(self.seconds) as worker:
-            for path, name, skipped in self._files():
+            for path, name, outcome, why in self._files():
                 shown = shown_name(name)
-                if skipped:
-                    yield FileOutcome(name=shown, outcome="skipped", why=skipped), []
+                if outcome != "read":
+                    yield FileOutcome(name=shown, outcome=outcome, why=why), []
                     continue
                 try:
                     document = read_document(path, worker, self.largest)
@@ -192,7 +193,7 @@ class Folder:
                     for number, chunk in enumerate(chunks_of(document.passages))
                 ]
                 hidden = sum(bool(passage.hidden) for passage in document.passages)
-                outcome = FileOutcome(
+                became = FileOutcome(
                     name=shown,
                     outcome="read" if chunks else "skipped",
                     why="" if chunks else "it holds no text",
@@ -200,30 +201,39 @@ class Folder:
                     encoding=document.encoding,
                     hidden=hidden,
                 )
-                yield outcome, chunks
+                yield became, chunks
 
     def holds_documents(self) -> bool:
         """Return whether there is any file that would be read."""
-        return any(not skipped for _, _, skipped in self._files())
+        return any(outcome == "read" for _, _, outcome, _ in self._files())
 
-    def _files(self) -> Iterator[tuple[Path, str, str]]:
-        """Yield files by name, each with why it is skipped, if it is."""
+    def _files(self) -> Iterator[tuple[Path, str, Outcome, str]]:
+        """Yield files by name, each with whether it is to be read, and why if not."""
         if not self.path.is_dir():
-            yield self.path, self.path.name, self._skipped(self.path, self.path.name)
+            yield self.path, self.path.name, *self._judged(self.path, self.path.name)
             return
-        found: list[tuple[Path, str, str]] = []
-        for folder, folders, files in os.walk(self.path):  # follows no links
+        found: list[tuple[Path, str, Outcome, str]] = []
+
+        def closed(error: OSError) -> None:
+            path = Path(str(error.filename))
+            why = f"a folder that cannot be opened ({type(error).__name__})"
+            found.append((path, self._name(path), "unread", why))
+
+        for folder, folders, files in os.walk(self.path, onerror=closed):  # follows no links
             at = Path(folder)
             for name in list(folders):
                 inner = at / name
                 if why := "a link to a folder" if inner.is_symlink() else _dotted(name):
                     folders.remove(name)
-                    found.append((inner, self._name(inner), why))
-            found += [
-                (at / name, self._name(at / name), self._skipped(at / name, self._name(at / name)))
-                for name in files
-            ]
+                    found.append((inner, self._name(inner), "skipped", why))
+            for path in map(at.joinpath, files):
+                name = self._name(path)
+                found.append((path, name, *self._judged(path, name)))
         yield from sorted(found, key=lambda one: Path(one[1]).parts)
+
+    def _judged(self, path: Path, name: str) -> tuple[Outcome, str]:
+        why = self._skipped(path, name)
+        return ("skipped" if why else "read"), why
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()

@@ -44,7 +44,7 @@ def json_lines(text: str) -> Iterator[Passage]:
 
 def table(text: str) -> Iterator[Passage]:
     """Yield the rows of a table, each value behind the name of its column."""
-    csv.field_size_limit(_LONGEST_FIELD)
+    usual = csv.field_size_limit(_LONGEST_FIELD)  # of the whole process
     head = text.partition("\n")[0]
     delimiter = max(_DELIMITERS, key=head.count)
     rows = csv.reader(StringIO(text), delimiter=delimiter)
@@ -62,6 +62,8 @@ def table(text: str) -> Iterator[Passage]:
     except csv.Error:
         msg = f"no table from line {line} on"
         raise UnreadError(msg) from None
+    finally:
+        csv.field_size_limit(usual)
     if names is not None and len(names) > 1 and line == 2:  # noqa: PLR2004 - a heading alone
         yield from _passage("", names, 1)
 

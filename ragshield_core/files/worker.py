@@ -73,6 +73,7 @@ class Worker:
             process.kill()
 
         timer = threading.Timer(self._seconds, end)
+        timer.daemon = True  # an interrupted audit does not wait for it
         timer.start()
         try:
             return self._answer(process, path)
@@ -114,6 +115,7 @@ class Worker:
                 encoding="utf-8",
                 env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
             )
+            _pipes(self._process)[1].readline()  # it is ready: its start is not the file's time
         return self._process
 
     def _end(self) -> None:
@@ -136,6 +138,8 @@ def main() -> None:
     """Answer until nobody asks."""
     _limit_memory()
     answering, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    answering.write("\n")
+    answering.flush()
     for line in sys.stdin:
         for value in _values(Path(json.loads(line))):
             answering.write(json.dumps(value) + "\n")

@@ -1,5 +1,6 @@
 """Forty odd files, and what became of each: read, skipped or not readable, by name and with why."""
 
+import csv
 import gzip
 import json
 import os
@@ -157,6 +158,31 @@ def test_links_and_pipes_are_named(read):
     assert "followed" in read["loop.txt"][0].why
     assert read["circle"][0].why == "a link to a folder"
     assert read["pipe.txt"][0].why == "no regular file"
+
+
+def test_a_folder_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "open.txt").write_text("text")
+    scandir = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    closed, opened = (became for became, _ in Folder(path=tmp_path).read())
+    assert (closed.name, closed.outcome) == ("closed", "unread")
+    assert "PermissionError" in closed.why
+    assert opened.outcome == "read"
+
+
+def test_reading_a_table_leaves_the_limit_of_fields_as_it_was(tmp_path):
+    (tmp_path / "long.csv").write_text(f"a,b\n1,{'word ' * 40_000}\n")
+    before = csv.field_size_limit()
+    ((became, _),) = Folder(path=tmp_path).read()
+    assert became.outcome == "read"
+    assert csv.field_size_limit() == before
 
 
 def test_encodings_are_told(read):
