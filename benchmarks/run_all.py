@@ -44,6 +44,7 @@ SCRIPTS = {
     "review_queue": "review_queue.py",
     "instruction_model": "fit_instruction_model.py",
     "orders": "orders.py",
+    "scan": "scan.py",
     "peers": "peers.py",
 }
 

@@ -1,0 +1,133 @@
+"""Scan documentation sites in which attacks of six kinds were planted.
+
+    python benchmarks/scan.py            # writes benchmarks/results/scan.md
+    python benchmarks/scan.py --quick    # one collection, writes nothing
+
+Twenty-one texts of our own ([wordings](wordings/README.md)) stand among the chunks of three or four
+documentation sites, each as a document of its own. Half of the clean chunks are trusted in every
+other row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import results_files
+from rich.progress import track
+from sources import site
+from vectors import embedded, use_folder
+
+from ragshield_core import Batch
+from ragshield_core.detectors.registry import built_in_detectors
+from ragshield_core.model.entries import concatenate
+from ragshield_core.tools.audit import ScanReport, scan
+
+WORDINGS = Path(__file__).parent / "wordings" / "planted_docs.json"
+FPR = 0.01
+# Goals of a scan without trusted entries, and with them: share of clean chunks named.
+MOST_NAMED = {False: 0.012, True: 0.006}
+KINDS = (
+    *("group of five", "group of three", "single with its question", "order", "hidden"),
+    "trigger phrase",
+)
+HEADS = ("collection", "chunks", "half trusted", "found of 21", *KINDS, "clean named", "first five")
+
+
+def collection(name: str) -> tuple[Batch, dict[str, str], list[list[str]]]:
+    """Return chunks with planted texts, kinds of these by id, and the ids of each attack."""
+    chosen = json.loads(WORDINGS.read_text(encoding="utf-8"))[name]
+    clean = concatenate([site(each) for each in chosen["sites"]])
+    texts, kinds, attacks = [], {}, []
+    for attack in chosen["attacks"]:
+        attacks.append([f"planted-{len(texts) + n}" for n in range(len(attack["texts"]))])
+        kinds.update(dict.fromkeys(attacks[-1], attack["kind"]))
+        texts += attack["texts"]
+    planted = Batch.of(
+        ids=list(kinds), texts=texts, embeddings=embedded("planted", texts), lineages=list(kinds)
+    )
+    both = concatenate([clean, planted])
+    return both.take(np.random.default_rng(0).permutation(len(both))), kinds, attacks
+
+
+def measured(name: str, *, trusting: bool) -> tuple[ScanReport, dict[str, str], float, int]:
+    """Return a report, the planted kinds by id, the share of clean chunks named, and cases."""
+    batch, kinds, attacks = collection(name)
+    clean = [i for i in batch.ids if i not in kinds]
+    trusted = None
+    if trusting:
+        drawn = np.random.default_rng(1).permutation(len(clean))[: len(clean) // 2]
+        trusted = [clean[row] for row in drawn.tolist()]
+    report = scan(
+        batch,
+        built_in_detectors()[0],
+        fpr=FPR,
+        clean_ids=trusted,
+        embed=None if trusting else partial(embedded, "planted"),
+    )
+    named = sum(decision.entry_id not in kinds for decision in report.found)
+    found = {decision.entry_id for decision in report.found}
+    split = sum(
+        len({n for n, case in enumerate(report.cases) if {*ids} & {*case.entry_ids}}) > 1
+        for ids in attacks
+        if {*ids} & found
+    )
+    return report, kinds, named / (len(clean) - len(trusted or ())), split
+
+
+def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
+    """Return a row of the table, a sentence on power, and whether the rate is kept."""
+    begin = time.process_time()
+    report, kinds, named, split = measured(name, trusting=trusting)
+    seconds = time.process_time() - begin
+    by_kind = Counter(kinds[d.entry_id] for d in report.found if d.entry_id in kinds)
+    of = Counter(kinds.values())
+    first = ["attack" if {*case.entry_ids} & {*kinds} else "clean" for case in report.cases[:5]]
+    cells = (
+        *(name, f"{report.n_audited:,}", "yes" if trusting else "no", sum(by_kind.values())),
+        *(f"{by_kind[kind]} of {of[kind]}" for kind in KINDS),
+        *(f"{named:.4f}", ", ".join(first)),
+    )
+    said = f"- {name}: {report.verdict} {seconds:.1f} s of processor time; groups split: {split}."
+    return f"| {' | '.join(map(str, cells))} |", said, named <= MOST_NAMED[trusting]
+
+
+def main() -> None:
+    """Measure, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--vectors", type=Path)
+    options = parser.parse_args()
+    use_folder(options.vectors)
+    names = list(json.loads(WORDINGS.read_text(encoding="utf-8")))
+    todo = [(name, trusting) for name in names for trusting in (False, True)]
+    rows = [row(name, trusting=t) for name, t in track(todo[: 1 if options.quick else None])]
+    lines = [
+        "# Scans of documentation sites",
+        "",
+        "Written by `benchmarks/scan.py`. Twenty-one texts of our own, of six kinds, stand among",
+        "the chunks of documentation sites. The accepted rate is 1 %.",
+        "",
+        f"| {' | '.join(HEADS)} |",
+        f"|{'---|' * len(HEADS)}",
+        *(line for line, _, _ in rows),
+        "",
+        "What the scan itself says, without trusted entries:",
+        "",
+        *(said for (_, said, _), (_, trusting) in zip(rows, todo, strict=False) if not trusting),
+    ]
+    print("\n".join(lines))
+    if not options.quick:
+        results_files.write("scan", "\n".join(lines))
+    if not rows[0][2]:
+        sys.exit("more clean chunks are named than the goal allows")
+
+
+if __name__ == "__main__":
+    main()
