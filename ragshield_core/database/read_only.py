@@ -69,9 +69,9 @@ def _as_it_lies(url: URL) -> URL:
 
 
 def _cannot_be_written(file: str) -> bool:
-    """Return whether nothing can be made beside a file; Windows tells nothing about a folder.
+    """Return whether nothing can be made beside a file: the file system or folder is read-only.
 
-    The file system is read-only, or the folder is for this user.
+    What Windows says of a folder tells nothing.
     """
     if not hasattr(os, "statvfs"):
         return False
