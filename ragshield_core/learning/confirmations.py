@@ -46,7 +46,8 @@ class Confirmations:
             return
         try:
             version = quarantine.database.version()
-            if version == self._version and self._told is knowledge.confirmed:
+            seen = version == self._version and self._told is knowledge.confirmed
+            if seen or not version:  # empty: there is no database, and asking makes none
                 return
             self._tell_news(quarantine)
         except QuarantineError as error:

@@ -7,6 +7,7 @@ from support import group, guard_of, loaded, passages, saved, snapshot, write
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.quarantine.log import AuditLog
 
 RATE = 0.05
 KNOWN = passages(300, 1)
@@ -116,12 +117,11 @@ def test_confirmed_entries_without_a_vector_or_with_another_are_passed_over():
 
 
 def test_a_quarantine_that_is_away_stops_no_screening(caplog):
-    guard = calibrated()
+    guard = held_by_hand(calibrated(), FIRST)
     guard.screen(THEN)
-    held_by_hand(guard, FIRST)
-    with patch.object(
-        type(guard.quarantine.log), "changed_since", side_effect=QuarantineError("away")
-    ):
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    away = patch.object(AuditLog, "changed_since", side_effect=QuarantineError("away"))
+    with away:
         guard.screen(THEN)
     assert "hear of no new confirmation" in caplog.text
 
