@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
+# What the log says of entries that are confirmed from now on, or no longer.
+ACTIONS = ("confirm", "reopen", "purge")
 # Entries of one event: a journal keeps them in full.
 AT_ONCE = 256
 
@@ -59,7 +61,7 @@ class Confirmations:
         """Tell detectors what was confirmed, and note which decisions were taken back."""
         told = self._state.knowledge.confirmed
         if told is self._told:
-            line, ids = quarantine.log.changed_since(self._line)
+            line, ids = quarantine.log.changed_since(self._line, ACTIONS)
         else:
             line = quarantine.log.end()
             ids = frozenset((*quarantine.confirmed_ids(), *told))
