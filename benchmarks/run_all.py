@@ -29,6 +29,7 @@ SCRIPTS = {
     "adversary": "adversary.py",
     "label_flipping": "label_flipping.py",
     "singles": "singles.py",
+    "one_by_one": "one_by_one.py",
     "length": "length.py",
     "joint_fpr": "joint_fpr.py",
     "stream": "stream.py",

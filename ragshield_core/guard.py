@@ -1000,6 +1000,7 @@ class Guard:
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self.state.connections.check()
         self.writes.catch_up()
+        self.writes.hear_of_confirmed()
         leaving = {*replacing, *self.state.knowledge.among(batch.ids)}
         with overlooking(self.detectors, leaving):
             self.check_dim(batch)

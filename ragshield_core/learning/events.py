@@ -28,6 +28,7 @@ class Change(StrEnum):
     FORGOTTEN = "forgotten"  # entries left it
     HELD = "held"  # entries were held; `accused` says by which detectors
     RECALLED = "recalled"  # entries that were admitted earlier were held; `accused` says by whom
+    CONFIRMED = "confirmed"  # a person has confirmed held entries; the ids are taken back
     HELD_FORGOTTEN = "held_forgotten"  # held entries were released, or deleted for good
     TRUSTED = "trusted"  # a person has judged entries good
     COUNTED = "counted"  # what was decided of a batch counts against the accepted rate

@@ -92,7 +92,7 @@ class GuardState:
             yield
             self.connections.let_go()  # before it is saved
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901 - a case for each change
         """Change what is known as an event says; the quarantine is neither asked nor changed.
 
         Parameters
@@ -132,6 +132,8 @@ class GuardState:
                     self.calibrator.recalled(entries, event.accused)
                     self.recalibration.held(entries, event.accused)
                     self.unscreened.drop(entries.ids)
+                case Event(change=Change.CONFIRMED):
+                    self.knowledge.note_confirmed(event.entries, event.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
                     self.knowledge.forget_held(event.ids)
                 case Event(change=Change.TRUSTED):
@@ -185,6 +187,7 @@ class GuardState:
             "policy": self.calibrator.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self.knowledge.dim,
+            "confirmed": self.knowledge.confirmed,
             "unscreened": self.unscreened.state(),
             # For who asks how the guard stands, and has not its detectors.
             "standing": self.force(),
@@ -230,6 +233,8 @@ class GuardState:
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         restored.knowledge.dim = values["dim"]
+        # A guard saved before detectors heard of confirmations hears of all of them.
+        restored.knowledge.confirmed = dict(values.get("confirmed", {}))
         restored.left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values["left_out"]
         )

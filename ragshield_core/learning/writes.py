@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from ragshield_core.learning.confirmations import Confirmations
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.recorder import Intent
@@ -44,6 +45,7 @@ class Writes:
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
         self.on_admit: list[Callable[[Batch], object]] = []
+        self._confirmations = Confirmations(state)
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
 
     def known(self, ids: Sequence[str]) -> list[str]:
@@ -128,6 +130,13 @@ class Writes:
             lost = self._state.knowledge.remembered(ids)
             if len(lost):
                 self._state.happened(Change.FORGOTTEN, entries=lost)
+
+    def hear_of_confirmed(self) -> None:
+        """Have detectors remember what people have confirmed as poisoned meanwhile."""
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
+
+        if isinstance(self.quarantine, Quarantine):  # others say no more than they are asked
+            self._confirmations.look(self.quarantine)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -116,13 +116,17 @@ class AuditLog:
         with self.database.read() as session:
             return head_of(session)
 
-    def changed_since(self, line: int) -> tuple[int, frozenset[str]]:
+    def changed_since(
+        self, line: int, actions: Collection[str] | None = None
+    ) -> tuple[int, frozenset[str]]:
         """Return the number of the last line, and the ids of entries changed after an earlier one.
 
         Parameters
         ----------
         line
             From :meth:`end`, called *before* everything was read, or from this method.
+        actions
+            Only changes by these; ``None`` for all.
         """
         end = self.end()
         if end <= line:
@@ -132,6 +136,8 @@ class AuditLog:
             .where(LogRow.seq > line, LogRow.seq <= end)
             .where(checked(LogRow.namespace) == self.namespace)
         )
+        if actions is not None:
+            query = query.where(LogRow.action.in_(actions))
         with self.database.connection() as connection:
             return end, frozenset(connection.scalars(query).all())
 

@@ -38,6 +38,9 @@ class Knowledge:
         The entries that are known, with their labels and fingerprints.
     dim
         Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
+    confirmed
+        By id, the fingerprint of the revision that people have confirmed as poisoned and that
+        detectors were told of since they were fitted.
     missed
         By detector, what it failed to take note of last, and how.
     """
@@ -52,6 +55,7 @@ class Knowledge:
                     detector.borrow(lender.neighbors())
         self.known = Revisions()
         self.dim: int | None = None
+        self.confirmed: dict[str, str] = {}
         self.missed: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -141,6 +145,7 @@ class Knowledge:
     def _forget_all(self) -> None:
         """Know nothing."""
         self.known.reset()
+        self.confirmed = {}
         for detector in self.learners:
             detector.reset()
 
@@ -199,6 +204,26 @@ class Knowledge:
             own = [r for r, i in enumerate(entries.ids) if detector.name in accused.get(i, ())]
             if own:
                 self._tell([detector], "hold", entries.take(own))
+
+    def note_confirmed(self, entries: Batch | None, taken_back: Collection[str] = ()) -> None:
+        """Have every group detector remember what a person has confirmed, whoever accused it.
+
+        Parameters
+        ----------
+        entries
+            Confirmed ones, all with vectors or none.
+        taken_back
+            Ids of entries that are no longer confirmed: detectors hear of them again if they are.
+        """
+        for entry_id in taken_back:
+            self.confirmed.pop(entry_id, None)
+        if entries is None:
+            return
+        for detector in self._grouping:
+            if entries.dim or Need.EMBEDDING not in detector.needs:
+                self._tell([detector], "hold", entries)
+                self._tell([detector], "confirm", entries.ids)
+        self.confirmed |= zip(entries.ids, entries.fingerprints(), strict=True)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""

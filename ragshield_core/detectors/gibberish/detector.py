@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,10 @@ LARGEST_DOCUMENT = 0.05
 FLOOR = 7.2
 # Quoted text, in characters.
 QUOTED = 80
+# A line beside a text is read if it has so many words between two commas: paths, dates, names and
+# lists of key words are no language. Of more lines the later ones are not looked at.
+FEWEST_WORDS, LINES = 4, 100
+SEPARATORS = re.compile("[,;|]")
 
 _UNIT = 2.0**20  # of the integers in which surprise is summed
 
@@ -59,6 +64,7 @@ class DisfluencyDetector(Detector):
     base's own words and neighbouring words (:class:`~.fluency.Fluency`); the
     score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
     clean text counts in full. Running text has windows of 3 to 7 bits per token, salad 8 to 10.
+    Lines of words beside the text, such as a title in metadata, are read with it.
 
     Parameters
     ----------
@@ -105,6 +111,7 @@ class DisfluencyDetector(Detector):
     scope = Scope.ENTRY
     floor = FLOOR
     acts_unfitted = False
+    reads_contexts = True
 
     def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
         if min_tokens < 1:
@@ -125,11 +132,11 @@ class DisfluencyDetector(Detector):
 
     def learn(self, entries: Batch) -> None:
         """Count the words of entries and which follow each other."""
-        self._learn(Tokenized(entries.texts))
+        self._learn(Tokenized(_read(entries)))
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned off the counts."""
-        self._forget(Tokenized(entries.texts))
+        self._forget(Tokenized(_read(entries)))
 
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""
@@ -140,7 +147,7 @@ class DisfluencyDetector(Detector):
     def refresh(self, reference: Batch) -> None:
         """Measure anew how unusual entries of the knowledge base are, and which words common."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
-        sample = Tokenized(reference.take(fold[:SAMPLE]).texts, keep=KEPT)
+        sample = Tokenized(_read(reference.take(fold[:SAMPLE])), keep=KEPT)
         with self._without(sample):
             self._languages.refresh(sample)
             scores = self._scores(sample)
@@ -160,14 +167,14 @@ class DisfluencyDetector(Detector):
         for fold in range(N_FOLDS):
             rows = np.flatnonzero(part == fold)
             if len(rows):
-                texts = Tokenized([fitted.texts[row] for row in rows.tolist()], keep=KEPT)
+                texts = Tokenized(_read(fitted.take(rows)), keep=KEPT)
                 with self._without(texts):
                     scores[rows] = self._scores(texts)
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while little is known, else those in other languages."""
-        return self._unjudged(Tokenized(batch.texts))
+        return self._unjudged(Tokenized(_read(batch)))
 
     def _unjudged(self, texts: Tokenized) -> dict[int, str]:
         if self._fluency.n_tokens < self.min_tokens:
@@ -180,15 +187,17 @@ class DisfluencyDetector(Detector):
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the bits per token of the worst window, shape (n_entries,)."""
-        return self._worst(Tokenized(batch.texts)).score
+        return self._worst(Tokenized(_read(batch))).score
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the worst window of each entry."""
         chosen = batch.take(rows)
-        worst = self._worst(Tokenized(chosen.texts))
+        texts = _read(chosen)
+        worst = self._worst(Tokenized(texts))
         evidence = []
-        for row, text in enumerate(chosen.texts):
+        for row, text in enumerate(texts):
             start, end = int(worst.start[row]), int(worst.end[row])
+            before = len(text) - len(chosen.texts[row])
             evidence.append(
                 Evidence(
                     sentence=(
@@ -198,7 +207,7 @@ class DisfluencyDetector(Detector):
                         "worst passage of an ordinary entry stays below "
                         f"{self.default_threshold:.2f}"
                     ),
-                    span=(start, end) if end > start else None,
+                    span=(start - before, end - before) if end > start >= before else None,
                 )
             )
         return evidence
@@ -261,6 +270,25 @@ class DisfluencyDetector(Detector):
                 _take_worst(worst, tokens, surprise, first, length, bonus)
         worst.score[np.isneginf(worst.score)] = 0.0  # no token at all
         return worst
+
+
+def _read(batch: Batch) -> Sequence[str]:
+    """Return texts, each behind the lines beside it that are language, such as a title."""
+    return [
+        text if context is None else _language_in(context) + text
+        for context, text in zip(batch.contexts, batch.texts, strict=True)
+    ]
+
+
+def _language_in(context: str) -> str:
+    """Return the lines of a context that have enough words, without their keys."""
+    values = (line.partition(": ")[2] or line for line in context.split("\n")[:LINES])
+    return "".join(f"{value}\n" for value in values if _is_language(value))
+
+
+def _is_language(value: str) -> bool:
+    n_words = sum(any(map(str.isalpha, word)) for word in value.split())
+    return n_words >= FEWEST_WORDS * (1 + len(SEPARATORS.findall(value)))
 
 
 def _folds(entries: Batch, seed: int) -> NDArray[np.int64]:

@@ -67,6 +67,38 @@ def test_evidence_quotes_the_salad_and_nothing_else(fitted):
     assert f"{fitted.default_threshold:.2f}" in evidence.sentence
 
 
+def test_a_title_of_salad_beside_the_text_counts_as_in_front_of_it(fitted):
+    rng = np.random.default_rng(6)
+    text, piece = article(rng, 6), salad(rng, 14)
+    beside = f"file_path: /srv/{piece.split()[0]}/a.md\ntitle: {piece}\ndate: 2026-11-26 10:22"
+    batch = entries([text, text], contexts=[beside, None])
+    titled, bare = fitted.score(batch)
+    assert titled > fitted.default_threshold > bare
+    assert titled == fitted.score(entries([f"{piece}\n{text}"]))[0]
+    (evidence,) = fitted.explain(batch, [0])
+    assert piece.split()[2] in evidence.sentence
+    assert evidence.span is None  # not in the text
+
+
+def test_evidence_says_where_salad_stands_in_a_text_that_has_a_title(fitted):
+    rng = np.random.default_rng(6)
+    text, piece, title = article(rng, 6), salad(rng, 14), article(rng, 1)
+    bare, full = (
+        entries([f"{text} {piece}"]),
+        entries([f"{text} {piece}"], contexts=[f"title: {title}"]),
+    )
+    (without,), (with_title,) = (fitted.explain(batch, [0]) for batch in (bare, full))
+    assert with_title.span == without.span
+
+
+def test_paths_dates_names_and_key_words_beside_the_text_are_no_language(fitted):
+    texts = [article(np.random.default_rng(6), 6)]
+    beside = "file_path: /mnt/xq7/zzv.md\nauthor: Qzx Vrrk\ncreation_date: 2026-11-26 10:22 +0000"
+    beside += "\nkeywords: xqz, vrrk mot, plumb, zzyz, qert, wobb"
+    titled = entries(texts, contexts=[beside])
+    np.testing.assert_array_equal(fitted.score(titled), fitted.score(entries(texts)))
+
+
 def test_hostile_text_is_escaped_and_cut_in_evidence(fitted):
     rng = np.random.default_rng(6)
     piece = "\x1b[31m\u202e".join(salad(rng, 20).split())

@@ -1,0 +1,135 @@
+"""What a person has confirmed as poisoned, every group detector remembers."""
+
+from unittest.mock import patch
+
+from support import group, guard_of, loaded, passages, saved, snapshot, write
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
+from ragshield_core.model.errors import QuarantineError
+from ragshield_core.quarantine.log import AuditLog
+
+RATE = 0.05
+KNOWN = passages(300, 1)
+BAD = group(3, 3)
+FIRST, THEN = BAD.take([0]), BAD.take([1, 2])
+BY = {"by": "anna"}
+
+
+def calibrated(quarantine=None):
+    guard = guard_of(CliqueDetector(), quarantine=quarantine, quarantine_at=RATE)
+    return guard.fit(KNOWN).calibrate()
+
+
+def held_by_hand(guard, batch):
+    """Hold entries that no detector accuses."""
+    guard.quarantine.hold(batch, **BY)
+    return guard
+
+
+def score(guard, batch):
+    return guard.screen(batch).scores["clique"]
+
+
+def test_the_companions_of_a_confirmed_entry_are_suspicious_whoever_accused_it():
+    guard = held_by_hand(calibrated(), FIRST)
+    before = score(guard, THEN.take([0]))
+    assert write(held_by_hand(calibrated(), FIRST), THEN.take([0])).admitted.all()
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    assert (score(guard, THEN.take([0])) > before).all()
+    assert not write(guard, THEN.take([0])).admitted.any()
+
+
+def test_a_phrase_that_another_detector_found_is_known_once_it_is_confirmed():
+    phrase = TriggerPhraseDetector()
+    guard = guard_of(phrase)
+    guard.fit(passages(300, 1))
+    held_by_hand(guard, FIRST)
+    guard.screen(passages(1, 2, "new"))
+    assert not phrase._memory.recent.arrivals
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    guard.screen(passages(1, 2, "new"))
+    assert [(one.id, one.held) for one in phrase._memory.recent.arrivals] == [(*FIRST.ids, True)]
+
+
+def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
+    guard = held_by_hand(calibrated(), BAD)
+    (clique,) = guard.detectors
+    with patch.object(clique, "hold", wraps=clique.hold) as hold:
+        guard.quarantine.confirm(FIRST.ids, **BY)
+        for _ in range(2):
+            guard.screen(passages(1, 2, "new"))
+        guard.quarantine.confirm(THEN.ids, **BY)
+        guard.screen(passages(1, 2, "new"))
+        told = [call.args[0].ids for call in hold.call_args_list]
+        assert told == [FIRST.ids, THEN.ids]
+        guard.quarantine.reopen(FIRST.ids, **BY)
+        guard.screen(passages(1, 2, "new"))
+        guard.quarantine.confirm(FIRST.ids, **BY)
+        guard.screen(passages(1, 2, "new"))
+        assert [call.args[0].ids for call in hold.call_args_list] == [*told, FIRST.ids]
+
+
+def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
+    guard = held_by_hand(calibrated(), FIRST)
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    scores = score(guard, THEN.take([0]))
+    saved(guard, tmp_path)
+    assert score(loaded(tmp_path), THEN.take([0])) == scores  # without its quarantine
+    same = loaded(tmp_path, quarantine=guard.quarantine)
+    with patch.object(same.detectors[0], "hold") as hold:
+        assert score(same, THEN.take([0])) == scores
+    hold.assert_not_called()
+
+
+def test_a_guard_that_is_fitted_again_is_told_again():
+    guard = held_by_hand(calibrated(), FIRST)
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    scores = score(guard, THEN.take([0]))
+    guard.fit(KNOWN).calibrate()
+    assert score(guard, THEN.take([0])) == scores
+
+
+def test_processes_that_share_a_guard_hear_of_it_alike(url):
+    one, other = (Guard.open(url, detectors=[CliqueDetector()], fpr=RATE) for _ in range(2))
+    one.fit(KNOWN).calibrate()
+    held_by_hand(one, FIRST)
+    other.screen(THEN)
+    Quarantine(url).confirm(FIRST.ids, **BY)  # as a review page does
+    position = one.screen(THEN).position
+    assert other.screen(THEN).position == position  # one has told the other
+    assert snapshot(one.detectors[0]) == snapshot(other.detectors[0])
+    assert one.state.knowledge.confirmed == other.state.knowledge.confirmed
+    assert list(one.state.knowledge.confirmed) == list(FIRST.ids)
+    late = Guard.open(url, detectors=[CliqueDetector()])
+    assert late.screen(THEN).position == position
+
+
+def test_confirmed_entries_without_a_vector_or_with_another_are_passed_over():
+    guard = calibrated()
+    bare = Batch.of(ids=["bare"], texts=["no vector"], embeddings=None)
+    other = Batch.of(ids=["other"], texts=["short"], embeddings=[[1.0, 0.0]])
+    for batch in (bare, other, FIRST):
+        held_by_hand(guard, batch)
+        guard.quarantine.confirm(batch.ids, **BY)
+    guard.screen(THEN)
+    assert set(guard.state.knowledge.confirmed) == {"bare", *FIRST.ids}
+
+
+def test_a_quarantine_that_is_away_stops_no_screening(caplog):
+    guard = held_by_hand(calibrated(), FIRST)
+    guard.screen(THEN)
+    guard.quarantine.confirm(FIRST.ids, **BY)
+    away = patch.object(AuditLog, "changed_since", side_effect=QuarantineError("away"))
+    with away:
+        guard.screen(THEN)
+    assert "hear of no new confirmation" in caplog.text
+
+
+def test_many_confirmations_are_told_in_parts():
+    guard = calibrated()
+    many = passages(300, 9, "bad")
+    held_by_hand(guard, many)
+    guard.quarantine.confirm(many.ids, **BY)
+    guard.screen(THEN)
+    assert len(guard.state.knowledge.confirmed) == 300
