@@ -220,7 +220,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 if knowledge is None or knowledge.embedder is None
                 else knowledge.embedder.embed,
             )
-        report = replace(report, skipped=(*missing, *report.skipped), **_files(knowledge))
+        unread, files = _files(knowledge)
+        report = replace(report, skipped=(*missing, *report.skipped), unread=unread, files=files)
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
         source = data.as_posix()
@@ -239,13 +240,13 @@ def _write(path: Path | None, text: Callable[[], str]) -> None:
         path.write_text(text(), encoding="utf-8")
 
 
-def _files(knowledge: KnowledgeBase | None) -> dict[str, tuple[str, ...]]:
-    """Return what a report says of files, by attribute."""
+def _files(knowledge: KnowledgeBase | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return sentences about files: what could not be read; counts, and what was left out."""
     if knowledge is None or knowledge.coverage is None:
-        return {"unread": () if knowledge is None else knowledge.unread}
+        return () if knowledge is None else knowledge.unread, ()
     files = knowledge.coverage
     skipped = [f"{file.name} was left out: {file.why}." for file in files.of("skipped")]
-    return {"unread": knowledge.unread, "files": (files.summary(), *skipped)}
+    return knowledge.unread, (files.summary(), *skipped)
 
 
 def _exit_code(report: ScanReport) -> int:
