@@ -132,7 +132,7 @@ class DocumentKeeper(Keeper[Document]):
             if part:
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
-                self.guard.check_dim(some[-1])
+                self.guard.judge.check_dim(some[-1])
         return concatenate(some) if some else NO_ENTRIES
 
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:

@@ -206,7 +206,7 @@ class NodeKeeper(Keeper[BaseNode]):
             msg = f"node {named!r} cannot be stored, and nothing was released: {reason}"
             raise QuarantineError(msg)
         batch = as_stored(nodes, self.keys)
-        self.guard.check_dim(batch)
+        self.guard.judge.check_dim(batch)
         return batch
 
     # Documents of nodes, and relatives that serve their text

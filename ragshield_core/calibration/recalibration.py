@@ -220,7 +220,7 @@ class Recalibration:
         Raises
         ------
         NotFittedError, CalibrationError
-            As :meth:`ragshield_core.Guard.refresh`.
+            As :meth:`ragshield_core.learning.calibration.CalibrationInForce.refresh`.
         """
         calibrator = self._calibrator
         if calibrator.sample is None or calibrator.calibration is None:

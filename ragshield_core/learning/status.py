@@ -86,10 +86,10 @@ class Status:
         Detectors that failed when this process asked them last, and how.
     unscreened
         How many known entries were let in although a detector failed on them, see
-        :meth:`ragshield_core.Guard.unscreened`.
+        :meth:`ragshield_core.learning.writes.Writes.unscreened`.
     borrowed
         Whether the calibration is that of another guard, see
-        :meth:`ragshield_core.Guard.borrow_calibration`.
+        :meth:`ragshield_core.learning.calibration.CalibrationInForce.borrow`.
     position, behind, pending
         Of a guard that was opened: of the last event of the journal that it has read, how many came
         since, and how many somebody intends. ``None`` and 0 where nothing is shared.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,13 +37,14 @@ class Writes:
     ----------
     quarantine
         Of the guard: all of its namespace, or of one store once the guard is of one.
-    on_admit
-        Called with the entries that were learned here, each time.
+    on_learned
+        Called with the entries that were learned here, each time. They are in the knowledge base by
+        then: what a callback raises is logged, by its type, and stops nothing. Not saved.
     """
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
-        self.on_admit: list[Callable[[Batch], object]] = []
+        self.on_learned: list[Callable[[Batch], object]] = []
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
 
     def known(self, ids: Sequence[str]) -> list[str]:
@@ -90,12 +91,12 @@ class Writes:
             self._recalibrate()
 
     def _tell(self, entries: Batch) -> None:
-        """Tell those of :attr:`on_admit` of entries that were learned here."""
-        for callback in self.on_admit:
+        """Tell those of :attr:`on_learned` of entries that were learned here."""
+        for callback in self.on_learned:
             try:
                 callback(entries)
             except Exception as error:  # noqa: BLE001 - the entries are written already
-                logger.error("a callback of on_admit failed: %s", type(error).__name__)  # noqa: TRY400
+                logger.error("a callback of on_learned failed: %s", type(error).__name__)  # noqa: TRY400
 
     def _recalibrate(self) -> None:
         # Read here and not where thresholds are taken: elsewhere it may say more by then.
@@ -133,6 +134,15 @@ class Writes:
         """Say that held entries were released, or deleted for good."""
         if ids:
             self._state.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
+
+    def unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return the known entries that were let in although detectors failed on them.
+
+        By id, with what is said of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls what is suspicious.
+        """
+        with self._state.lock:
+            return dict(self._state.unscreened.among(self._state.knowledge.known))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
         """Say of entries that were let in unscreened that they are screened now.

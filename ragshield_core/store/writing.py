@@ -183,7 +183,7 @@ def hold(
         return report, guard.writes.intend(coming, leaving)
 
     report, intent = guard.writes.together(work, at=screened.position)
-    return guard.with_spent(report) if guard.writes.shared else report, intent
+    return guard.judge.with_spent(report) if guard.writes.shared else report, intent
 
 
 def write(
@@ -257,7 +257,7 @@ def uncover(adapter: Adapter[Any], admitted: Batch, report: Report) -> None:
 
 def recall_overdue(adapter: Adapter[Any], report: Report) -> Steps[Report]:
     """Recall entries that came before a first calibration, in this very batch perhaps."""
-    if overdue := (yield own(adapter.guard.overdue)):
+    if overdue := (yield own(adapter.guard.judge.overdue)):
         yield from recall_found(adapter, overdue)
         report = replace(report, retroactive=(*report.retroactive, *overdue))
     adapter.last_report = report

@@ -88,8 +88,10 @@ def written(guard: Guard, batch: Batch) -> dict[str, Any]:
 def state_of(guard: Guard) -> dict[str, Any]:
     """Return thresholds and what waits for a person."""
     return {
-        "thresholds": {name: figure(value) for name, value in sorted(guard.thresholds.items())},
-        "questions": [[q.source, q.n_entries, q.n_held] for q in guard.questions()],
+        "thresholds": {
+            name: figure(value) for name, value in sorted(guard.calibration.thresholds.items())
+        },
+        "questions": [[q.source, q.n_entries, q.n_held] for q in guard.sources.questions()],
         "concerns": len(guard.status().concerns()),
     }
 
@@ -133,8 +135,8 @@ def ingestion() -> dict[str, Any]:
     found["after"] = state_of(guard)
     held = [held.id for held in guard.quarantine.list()]
     guard.quarantine.confirm(held[:5], by="anna")
-    found["adopted"] = list(guard.adopt_source("new.example", by="anna"))
-    guard.refresh()
+    found["adopted"] = list(guard.sources.adopt("new.example", by="anna"))
+    guard.calibration.refresh()
     found["refreshed"] = state_of(guard)
     with tempfile.TemporaryDirectory() as folder:
         guard.save(Path(folder) / "guard")

@@ -555,7 +555,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
         for i in gone.ids
     ]
     guard.recall(gone, held, lambda _: None)
-    guard.refresh()
+    guard.calibration.refresh()
     assert len(guard.state.calibrator.sample.outside) == 60
     assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
@@ -570,7 +570,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
 def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
     def thresholds(store):
         guard = guard_of(TriggerPhraseDetector()).adopt(store)
-        return guard, guard.thresholds["trigger_phrase"]
+        return guard, guard.calibration.thresholds["trigger_phrase"]
 
     poisoned, threshold = thresholds(adopted)
     assert threshold <= thresholds(passages(2_400, 1))[1] + 1.0
