@@ -15,7 +15,7 @@ import numpy as np
 from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.borrowed import Lent
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, learns
 from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -929,7 +929,7 @@ def _log_held(report: Report, rows: Sequence[int]) -> None:
 
 def _use(guard: Guard) -> None:
     """Note that the detectors of an opened guard are its own."""
-    _USED.update({id(detector): guard for detector in guard.detectors if detector.learns})
+    _USED.update({id(detector): guard for detector in guard.detectors if learns(detector)})
 
 
 def _check_unused(detectors: Sequence[Detector]) -> None:

@@ -23,6 +23,7 @@ from ragshield_core.detectors.base import (
     Scope,
     StatelessDetector,
     judged_scores,
+    learns,
     skip_reason,
 )
 from ragshield_core.detectors.base.abilities import (
@@ -136,7 +137,7 @@ def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
     """Ask that poison scores above the rule's threshold, and that clean entries do not."""
     detector = case.fitted()
     poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
-    threshold = max(detector.default_threshold, detector.floor)
+    threshold = max(detector.default_threshold, detector.traits.floor)
     _ask(
         poison > threshold >= clean,
         f"poison scores {poison:.4g} and more, clean entries {clean:.4g} and less, and the "
@@ -150,10 +151,13 @@ def ignores_the_rest_of_the_batch_at_entry_scope(case: DetectorCase) -> None:
     together = detector.score(batch)
     alone = np.concatenate([detector.score(batch.take([row])) for row in range(len(batch))])
     apart = float(np.abs(alone - together).max())
-    if detector.scope is Scope.ENTRY:
+    if detector.traits.scope is Scope.ENTRY:
         _ask(apart <= CLOSE, f"scores of entries change by {apart:.3g} with their batch")
     else:
-        _ask(apart > APART, f"the scope is {detector.scope}, yet no score depends on the batch")
+        _ask(
+            apart > APART,
+            f"the scope is {detector.traits.scope}, yet no score depends on the batch",
+        )
 
 
 def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
@@ -208,7 +212,7 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
     after = detector.score(case.poison)
     _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed what is known")
     judged = ~np.isnan(held_out)
-    if detector.exchangeable and judged.any():
+    if detector.traits.exchangeable and judged.any():
         own = detector.score(case.known.take(judged)).mean()
         _ask(
             float(held_out[judged].mean()) >= own - CLOSE,
@@ -248,7 +252,7 @@ def admits_innocent_writing(case: DetectorCase) -> None:
     for start in range(0, len(new), len(batch)):
         texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
         scores = judged_scores(detector, replace(batch, texts=texts))
-        threshold = max(detector.default_threshold, detector.floor)
+        threshold = max(detector.default_threshold, detector.traits.floor)
         hits = np.flatnonzero(scores > threshold).tolist()
         _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
 
@@ -297,13 +301,13 @@ def is_built_again_from_its_config(case: DetectorCase) -> None:
     """Ask that ``config()`` is JSON and builds the same detector."""
     detector = case.make()
     again = type(detector)(**json.loads(json.dumps(detector.config())))
-    same = (again.name, again.scope, again.config()) == (
+    same = (again.name, again.traits.scope, again.config()) == (
         detector.name,
-        detector.scope,
+        detector.traits.scope,
         detector.config(),
     )
     _ask(same, "built from its config it has another name, scope or config")
-    if detector.unsaved is not None:  # it would lack that
+    if detector.traits.unsaved is not None:  # it would lack that
         return
     first, second = case.fitted(), again.fit(case.known)
     same = np.array_equal(first.score(case.poison), second.score(case.poison))
@@ -321,7 +325,7 @@ def learns_in_pieces_what_it_learns_at_once(case: DetectorCase) -> None:
     """Ask that one piece after the other is learned as all are at once, if it says so."""
     detector = case.make()
     # Neighbours that one lends others are found elsewhere, by whoever has the pieces.
-    if not detector.in_pieces or isinstance(detector, Lender):
+    if (learns(detector) and not detector.traits.in_pieces) or isinstance(detector, Lender):
         return
     pieces = _Halves(case.known)
     for piece in pieces.batches(""):

@@ -85,7 +85,7 @@ class Recalibration:
         waiting, known = {}, self._calibrator.clean
         collecting = self.collecting and self._calibrator.borrowed is None
         for detector in self._knowledge.detectors:
-            if collecting and not detector.acts_unfitted:
+            if collecting and not detector.traits.acts_unfitted:
                 reason = (
                     f"collecting: it acts once the knowledge base has {first_size(self._rate)} "
                     f"entries ({len(self._knowledge)} now)"
@@ -99,7 +99,7 @@ class Recalibration:
                 reason = f"not calibrated: it could judge {judged} of the clean entries, too few"
             else:
                 reason = "not calibrated: it could judge none of the clean entries"
-            by_itself = collecting and not detector.acts_unfitted
+            by_itself = collecting and not detector.traits.acts_unfitted
             waiting[detector.name] = Skipped(
                 detector=detector.name, reason=reason, waiting=by_itself
             )

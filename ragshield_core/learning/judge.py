@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from ragshield_core.detectors.base import learns
 from ragshield_core.hooks import Quiet, excused, screening
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.unscreened import failing
@@ -112,7 +113,7 @@ class Judge:
             return report
         questions = self._state.calibrator.arrivals.questions(self._policy.quarantine_at)
         asked = {question.source for question in questions}
-        comparing = {detector.name for detector in self._state.detectors if detector.learns}
+        comparing = {detector.name for detector in self._state.detectors if learns(detector)}
         changed = dict(report.remarkable)
         for row, decision in report.remarkable.items():
             names = {f.detector for f in decision.findings if f.score > f.threshold}
@@ -196,7 +197,7 @@ class Judge:
 
         One that holds what cannot be saved goes on itself; scoring changes nothing of it.
         """
-        new = [type(d) if d.unsaved is None else d for d in self._state.detectors]
+        new = [type(d) if d.traits.unsaved is None else d for d in self._state.detectors]
         try:
             values, arrays = self._state.to_parts()
             self._state.become(json.loads(json.dumps(values)), arrays, new)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ragshield_core.detectors.base import (
     Evidence,
     GroupDetector,
     Scope,
+    Traits,
     judged_scores,
     skip_reason,
 )
@@ -45,7 +46,7 @@ ATTEMPTS = 64
 class Named(Protocol):
     """What there is to say of a detector beside what it finds."""
 
-    taxonomy: ClassVar[tuple[str, ...]]
+    traits: Traits
 
     @property
     def name(self) -> str:
@@ -225,7 +226,7 @@ def finds_nothing(
     detector = next((one for one in detectors if one.name == name), None)
     if detector is None or name not in thresholds:
         return quiet
-    if detector.scope is Scope.ENTRY:
+    if detector.traits.scope is Scope.ENTRY:
         batch, rows = batch.take(list(rows)), range(len(rows))
     try:
         judge = partial(judged_scores, detector, batch)
@@ -389,7 +390,7 @@ def findings_of(
             evidence=evidence.sentence,
             related_ids=evidence.related_ids,
             span=evidence.span,
-            taxonomy=detector.taxonomy,
+            taxonomy=detector.traits.taxonomy,
         )
         for entry_id, score, limit, p_value, evidence in zip(
             ids, scores, np.broadcast_to(threshold, len(ids)), p_values, explained, strict=True

@@ -237,7 +237,7 @@ def test_pieces_are_learned_as_the_whole_is(kind, batch):
     for piece in InMemory(batch, 331).batches(""):
         learn_piece(pieces, piece)
     pieces_learned(pieces, InMemory(batch, 331), batch)
-    assert pieces.in_pieces
+    assert pieces.traits.in_pieces
     (values, arrays), (there, arrays_there) = pieces.state(), whole.state()
     assert values == there
     assert arrays.keys() == arrays_there.keys()

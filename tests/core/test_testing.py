@@ -1,10 +1,12 @@
 """The contract for detectors catches what it is for: each broken detector fails its check."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support import FindsNoGroups, scored
 
-from ragshield_core.detectors import Detector, Evidence, Need, Scope
+from ragshield_core.detectors import Detector, Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base import StatelessDetector
 from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
 from ragshield_core.model.errors import ContractError, NotFittedError
@@ -20,8 +22,8 @@ class Honest(Detector):
 
     name = "honest"
     needs = frozenset({Need.TEXT})
-    taxonomy = ("AML.T0070",)
     default_threshold = 0.5
+    traits = Traits(taxonomy=("AML.T0070",))
 
     def __init__(self, shift=0.0):
         self.shift = shift
@@ -78,7 +80,7 @@ class Sociable(Honest):
 
 
 class Aloof(Honest):
-    scope = Scope.BATCH
+    traits = replace(Honest.traits, scope=Scope.BATCH)
 
 
 class Startled(Honest):

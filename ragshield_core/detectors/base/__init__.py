@@ -5,6 +5,7 @@ from ragshield_core.detectors.base.detector import (
     Detector,
     StatelessDetector,
     judged_scores,
+    learns,
     out_of_fold,
     skip_reason,
 )
@@ -12,6 +13,7 @@ from ragshield_core.detectors.base.evidence import (
     Evidence,
     Need,
     Scope,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -25,8 +27,10 @@ __all__ = [
     "Need",
     "Scope",
     "StatelessDetector",
+    "Traits",
     "explained_with_contexts",
     "judged_scores",
+    "learns",
     "of_texts_and_contexts",
     "out_of_fold",
     "skip_reason",

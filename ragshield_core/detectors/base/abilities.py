@@ -49,8 +49,6 @@ class UsesEmbedder(ABC):
 class LearnsPieces(Detector):
     """A detector that learns the pieces of a large knowledge base otherwise than new entries."""
 
-    in_pieces = True
-
     @abstractmethod
     def learn_piece(self, piece: Batch) -> None:
         """Learn entries of a knowledge base of which others follow."""

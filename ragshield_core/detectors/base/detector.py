@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base.evidence import Evidence, Need, Scope
+from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
 
@@ -37,54 +36,18 @@ class Detector(ABC):
     name
         The name in findings, unique within a guard; that of the class is the one under which the
         registry knows it.
-    on_request
-        Whether it is of no use before it is told with what: not part of the default guard.
     needs
         What it cannot do without; entries that lack it are reported as not judged.
-    taxonomy
-        MITRE ATLAS and OWASP ids for its findings.
     default_threshold
         Without a calibration, a score above it is suspicious.
-    floor
-        The policy never acts on a score up to this, however rare it is among clean entries.
-    acts_unfitted
-        Whether the default threshold means something before the detector knows what is usual in
-        the knowledge base. Where False, a guard that began with nothing waits.
-    learns
-        Whether a score depends on the knowledge base. Where False, a guard scores a clean entry
-        only once.
-    reads_contexts
-        Whether it judges the contexts of entries like their texts.
-    scope
-        What the score of an entry depends on.
-    exchangeable
-        Whether calibration applies: the score of a clean entry can be compared with that of a new
-        one. Where False, the default threshold stays in force.
-    in_pieces
-        Whether it can be fitted on a knowledge base that no memory holds: True where :meth:`learn`
-        comes to the same whether entries come at once or one after the other.
-    unsaved
-        What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
-        The loaded guard asks for this very detector again.
-    unsaved_name
-        The name of what :attr:`unsaved` names, if it has one: no other one takes its place.
+    traits
+        How the detector is to be treated, see :class:`Traits`.
     """
 
     name: str
-    on_request: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]]
-    taxonomy: ClassVar[tuple[str, ...]] = ()
-
     default_threshold: float = 0.0
-    floor: float = -math.inf
-    acts_unfitted: bool = True
-    learns: bool = True
-    reads_contexts: bool = False
-    scope: Scope = Scope.ENTRY
-    exchangeable: bool = True
-    in_pieces: bool = False
-    unsaved: str | None = None
-    unsaved_name: str | None = None
+    traits: Traits = Traits()
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready.
@@ -185,9 +148,6 @@ class StatelessDetector(Detector):
     ``explain``.
     """
 
-    learns = False
-    in_pieces = True
-
     def learn(self, entries: Batch) -> None:
         """Do nothing."""
 
@@ -231,6 +191,11 @@ class StatelessDetector(Detector):
             Shape (n_entries,); none by default.
         """
         return np.zeros(len(scores), dtype=np.bool_)
+
+
+def learns(detector: object) -> bool:
+    """Return whether scores depend on the knowledge base; where not, an entry is scored once."""
+    return isinstance(detector, Detector) and not isinstance(detector, StatelessDetector)
 
 
 def skip_reason(detector: Detector, batch: Batch) -> str | None:

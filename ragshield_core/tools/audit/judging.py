@@ -116,11 +116,11 @@ def found_by(
     calibration = None
     if trusted is not None:
         judges, skipped = _with_clean_scores(judges, trusted)
-        comparable = [judge for judge in judges if judge.detector.exchangeable]
+        comparable = [judge for judge in judges if judge.detector.traits.exchangeable]
         if comparable:
             calibration = JointCalibration(
                 {judge.name: judge.scores[trusted] for judge in comparable},
-                {judge.name: judge.detector.floor for judge in comparable},
+                {judge.name: judge.detector.traits.floor for judge in comparable},
             )
     thresholds = _thresholds(judges, policy, calibration)
     for judge in judges:
@@ -137,7 +137,7 @@ def found_by(
         by_rule=tuple(
             judge.name
             for judge in judges
-            if not (judge.detector.exchangeable and calibration) and not _has_estimate(judge)
+            if not (judge.detector.traits.exchangeable and calibration) and not _has_estimate(judge)
         ),
     )
     for judge in judges:

@@ -36,7 +36,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
-from ragshield_core.detectors.base import Scope, StatelessDetector, judged_scores
+from ragshield_core.detectors.base import Scope, StatelessDetector, Traits, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict
@@ -477,7 +477,7 @@ def test_many_poisoned_entries_among_usual_ones_are_no_shift():
 @pytest.mark.parametrize("size", [50, 600])
 def test_whatever_comes_raises_no_threshold(scope, size):
     detector = Scripted()
-    detector.scope = scope
+    detector.traits = Traits(scope=scope)
     rng = np.random.default_rng(9)
     guard = guard_at(detector, rate=0.01).fit(scored(rng.normal(size=1_500))).calibrate()
     before, n_held = guard.calibration.thresholds, 0

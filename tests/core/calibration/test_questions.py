@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import Scripted, guard_of, loaded, parts, scored, write
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
+from ragshield_core.detectors import StatelessDetector
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.findings import Verdict
 from ragshield_core.tools.review.notifications import Kind, Notifier
@@ -217,9 +218,8 @@ def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_onl
 
 
 def test_who_adopts_a_source_frees_no_orders():
-    class Orders(Scripted):
+    class Orders(Scripted, StatelessDetector):
         name = "orders"
-        learns = False
 
     guard = calibrated(Orders("orders"))
     odd(guard, n=400, n_held=100)
@@ -297,9 +297,8 @@ def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
 
 
 def test_what_needs_no_comparison_is_held_all_the_same():
-    class Fixed(Scripted):
+    class Fixed(Scripted, StatelessDetector):
         kind = "fixed"
-        learns = False
 
     guard = calibrated(Fixed("fixed"), on_shift="flag")
     odd(guard)
