@@ -216,7 +216,7 @@ class Guard:
             is meant where both are given.
         lease
             Seconds without a sign of life after which a process counts as crashed, and others
-            settle what it was about; the same in every process. The default is 30.
+            recover its writes; the same in every process. The default is 30.
         audit_key, anchor
             As of :class:`ragshield_core.Quarantine`.
         calibration_of
@@ -730,7 +730,7 @@ class Guard:
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
         try:
-            report = self._held(report, by)
+            report = self._quarantined(report, by)
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
@@ -744,7 +744,7 @@ class Guard:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.sources.questions(), self.quarantine)
 
-    def _held(self, report: Report, by: str) -> Report:
+    def _quarantined(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)

@@ -352,8 +352,8 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
         return
     held, both = _renamed(case.poison, "held-"), _joined(case.clean, case.poison)
     before = detector.score(both)
-    detector.hold(held)
-    detector.hold(held)  # a write that is repeated
+    detector.remember_held(held)
+    detector.remember_held(held)  # a write that is repeated
     detector.confirm(held.ids)
     detector.forget_held(held.ids)
     detector.forget_held(held.ids)
@@ -474,7 +474,7 @@ def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 
 def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
     """Return what a batch of which all is held shows in another light."""
-    detector.hold(_renamed(batch, "accomplice-"))
+    detector.remember_held(_renamed(batch, "accomplice-"))
     ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_))
     return list(ids), np.asarray(scores, dtype=np.float64)
 

@@ -287,7 +287,7 @@ class Recalibration:
             self._calibrator.calibrated_at = len(self._knowledge)
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
 
-    def held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
+    def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
         """Remember entries that were held, or recalled; by id, the detectors that accused them."""
         # Entries without vectors are no sample for detectors that need them.
         if self.collecting and self._knowledge.complete(entries):

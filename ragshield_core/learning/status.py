@@ -371,7 +371,7 @@ def _sign_of_life(one: Intending) -> str:
 def _crashed(one: Intending) -> str:
     return (
         f"{one.n_events} events are pending of {printable(one.writer, SHOWN_NAME)}, which is "
-        "gone: the next write settles them, or store.recover()"
+        "gone: the next write recovers them, or store.recover()"
     )
 
 

@@ -270,7 +270,7 @@ class Writes:
                 self._state.recorder.finish(intent)
             except TakenOverError:
                 # Who believed this process dead has asked the store, perhaps before it was written.
-                logger.warning("a write took so long that another process has settled it")
+                logger.warning("a write took so long that another process has recovered it")
                 self.catch_up()
                 self._make_true(intent)
             if entering:
@@ -295,18 +295,18 @@ class Writes:
                 self._state.happened(change, entries=event.entries.take(rows))
 
     def failed(self, intent: Intent) -> None:
-        """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""
+        """Say that nobody knows whether the store was written as intended: see :meth:`recover`."""
         with self._state.lock:
             self._state.recorder.drop(intent)
 
     def abandoned(self) -> Intent | None:
-        """Return what was intended, and neither finished nor settled, by processes that are gone.
+        """Return what was intended, and neither finished nor recovered, by processes that are gone.
 
-        It is this one's to :meth:`settle`.
+        It is this one's to :meth:`recover`.
         """
         return self._state.recorder.abandoned()
 
-    def settle(self, intent: Intent, standing: Batch) -> None:
+    def recover(self, intent: Intent, standing: Batch) -> None:
         """End what was intended by what the store says.
 
         Parameters
@@ -337,7 +337,7 @@ class Writes:
                 fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate(gone)))
             if back:
                 fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
-            self._state.recorder.settle(intent, fixes)
+            self._state.recorder.correct(intent, fixes)
 
     def take_turn(self) -> None:
         """Wait until no other process writes, until this one has: others were always faster."""

@@ -198,7 +198,7 @@ class Knowledge:
                 continue
             own = [r for r, i in enumerate(entries.ids) if detector.name in accused.get(i, ())]
             if own:
-                self._tell([detector], "hold", entries.take(own))
+                self._tell([detector], "remember_held", entries.take(own))
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""

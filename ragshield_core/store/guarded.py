@@ -265,10 +265,10 @@ class Guarded(AnswersSources):
         Returns
         -------
         int
-            How many events of the journal were settled; 0 where nothing is shared.
+            How many events of the journal were recovered; 0 where nothing is shared.
         """
-        settled: int = yield self._off_loop(self._keeper.run_recovery)
-        return settled
+        recovered: int = yield self._off_loop(self._keeper.run_recovery)
+        return recovered
 
     arecover = asynchronous(recover)
 

@@ -91,7 +91,7 @@ class Sifted:
         Why entries can be neither stored nor held, by row of the input.
     unfit
         Rows of those that the store cannot keep, even if people release them.
-    settled
+    decided_before
         Decisions on those that are held already, by row of the batch: they are not judged again.
     """
 

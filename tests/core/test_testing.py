@@ -175,7 +175,7 @@ class Grouping(Honest, FindsNoGroups):
 
 
 class Grudging(Counting, FindsNoGroups):
-    def hold(self, entries):
+    def remember_held(self, entries):
         self.learn(entries)
 
 

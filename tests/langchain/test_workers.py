@@ -54,7 +54,7 @@ def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers
     assert known(workers) == {"b"}
 
 
-def test_what_a_worker_could_not_end_another_settles(workers):
+def test_what_a_worker_could_not_end_another_recovers(workers):
     first, second = workers
     add(first, a=text(1))
     keeper = first._keeper

@@ -21,7 +21,7 @@ class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
     """
 
     @abstractmethod
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Remember entries that are held in quarantine: the rest of their group may follow."""
 
     @abstractmethod

@@ -228,7 +228,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
 
     # Held, trusted and doubted entries
 
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Keep held entries in the graph, so that the rest of their group is known."""
         if (known := self._ready) is None:
             return

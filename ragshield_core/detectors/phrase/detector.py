@@ -202,7 +202,7 @@ class TriggerPhraseDetector(GroupDetector):
             self._part_with(entries)
             self._memory.forget(entries)
 
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Count held entries among the recent ones: others with the same phrase may follow."""
         if not self._ready or not len(entries):
             return

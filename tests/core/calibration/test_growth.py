@@ -174,7 +174,7 @@ def beside(n_members=2, factor=2.5, distance=0.06):
 def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeypatch):
     held, member, aside = beside()
     without, having = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
-    having.hold(held)
+    having.remember_held(held)
     assert having.score(aside) == pytest.approx(without.score(aside), abs=1e-3)
     inside = having.score(member)
     assert inside > without.score(member) + 2.0
@@ -727,7 +727,7 @@ def test_of_copies_that_trickle_in_the_oldest_stays():
 def test_what_was_released_no_longer_counts_as_held():
     detector = CliqueDetector().fit(passages(300, 1))
     held = passages(40, 2, "held")
-    detector.hold(held)
+    detector.remember_held(held)
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 40
     detector.forget_held(held.ids[:30])
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 10

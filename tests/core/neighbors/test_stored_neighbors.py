@@ -288,7 +288,7 @@ def test_decisions_are_those_of_vectors_in_memory():
         assert any(d.verdict == "quarantine" for d in report.decisions) or new is not NEW
         np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
         for one, found in ((memory, expected), (guard, report)):
-            one.hold(found)
+            one.remember_held(found)
             if one is guard:
                 table.put(new.take(found.admitted))
             one.admit(found)
