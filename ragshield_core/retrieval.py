@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import state
-from ragshield_core.detectors.base import Detector, Need, Scope, judged_scores, learns, skip_reason
+from ragshield_core.detectors.base import (
+    Detector,
+    Need,
+    Scope,
+    held_out_scores,
+    judged_scores,
+    learns,
+    skip_reason,
+)
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
@@ -220,7 +228,7 @@ class RetrievalGuard:
             if isinstance(detector, Detector):
                 detector.fit(knowledge_base)
                 if detector.traits.exchangeable and learns(detector):
-                    held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
+                    held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
                 elif detector.traits.exchangeable:
                     held_out[detector.name] = _scores_of(detector, knowledge_base, searched)
         columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}

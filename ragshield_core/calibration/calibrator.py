@@ -18,8 +18,10 @@ from ragshield_core.detectors.base import (
     Detector,
     GroupDetector,
     StatelessDetector,
+    held_out_scores,
     judged_scores,
     learns,
+    refresh,
 )
 from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.model.entries import Batch
@@ -274,7 +276,7 @@ class Calibrator:
                     doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
-            detector.refresh(reference)
+            refresh(detector, reference)
         return doubtful
 
     def _doubtful(
@@ -530,7 +532,7 @@ class Calibrator:
         """Return scores of entries that were held out; of which some, or all, come again."""
         detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable and len(fitted)]
         return {  # one detector may look into what another has learned
-            detector.name: detector.held_out_scores(fitted, self._seed)
+            detector.name: held_out_scores(detector, fitted, self._seed)
             if learns(detector)
             else self._unchanging(detector, fitted, fitted if again is None else again)
             for detector in detectors
@@ -550,7 +552,7 @@ class Calibrator:
         if new.any():
             # Vectors of a whole knowledge base are not copied for it.
             unknown = fitted if new.all() else fitted.take(new)
-            scores[new] = detector.held_out_scores(unknown, self._seed)
+            scores[new] = held_out_scores(detector, unknown, self._seed)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))

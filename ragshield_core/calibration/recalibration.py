@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration.borrowed import Lent
 from ragshield_core.calibration.calibrator import Calibrator
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
-from ragshield_core.detectors.base import GroupDetector
+from ragshield_core.detectors.base import GroupDetector, lacking_in
 from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch
@@ -92,7 +92,7 @@ class Recalibration:
                 )
             elif detector.name in self._calibrator.thresholds:
                 continue
-            elif (lacking := detector.lacks()) is not None:
+            elif (lacking := lacking_in(detector)) is not None:
                 reason = lacking
             elif detector.name in known:
                 judged = len(known[detector.name])

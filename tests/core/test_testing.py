@@ -7,7 +7,7 @@ import pytest
 from support import FindsNoGroups, scored
 
 from ragshield_core.detectors import Detector, Evidence, Need, Scope, Traits
-from ragshield_core.detectors.base import StatelessDetector
+from ragshield_core.detectors.base import StatelessDetector, out_of_fold
 from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
 from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
@@ -105,7 +105,7 @@ class Guessing(Honest):
 
 class Shy(Honest):
     def held_out_scores(self, fitted, seed):
-        return super().held_out_scores(fitted, seed)[:-1]
+        return out_of_fold(self, fitted, seed)[:-1]
 
 
 class Drifting(Honest):

@@ -1,5 +1,11 @@
 """Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
 
+from ragshield_core.detectors.base.abilities import (
+    held_out_scores,
+    lacking_in,
+    refresh,
+    skip_reason,
+)
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,
     Detector,
@@ -7,7 +13,6 @@ from ragshield_core.detectors.base.detector import (
     judged_scores,
     learns,
     out_of_fold,
-    skip_reason,
 )
 from ragshield_core.detectors.base.evidence import (
     Evidence,
@@ -29,9 +34,12 @@ __all__ = [
     "StatelessDetector",
     "Traits",
     "explained_with_contexts",
+    "held_out_scores",
     "judged_scores",
+    "lacking_in",
     "learns",
     "of_texts_and_contexts",
     "out_of_fold",
+    "refresh",
     "skip_reason",
 ]

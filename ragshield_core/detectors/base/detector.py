@@ -99,46 +99,11 @@ class Detector(ABC):
             return {}
         return {row: "it has no label" for row, label in enumerate(batch.labels) if label is None}
 
-    def lacks(self) -> str | None:
-        """Return what it cannot judge anything without, and does not have; mostly None."""
-        return None
-
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else."""
         self.reset()
         self.learn(reference)
         return self
-
-    def refresh(self, reference: Batch) -> None:  # noqa: B027 - most measure as they learn
-        """Measure anew what is usual, in the knowledge base as it is now.
-
-        A guard calls it when the knowledge base has grown, before :meth:`held_out_scores` of the
-        same entries.
-
-        Parameters
-        ----------
-        reference
-            Entries of the knowledge base that stand for all clean ones.
-        """
-
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of the fitted entries, each by a model that did not know it.
-
-        By default each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
-
-        Parameters
-        ----------
-        fitted
-            The entries that :meth:`fit` was given, or some of them.
-        seed
-            Of the random parts.
-
-        Returns
-        -------
-        NDArray[np.float64]
-            Shape (n_fitted,); NaN for entries that cannot be judged then.
-        """
-        return out_of_fold(self, fitted, seed)
 
 
 class StatelessDetector(Detector):
@@ -163,10 +128,6 @@ class StatelessDetector(Detector):
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Do nothing."""
-
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return the scores of the entries: this detector knows none of them."""
-        return judged_scores(self, fitted)
 
     def doubtful(
         self,
@@ -196,18 +157,6 @@ class StatelessDetector(Detector):
 def learns(detector: object) -> bool:
     """Return whether scores depend on the knowledge base; where not, an entry is scored once."""
     return isinstance(detector, Detector) and not isinstance(detector, StatelessDetector)
-
-
-def skip_reason(detector: Detector, batch: Batch) -> str | None:
-    """Return why a detector cannot take part in a screening at all, if so."""
-    if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
-        return "needs vectors, and the entries have none"
-    if (lacking := detector.lacks()) is not None:
-        return lacking
-    unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
-    if Need.LABEL in detector.needs and unlabelled:
-        return "needs labels, and no entry has one"
-    return None
 
 
 def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:

@@ -933,9 +933,9 @@ class CountingInstructions(InstructionDetector):
         super().__init__()
         self.judged = []
 
-    def held_out_scores(self, fitted, seed):
+    def held_out_scores(self, fitted, seed):  # noqa: ARG002
         self.judged.append(len(fitted))
-        return super().held_out_scores(fitted, seed)
+        return judged_scores(self, fitted)
 
 
 def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_alone():
