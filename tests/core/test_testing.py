@@ -229,6 +229,8 @@ class Wavering(StatelessDetector):
 
 
 class Piecemeal(Honest, LearnsPieces):
+    traits = replace(Honest.traits, in_pieces=True)
+
     def learn_piece(self, piece):
         self.learn(piece)
         self.shift += 0.1

@@ -15,7 +15,7 @@ from ragshield_core.detectors.base.detector import (
     learns,
     out_of_fold,
 )
-from ragshield_core.detectors.base.evidence import Evidence, Need
+from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch
 
@@ -102,6 +102,8 @@ class UsesEmbedder(ABC):
 
 class LearnsPieces(Detector):
     """A detector that learns the pieces of a large knowledge base otherwise than new entries."""
+
+    traits = Traits(in_pieces=True)
 
     @abstractmethod
     def learn_piece(self, piece: Batch) -> None:
