@@ -77,6 +77,15 @@ class Guard:
     seed
         Of the parts held out by :meth:`fit`.
 
+    Attributes
+    ----------
+    calibration
+        The thresholds in force; borrows the calibration of another guard, or takes its own anew.
+    sources
+        Questions about sources of which far more is held than accepted, and people's answers.
+    judge, writes, connections, state
+        What guarded stores use beside the methods.
+
     Examples
     --------
     >>> from ragshield_core import Batch, Quarantine
