@@ -392,7 +392,7 @@ class Recalibration:
         finally:
             if len(held):  # by no thresholds of its own: each detector looks at all of them
                 names = [detector.name for detector in self._knowledge.detectors]
-                self.held(held, dict.fromkeys(held.ids, names))
+                self.note_held(held, dict.fromkeys(held.ids, names))
         self._judge_again(sample.inside, calibrator.sample_scores)
 
     def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:

@@ -46,7 +46,9 @@ ATTEMPTS = 64
 class Named(Protocol):
     """What there is to say of a detector beside what it finds."""
 
-    traits: Traits
+    @property
+    def traits(self) -> Traits:
+        """How it is to be treated."""
 
     @property
     def name(self) -> str:
