@@ -133,7 +133,7 @@ class RetrievalDetector(ABC):
     name: str
     needs: ClassVar[frozenset[Need]]
     default_threshold: ClassVar[float]
-    traits: ClassVar[Traits] = Traits(scope=Scope.RETRIEVAL)
+    traits: Traits = Traits(scope=Scope.RETRIEVAL)
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""
