@@ -586,7 +586,7 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
         queries = drawn.suite.queries
         detector = CanaryDisplacementDetector(queries, embed(queries), k=K).fit(drawn.base)
         held_out = detector.held_out_scores(drawn.base, 0)
-        threshold = max(float(np.quantile(held_out, 0.998)), detector.floor)
+        threshold = max(float(np.quantile(held_out, 0.998)), detector.traits.floor)
         for style in STYLES:
             for size in SIZES:
                 poison = crafted(drawn, style, size, embed)

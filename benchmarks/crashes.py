@@ -106,7 +106,7 @@ class Moment:
     def watch(self, store: Store) -> None:
         """Note what a store does."""
         self.during(store.guard, "screen", "judging")
-        self.during(writing, "hold", "journal: intended")
+        self.during(writing, "hold_and_announce", "journal: intended")
         self.during(store.guard.writes, "intend", "journal: intended")
         self.during(store.guard.writes, "intend_recall", "journal: intended")
         for method in ("write", "delete"):
@@ -219,7 +219,7 @@ def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
     task, first, pipe
         What, from where on, and whom to tell.
     waits
-        Until what was left pending is settled, before anything else.
+        Until what was left pending is recovered, before anything else.
     """
     try:
         logging.disable()  # what is held is counted

@@ -235,7 +235,7 @@ def texts() -> list[str]:
     for name, batch in {**attacks, **wordings, **clean}.items():
         cells = []
         for detector in detectors:
-            hits = detector.score(batch) > max(detector.default_threshold, detector.floor)
+            hits = detector.score(batch) > max(detector.default_threshold, detector.traits.floor)
             cells.append(str(proportion_interval(int(hits.sum()), len(hits))))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines

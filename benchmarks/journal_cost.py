@@ -112,7 +112,7 @@ def measure(name: str, shared: Shared, n_events: int, n_asked: int) -> Iterator[
                 s, [event], writer="w", expected=number, pending=[True]
             )
             appends.append(milliseconds(lambda: shared.write(write)))
-            finish = lambda s: journal.settle(s, [number + 1], writer="w")  # noqa: E731
+            finish = lambda s: journal.close_pending(s, [number + 1], writer="w")  # noqa: E731
             finishes.append(milliseconds(lambda: shared.write(finish)))
         size = (shared.size() - before) / n_events / BATCH
 
@@ -186,7 +186,7 @@ def main() -> None:
 
 Written by `benchmarks/journal_cost.py`. {n_events:,} events, each of {BATCH} learned entries with
 ids, labels, lineages and vectors of {DIM} dimensions. Milliseconds: median (95th percentile).
-Appended is one pending event a transaction, finished the transaction that settles it; read is a
+Appended is one pending event a transaction, finished the transaction that closes it; read is a
 catch-up over 1,000 events in pages of {PAGE}. Digests with a key are included. Goal for the median
 of asking for the position: {goals}. Python {platform.python_version()}.
 

@@ -125,9 +125,9 @@ def main() -> None:
     for name in list(clean)[: 1 if quick else None]:
         detector, known = OrderDetector(embed), batch_of(clean[name])
         own = detector.fit(known).held_out_scores(known, SEED)
-        alone = threshold(own, RATE, detector.floor)
-        half = threshold(own, RATE / 2, detector.floor)
-        by_rules = threshold(rules.score(known), RATE / 2, rules.floor)
+        alone = threshold(own, RATE, detector.traits.floor)
+        half = threshold(own, RATE / 2, detector.traits.floor)
+        by_rules = threshold(rules.score(known), RATE / 2, rules.traits.floor)
         cells = []
         for kind, (some, orders) in given.items():
             scores = np.nan_to_num(judged_scores(detector, batch_of(some)), nan=0.0)

@@ -137,7 +137,7 @@ def measure(way: str, folder: Path, work: Path) -> dict[str, Any]:
     vectors = np.load(folder / "new.npy")
     new = Batch.of(ids=ids, texts=texts, lineages=lineages, embeddings=vectors)
     held = [d.entry_id for d in guard.screen(new).quarantined]
-    return figures | {"held": held, "thresholds": guard.thresholds}
+    return figures | {"held": held, "thresholds": guard.calibration.thresholds}
 
 
 def measured(way: str, folder: Path) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def by_peers(clean: Batch, sets: dict[str, Batch], counts: Counts) -> dict[str, 
 def by_rule(sets: dict[str, Batch], counts: Counts) -> None:
     """Count what the detector of instructions finds by its rule."""
     detector, name = InstructionDetector(), "**`InstructionDetector`**, its rule"
-    rule = max(detector.default_threshold, detector.floor)
+    rule = max(detector.default_threshold, detector.traits.floor)
     for what, batch in sets.items():
         scores, seconds = timed(lambda: detector.score(batch))
         counts.add(name, what, scores > rule)

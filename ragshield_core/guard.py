@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -18,7 +15,7 @@ import numpy as np
 from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.borrowed import Lent
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, learns
 from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -28,37 +25,29 @@ from ragshield_core.detectors.registry import (
     copied_for,
     kind_of,
 )
-from ragshield_core.hooks import Quiet, answered, excused, screening, tools
+from ragshield_core.hooks import answered, tools
+from ragshield_core.learning.calibration import CalibrationInForce
 from ragshield_core.learning.events import Change
 from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.judge import Judge
+from ragshield_core.learning.sources import Sources
 from ragshield_core.learning.status import DetectorStanding, Status
-from ragshield_core.learning.unscreened import failing, let_in
+from ragshield_core.learning.unscreened import let_in
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import (
-    NotFittedError,
     PoisonedEntryError,
     QuarantineError,
     StateError,
 )
 from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, accusers, printable
-from ragshield_core.model.p_values import Released
 from ragshield_core.model.policy import Policy
-from ragshield_core.neighbors.known import KnownNeighbors, Lender
-from ragshield_core.neighbors.table import Where
 from ragshield_core.screening.screening import (
-    InForce,
-    crash,
-    finds_nothing,
-    overlooking,
     overruled,
-    screened,
 )
-from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
-    from ragshield_core.calibration.questions import Question
     from ragshield_core.detectors.base.pieces import Progress
     from ragshield_core.hooks import Notified
     from ragshield_core.quarantine import Quarantine
@@ -87,6 +76,15 @@ class Guard:
         directory, made when the first entry is held.
     seed
         Of the parts held out by :meth:`fit`.
+
+    Attributes
+    ----------
+    calibration
+        The thresholds in force; borrows the calibration of another guard, or takes its own anew.
+    sources
+        Questions about sources of which far more is held than accepted, and people's answers.
+    judge, writes, connections, state
+        What guarded stores use beside the methods.
 
     Examples
     --------
@@ -129,7 +127,9 @@ class Guard:
         self.writes = Writes(
             guard_state, quarantine if quarantine is not None else _default_quarantine()
         )
-        self._budget = TimeBudget()
+        self.judge = Judge(guard_state, self.writes)
+        self.calibration = CalibrationInForce(guard_state, self.writes)
+        self.sources = Sources(guard_state, self.writes, self.judge)
         self._notifier: Notified | None = None
         self._warned = False  # that it is not calibrated
 
@@ -225,12 +225,12 @@ class Guard:
             is meant where both are given.
         lease
             Seconds without a sign of life after which a process counts as crashed, and others
-            settle what it was about; the same in every process. The default is 30.
+            recover its writes; the same in every process. The default is 30.
         audit_key, anchor
             As of :class:`ragshield_core.Quarantine`.
         calibration_of
             Of a guard that is not there yet: another namespace of the database, whose calibration
-            it takes over as it is now, see :meth:`borrow_calibration`.
+            it takes over as it is now; ``guard.calibration.borrow`` does so later.
 
         Raises
         ------
@@ -402,19 +402,9 @@ class Guard:
         return self.state.calibrator.policy
 
     @property
-    def dim(self) -> int | None:
-        """Length of the vectors of the knowledge base; ``None`` before there are any."""
-        return self.state.knowledge.dim or None
-
-    @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from default thresholds."""
         return self.state.calibrated
-
-    @property
-    def neighbors(self) -> Where:
-        """Where detectors find neighbours: in ``"memory"``, or in the ``"store"``."""
-        return self.state.connections.where
 
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> Self:
         """Let detectors embed suspicious sentences with the knowledge base's own model.
@@ -517,21 +507,6 @@ class Guard:
                 unreachable=unreachable,
                 neighbors=self.state.connections.where_in_words(),
             )
-
-    def unscreened(self) -> dict[str, Mapping[str, str]]:
-        """Return the known entries that were let in although detectors failed on them.
-
-        By id, with what is said of each detector. A guarded store screens them again, see its
-        ``rescreen``, and recalls what is suspicious.
-        """
-        with self.state.lock:
-            return dict(self.state.unscreened.among(self.state.knowledge.known))
-
-    @property
-    def thresholds(self) -> dict[str, float]:
-        """Per detector, the score above which an entry is quarantined."""
-        thresholds = self.state.calibrator.thresholds
-        return {name: threshold.quarantine for name, threshold in thresholds.items()}
 
     def change_policy(
         self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
@@ -675,117 +650,6 @@ class Guard:
             self.state.unscreened.clear()
         return self
 
-    def borrow_calibration(self, other: Guard) -> Self:
-        """Go by the calibration of another guard, as it is now, until this one has its own.
-
-        For a tenant with few entries among others like it. What is taken over is how clean entries
-        score there, as numbers: no entry, id, text or vector. The rate is that of this guard's
-        policy. What is usual is measured among its own entries, again and again as these grow; as
-        soon as there are enough of them, or :meth:`calibrate` is called, it is calibrated by them
-        and goes by nothing else any more. Later calibrations of the other are taken over when this
-        is called again.
-
-        Parameters
-        ----------
-        other
-            With the same detectors, and vectors of the same model.
-
-        Raises
-        ------
-        CalibrationError
-            If the other is not calibrated, has other detectors or vectors, or too few clean entries
-            for the rate; or if this one is calibrated by its own entries.
-        """
-        check_type("other", other, Guard, "another Guard")
-        other.writes.catch_up()
-        with other.state.lock:
-            lent = other.state.calibrator.lend()
-        confirmed = self.quarantine.confirmed_ids()
-        with self.state.replaced():
-            self.state.recalibration.borrow(lent, confirmed)
-        return self
-
-    def refresh(self) -> Self:
-        """Measure anew what is usual in the knowledge base as it is now, and calibrate by that.
-
-        A calibrated guard does this by itself whenever the knowledge base has grown by a tenth;
-        call it after entries were deleted on a large scale. The clean sample stays the one that was
-        drawn when the guard was fitted, scored among what the knowledge base holds now.
-
-        Raises
-        ------
-        NotFittedError
-            If there is no clean sample: fit the guard first, and calibrate it.
-        CalibrationError
-            If too little of the clean sample is left for the accepted rate. Thresholds stay as they
-            were.
-        """
-        confirmed = self.quarantine.confirmed_ids()
-        with self.state.replaced():
-            self.state.recalibration.refresh(confirmed)
-        return self
-
-    @property
-    def released(self) -> Released | None:
-        """What people found to be clean, as far as somebody has decided that it counts."""
-        return self.state.calibrator.released
-
-    def thresholds_with(self, released: Released | None) -> dict[str, float]:
-        """Return what :attr:`thresholds` are if what people found to be clean counts; see there.
-
-        Parameters
-        ----------
-        released
-            As :func:`ragshield_core.tools.review.feedback.preview` takes it from the quarantine.
-
-        Raises
-        ------
-        CalibrationError
-            If the guard is not calibrated.
-        """
-        with self.state.lock:
-            thresholds = self.state.calibrator.thresholds_with(released)
-        return {name: threshold.quarantine for name, threshold in thresholds.items()}
-
-    def count_released(
-        self, released: Released | None, decided: Callable[[], object] = lambda: None
-    ) -> Self:
-        """Have what people found to be clean count, here and in all processes, from now on.
-
-        Also whenever thresholds are taken anew, until the guard is fitted again or calibrated by
-        other clean entries. A person decides so:
-        :func:`ragshield_core.tools.review.feedback.apply`.
-
-        Parameters
-        ----------
-        released
-            ``None`` for nothing any more.
-        decided
-            Called while no other process changes the guard, before anything is: it may raise, or
-            write down who decided.
-
-        Raises
-        ------
-        CalibrationError
-            If the guard is not calibrated.
-        """
-        with self.state.replaced():
-            self.state.calibrator.thresholds_with(released)  # raises before anything is decided
-            decided()
-            self.state.calibrator.count_released(released)
-        return self
-
-    def overdue(self) -> tuple[Decision, ...]:
-        """Return decisions against admitted entries that wait for the next report to name them.
-
-        There are some after the first calibration of a guard that began with nothing, which judges
-        again what came in before. Whoever writes may :meth:`recall` them at once; the next
-        report's ``retroactive`` has them, too.
-        """
-        with self.state.lock:
-            found = self.state.recalibration.overdue()
-            return tuple(self.policy.decide(entry_id, why) for entry_id, why in found.items())
-
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
         """Judge entries; changes nothing.
 
@@ -811,146 +675,7 @@ class Guard:
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self.state.lock:
-            times_late = self._budget.times_late
-            try:
-                with screening("ingestion", len(batch)) as told:
-                    report = self._screened(batch, replacing)
-                    for one in told:
-                        one.found(report)
-            finally:
-                if self._budget.times_late != times_late:
-                    self._leave_detectors()
-            judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
-            failed = failing(report)
-            self.state.failing = {
-                n: why for n, why in self.state.failing.items() if n not in judged
-            } | failed
-            calibrated_at = self.state.calibrator.calibrated_at if self.calibrated else None
-            position = self.state.recorder.position
-        skipped = (*self.state.left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
-
-    def questions(self) -> tuple[Question, ...]:
-        """Return the sources of which far more is held than accepted: new ones, or attacks.
-
-        No statistics tell the two apart. Until a person decides, entries of such a source are held
-        by the thresholds of everybody else, or as ``Policy(on_shift=...)`` says.
-
-        Examples
-        --------
-        >>> from ragshield_core import Quarantine
-        >>> from ragshield_core.detectors import CliqueDetector
-        >>> Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).questions()
-        ()
-        """
-        with self.state.lock:
-            return self.state.calibrator.arrivals.questions(self.policy.quarantine_at)
-
-    def adopt_source(self, source: str | None, *, by: str = "ragshield") -> tuple[str, ...]:
-        """Take thresholds for a source that a person has found to be good.
-
-        Its held entries are judged again. Of all its entries, the accepted share stays held: the
-        most suspicious ones by each detector that objects to the source. Later entries of the
-        source are judged by the same thresholds, which are never lower than those of others.
-
-        Parameters
-        ----------
-        source
-            Its name, as :meth:`questions` has it; ``None`` for entries that name none.
-        by
-            Who decided, for the log.
-
-        Returns
-        -------
-        tuple[str, ...]
-            Ids of the held entries that come free: release them next. Guarded stores have a method
-            of the same name, which does both.
-
-        Raises
-        ------
-        ValueError
-            If nothing of such a source is held.
-        """
-        from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
-
-        with self.state.lock:
-            self.writes.catch_up()
-            count = self.state.calibrator.arrivals.sources.get(source)
-            ids = [] if count is None else list(count.held_ids)
-        waiting = self.quarantine.list(ids=ids) if ids else ()
-        if count is None or not waiting:
-            msg = (
-                f"nothing of the source {printable(str(source), 80)!r} waits in quarantine; "
-                "questions() names the sources that are asked about."
-            )
-            raise ValueError(msg)
-        parts = [(batch, self.screen(batch).scores) for batch in batches_of(waiting)]
-        with self.state.replaced():
-            freed = [
-                batch.take(self.state.calibrator.adopt_source(source, scores, count.judged)).ids
-                for batch, scores in parts
-            ]
-        ids = list(chain.from_iterable(freed))
-        named = printable(str(source), 80)
-        note = f"source {named!r}: {len(ids)} of {len(waiting)} held entries come free"
-        self.quarantine.log.record("adopt", by=by, note=note)
-        return tuple(ids)
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> Self:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its entries stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-
-        Raises
-        ------
-        ValueError
-            If nothing has come from such a source.
-        """
-        if source not in self.state.calibrator.arrivals.sources:
-            msg = (
-                f"nothing has come from the source {printable(str(source), 80)!r} since the "
-                "calibration; questions() names the sources that are asked about."
-            )
-            raise ValueError(msg)
-        with self.state.replaced():
-            self.state.calibrator.arrivals.decide(source, "keep holding")
-        note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
-        self.quarantine.log.record("keep", by=by, note=note)
-        return self
-
-    def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the nearest known entries of others; changes nothing.
-
-        Parameters
-        ----------
-        batch
-            Any entries with vectors; what is known under their own ids is left out.
-        k
-            How many of each.
-
-        Raises
-        ------
-        NotFittedError
-            If no detector keeps vectors, or nothing is known yet.
-        InvalidBatchError
-            If the vectors are of another dimension than those of the knowledge base.
-        """
-        with self.state.lock:
-            self.state.connections.check()
-            self.writes.catch_up()
-            self.check_dim(batch)
-            lender = next((d for d in self.detectors if isinstance(d, Lender)), None)
-            if lender is None or not len(self.state.knowledge):
-                msg = "no detector of this guard knows vectors of entries to compare with."
-                raise NotFittedError(msg)
-            return lender.neighbors().known_neighbors(batch, k)
+        return self.judge.screen(batch, replacing)
 
     # What is known
 
@@ -989,136 +714,6 @@ class Guard:
         if ids:
             self.state.happened(Change.TRUSTED, ids=tuple(ids))
 
-    def on_admit(self, callback: Callable[[Batch], object]) -> None:
-        """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
-
-        They are in the knowledge base by then: what the callback raises is logged, by its type, and
-        stops nothing. Callbacks are not saved with the guard.
-        """
-        self.writes.on_admit.append(callback)
-
-    def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
-        self.state.connections.check()
-        self.writes.catch_up()
-        self.writes.hear_of_confirmed()
-        leaving = {*replacing, *self.state.knowledge.among(batch.ids)}
-        with overlooking(self.detectors, leaving):
-            self.check_dim(batch)
-            calibrator = self.state.calibrator
-            report = screened(
-                batch,
-                self.detectors,
-                self.policy,
-                InForce(
-                    thresholds=calibrator.thresholds,
-                    clean=calibrator.clean,
-                    waiting=self.state.recalibration.waiting(),
-                    by_source=calibrator.by_source,
-                ),
-                leaving={*batch.ids, *replacing},
-                overdue=self.state.recalibration.overdue(),
-                budget=self._budget,
-                excuse=self._excused,
-            )
-            return self._flagged_while_asked(report)
-
-    def _flagged_while_asked(self, report: Report) -> Report:
-        """Return a report in which entries of sources that are asked about are flagged, if wanted.
-
-        Entries that a detector objects to which needs no comparison stay held.
-        """
-        if self.policy.on_shift != "flag" or not report.quarantined:
-            return report
-        asked = {question.source for question in self.questions()}
-        comparing = {detector.name for detector in self.detectors if detector.learns}
-        changed = dict(report.remarkable)
-        for row, decision in report.remarkable.items():
-            names = {f.detector for f in decision.findings if f.score > f.threshold}
-            held = decision.verdict is Verdict.QUARANTINE and bool(names)
-            if held and report.batch.sources[row] in asked and names <= comparing:
-                note = "of a source that is asked about: a new source, or a mass attack"
-                changed[row] = replace(decision, verdict=Verdict.FLAG, note=note)
-        return replace(report, remarkable=changed)
-
-    def accused(
-        self, entries: Batch, decisions: Sequence[Decision]
-    ) -> tuple[Batch, list[Decision], dict[str, str]]:
-        """Return which admitted entries are to leave, by what people have decided.
-
-        Entries of a source that was adopted stay below its thresholds. The rules decide on others:
-        :meth:`screen` asks them about the decisions on its batch, this about those on earlier
-        entries. What a person has confirmed as poisoned is not excused.
-
-        Parameters
-        ----------
-        entries
-            As they are in the store.
-        decisions
-            Against them, one per entry.
-
-        Returns
-        -------
-        tuple[Batch, list[Decision], dict[str, str]]
-            What is left of both, and remarks on the others, by id.
-        """
-        if not any(decision.findings for decision in decisions):
-            return entries, list(decisions), {}
-        confirmed = self.quarantine.confirmed_among(entries)
-        before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
-        with self.state.lock:
-            thresholds = self.state.calibrator.thresholds
-            quiet = partial(finds_nothing, self.detectors, thresholds, self._budget, self.policy)
-            usual = self._usual_of_their_sources(entries, before)
-            after = dict(enumerate(decisions)) | usual
-            after |= self._excused(
-                entries, {r: d for r, d in before.items() if r not in usual}, quiet
-            )
-        stays = {
-            row: after[row].note or ""
-            for row, decision in before.items()
-            if after[row] is not decision and after[row].verdict is not Verdict.QUARANTINE
-        }
-        rows = [row for row in range(len(entries)) if row not in stays]
-        remarks = {entries.ids[row]: note for row, note in stays.items()}
-        return entries.take(rows), [after[row] for row in rows], remarks
-
-    def _usual_of_their_sources(
-        self, entries: Batch, decisions: Mapping[int, Decision]
-    ) -> dict[int, Decision]:
-        """Return decisions to let entries stay that score as their adopted sources usually do."""
-        stays = {}
-        for row, decision in decisions.items():
-            own = self.state.calibrator.by_source.get(entries.sources[row], {})
-            if decision.findings and all(
-                finding.score <= own.get(finding.detector, -math.inf)
-                for finding in decision.findings
-            ):
-                note = "usual for its source, which a person has adopted"
-                stays[row] = Decision(entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note)
-        return stays
-
-    def _excused(
-        self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
-    ) -> Mapping[int, Decision]:
-        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
-
-        quarantine = self.quarantine
-        if not isinstance(quarantine, Quarantine):  # which has no rules
-            return decisions
-        return excused(quarantine, batch, decisions, self.policy, quiet)
-
-    def _leave_detectors(self) -> None:
-        """Go on with detectors that know the same: a call that was left behind has the others.
-
-        One that holds what cannot be saved goes on itself; scoring changes nothing of it.
-        """
-        new = [type(d) if d.unsaved is None else d for d in self.detectors]
-        try:
-            values, arrays = self.state.to_parts()
-            self.state.become(json.loads(json.dumps(values)), arrays, new)
-        except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
-            logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
-
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
 
@@ -1144,7 +739,7 @@ class Guard:
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
         try:
-            report = self._held(report, by)
+            report = self._quarantined(report, by)
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
@@ -1156,9 +751,9 @@ class Guard:
         tools().decided(stage="ingestion", report=report)
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
-            self._notifier.asked(self.questions(), self.quarantine)
+            self._notifier.asked(self.sources.questions(), self.quarantine)
 
-    def _held(self, report: Report, by: str) -> Report:
+    def _quarantined(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
@@ -1166,9 +761,9 @@ class Guard:
             raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.admitted).tolist()
         if not rows:
-            return self.with_spent(self._counted(report))
+            return self.judge.with_spent(self._counted(report))
         if self.policy.on_shift == "raise":
-            asked = {question.source for question in self.questions()}
+            asked = {question.source for question in self.sources.questions()}
             if any(report.batch.sources[row] in asked for row in rows):
                 raise PoisonedEntryError(report)
         suspects = report.batch.take(rows)
@@ -1188,7 +783,7 @@ class Guard:
             self.state.happened(Change.HELD, entries=held, accused=accusers(mine.quarantined))
             return self._counted(mine)
 
-        report = self.with_spent(self.writes.together(hold_and_count))
+        report = self.judge.with_spent(self.writes.together(hold_and_count))
         self.writes.afterwards(partial(_log_held, report, rows))
         return report
 
@@ -1237,7 +832,7 @@ class Guard:
             The ids that left; what a person has released before stays, and so does what rules
             excuse.
         """
-        entries, decisions, _ = self.accused(entries, decisions)
+        entries, decisions, _ = self.judge.accused(entries, decisions)
         released = self.quarantine.hold(entries, decisions, by=by)
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):
@@ -1261,21 +856,6 @@ class Guard:
                 *(len(failed), len(report.batch), names),
             )
         return report
-
-    def with_spent(self, report: Report) -> Report:
-        """Return a report with what of the accepted rate is spent by now."""
-        with self.state.lock:
-            if not self.calibrated:
-                return report
-            arrivals = self.state.calibrator.arrivals
-            names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
-            sources = arrivals.of_sources(filter(None, report.batch.sources))
-            return replace(
-                report,
-                spent=arrivals.of().share,
-                spent_by_detector={name: arrivals.of(name).share for name in names},
-                spent_by_source={source: spent.share for source, spent in sources.items()},
-            )
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
@@ -1334,19 +914,6 @@ class Guard:
         state.give_back()
         return guard
 
-    def check_dim(self, batch: Batch) -> None:
-        """Refuse entries whose vectors are of another dimension than those that were learned.
-
-        Raises
-        ------
-        InvalidBatchError
-            If they are; says both.
-        CalibrationError
-            If they are of another dimension than those of a calibration that was taken over.
-        """
-        self.state.knowledge.check_dim(batch)
-        self.state.calibrator.check_dim(batch)
-
 
 # Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
 _USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
@@ -1371,7 +938,7 @@ def _log_held(report: Report, rows: Sequence[int]) -> None:
 
 def _use(guard: Guard) -> None:
     """Note that the detectors of an opened guard are its own."""
-    _USED.update({id(detector): guard for detector in guard.detectors if detector.learns})
+    _USED.update({id(detector): guard for detector in guard.detectors if learns(detector)})
 
 
 def _check_unused(detectors: Sequence[Detector]) -> None:

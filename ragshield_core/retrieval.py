@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import state
-from ragshield_core.detectors.base import Detector, Need, Scope, judged_scores, skip_reason
+from ragshield_core.detectors.base import (
+    Detector,
+    Need,
+    Scope,
+    held_out_scores,
+    judged_scores,
+    learns,
+    skip_reason,
+)
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
@@ -142,10 +150,10 @@ class RetrievalGuard:
             msg = f"detector name {repeated!r} is duplicated; names must differ."
             raise ValueError(msg)
         for detector in self.detectors:
-            if detector.scope not in (Scope.ENTRY, Scope.RETRIEVAL):
+            if detector.traits.scope not in (Scope.ENTRY, Scope.RETRIEVAL):
                 msg = (
-                    f"{detector.name} is of scope {str(detector.scope)!r}: it needs more than a "
-                    "retrieved set; expected 'retrieval' or 'entry'. Use it in a Guard."
+                    f"{detector.name} is of scope {str(detector.traits.scope)!r}: it needs more "
+                    "than a retrieved set; expected 'retrieval' or 'entry'. Use it in a Guard."
                 )
                 raise ValueError(msg)
         self.policy = policy if policy is not None else Policy()
@@ -220,9 +228,9 @@ class RetrievalGuard:
         for detector in self.detectors:
             if isinstance(detector, Detector):
                 detector.fit(knowledge_base)
-                if detector.exchangeable and detector.learns:
-                    held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
-                elif detector.exchangeable:
+                if detector.traits.exchangeable and learns(detector):
+                    held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
+                elif detector.traits.exchangeable:
                     held_out[detector.name] = _scores_of(detector, knowledge_base, searched)
         columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
         first: list[NDArray[np.bool_]] = []
@@ -534,7 +542,7 @@ class _Calibration(NamedTuple):
                 f"{policy.quarantine_at:g} of first-ranked passages; pass at least {needed}."
             )
             raise CalibrationError(msg)
-        floors = {detector.name: detector.floor for detector in detectors}
+        floors = {detector.name: detector.traits.floor for detector in detectors}
         rules = {detector.name: detector.default_threshold for detector in detectors}
         best = {name: column[first] for name, column in enough.items()}
         if robust:

@@ -22,7 +22,10 @@ from ragshield_core.detectors.base import (
     Need,
     Scope,
     StatelessDetector,
+    held_out_scores,
     judged_scores,
+    learns,
+    refresh,
     skip_reason,
 )
 from ragshield_core.detectors.base.abilities import (
@@ -136,7 +139,7 @@ def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
     """Ask that poison scores above the rule's threshold, and that clean entries do not."""
     detector = case.fitted()
     poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
-    threshold = max(detector.default_threshold, detector.floor)
+    threshold = max(detector.default_threshold, detector.traits.floor)
     _ask(
         poison > threshold >= clean,
         f"poison scores {poison:.4g} and more, clean entries {clean:.4g} and less, and the "
@@ -150,10 +153,13 @@ def ignores_the_rest_of_the_batch_at_entry_scope(case: DetectorCase) -> None:
     together = detector.score(batch)
     alone = np.concatenate([detector.score(batch.take([row])) for row in range(len(batch))])
     apart = float(np.abs(alone - together).max())
-    if detector.scope is Scope.ENTRY:
+    if detector.traits.scope is Scope.ENTRY:
         _ask(apart <= CLOSE, f"scores of entries change by {apart:.3g} with their batch")
     else:
-        _ask(apart > APART, f"the scope is {detector.scope}, yet no score depends on the batch")
+        _ask(
+            apart > APART,
+            f"the scope is {detector.traits.scope}, yet no score depends on the batch",
+        )
 
 
 def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
@@ -201,14 +207,14 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
     """Ask that held-out scores come from a model without the entry, which then is as before."""
     detector = case.fitted()
     known = detector.score(case.poison)
-    held_out = detector.held_out_scores(case.known, seed=3)
+    held_out = held_out_scores(detector, case.known, seed=3)
     _ask(held_out.shape == (len(case.known),), f"held-out scores have shape {held_out.shape}")
-    again = detector.held_out_scores(case.known, seed=3)
+    again = held_out_scores(detector, case.known, seed=3)
     _ask(np.array_equal(held_out, again, equal_nan=True), "held-out scores do not reproduce")
     after = detector.score(case.poison)
     _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed what is known")
     judged = ~np.isnan(held_out)
-    if detector.exchangeable and judged.any():
+    if detector.traits.exchangeable and judged.any():
         own = detector.score(case.known.take(judged)).mean()
         _ask(
             float(held_out[judged].mean()) >= own - CLOSE,
@@ -219,11 +225,11 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
 def goes_on_measuring(case: DetectorCase) -> None:
     """Ask that a refresh on what was fitted reproduces, and goes on finding what is planted."""
     detector = case.fitted()
-    detector.refresh(case.known)
-    first = detector.held_out_scores(case.known, seed=3)
+    refresh(detector, case.known)
+    first = held_out_scores(detector, case.known, seed=3)
     found = detector.score(case.poison)
-    detector.refresh(case.known)
-    again = detector.held_out_scores(case.known, seed=3)
+    refresh(detector, case.known)
+    again = held_out_scores(detector, case.known, seed=3)
     _ask(np.allclose(first, again, atol=CLOSE, equal_nan=True), "a refresh does not reproduce")
     threshold = np.nanquantile(first, 0.9) if not np.isnan(first).all() else -np.inf
     _ask(float(np.median(found)) >= threshold, "refreshed, it finds planted poison no longer")
@@ -248,7 +254,7 @@ def admits_innocent_writing(case: DetectorCase) -> None:
     for start in range(0, len(new), len(batch)):
         texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
         scores = judged_scores(detector, replace(batch, texts=texts))
-        threshold = max(detector.default_threshold, detector.floor)
+        threshold = max(detector.default_threshold, detector.traits.floor)
         hits = np.flatnonzero(scores > threshold).tolist()
         _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
 
@@ -297,13 +303,13 @@ def is_built_again_from_its_config(case: DetectorCase) -> None:
     """Ask that ``config()`` is JSON and builds the same detector."""
     detector = case.make()
     again = type(detector)(**json.loads(json.dumps(detector.config())))
-    same = (again.name, again.scope, again.config()) == (
+    same = (again.name, again.traits.scope, again.config()) == (
         detector.name,
-        detector.scope,
+        detector.traits.scope,
         detector.config(),
     )
     _ask(same, "built from its config it has another name, scope or config")
-    if detector.unsaved is not None:  # it would lack that
+    if detector.traits.unsaved is not None:  # it would lack that
         return
     first, second = case.fitted(), again.fit(case.known)
     same = np.array_equal(first.score(case.poison), second.score(case.poison))
@@ -321,7 +327,7 @@ def learns_in_pieces_what_it_learns_at_once(case: DetectorCase) -> None:
     """Ask that one piece after the other is learned as all are at once, if it says so."""
     detector = case.make()
     # Neighbours that one lends others are found elsewhere, by whoever has the pieces.
-    if not detector.in_pieces or isinstance(detector, Lender):
+    if (learns(detector) and not detector.traits.in_pieces) or isinstance(detector, Lender):
         return
     pieces = _Halves(case.known)
     for piece in pieces.batches(""):
@@ -348,8 +354,8 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
         return
     held, both = _renamed(case.poison, "held-"), _joined(case.clean, case.poison)
     before = detector.score(both)
-    detector.hold(held)
-    detector.hold(held)  # a write that is repeated
+    detector.remember_held(held)
+    detector.remember_held(held)  # a write that is repeated
     detector.confirm(held.ids)
     detector.forget_held(held.ids)
     detector.forget_held(held.ids)
@@ -406,7 +412,7 @@ def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
     told: dict[str, NDArray[np.bool_]] = {}
     if isinstance(detector, DoubtsSample):
         told["outliers"] = detector.outliers(case.known)
-    scores = detector.held_out_scores(case.known, 0)
+    scores = held_out_scores(detector, case.known, 0)
     if isinstance(detector, DoubtsSample):
         told["held outliers"] = detector.held_outliers(case.known, scores)
     if isinstance(detector, StatelessDetector):
@@ -470,7 +476,7 @@ def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 
 def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
     """Return what a batch of which all is held shows in another light."""
-    detector.hold(_renamed(batch, "accomplice-"))
+    detector.remember_held(_renamed(batch, "accomplice-"))
     ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_))
     return list(ids), np.asarray(scores, dtype=np.float64)
 

@@ -133,7 +133,7 @@ class DocumentKeeper(Keeper[Document]):
             if part:
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
-                self.guard.check_dim(some[-1])
+                self.guard.judge.check_dim(some[-1])
         batch = concatenate(some) if some else NO_ENTRIES
         for row, reason in self.access.unfit(batch, batch.metadatas).items():
             raise QuarantineError(no_release(batch.ids[row], "stored", reason))

@@ -20,6 +20,7 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from ragshield_core import Guard, Report
+from ragshield_core.detectors.base import learns
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import (
     InvalidBatchError,
@@ -256,7 +257,7 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""
-        if self._guard.n_known or not any(d.learns for d in self._guard.detectors):
+        if self._guard.n_known or not any(learns(d) for d in self._guard.detectors):
             return
         try:
             held = self._access.size()

@@ -204,7 +204,7 @@ class NodeKeeper(Keeper[BaseNode]):
         for row, reason in self.access.unfit(nodes).items():
             raise QuarantineError(no_release(nodes[row].node_id, "stored", reason))
         batch = as_stored(nodes, self.keys)
-        self.guard.check_dim(batch)
+        self.guard.judge.check_dim(batch)
         return batch
 
     # Documents of nodes, and relatives that serve their text

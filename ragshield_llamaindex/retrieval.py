@@ -292,7 +292,9 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         further = copy.copy(self._guard)
         further.quarantine = None  # it knows texts without metadata
         further.detectors = tuple(
-            d for d in further.detectors if not (isinstance(d, Detector) and d.reads_contexts)
+            d
+            for d in further.detectors
+            if not (isinstance(d, Detector) and d.traits.reads_contexts)
         )
         released = {  # by a person
             row

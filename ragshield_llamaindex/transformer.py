@@ -161,7 +161,11 @@ class PoisonGuard(Keyed, TransformComponent):
                 digest.update(f"{key} {array.dtype} {array.shape}".encode())
                 digest.update(array.tobytes())
         policy = self._guard.policy.model_dump(mode="json")
-        rest = [policy, sorted(self._guard.thresholds.items()), _decisions(self.quarantine)]
+        rest = [
+            policy,
+            sorted(self._guard.calibration.thresholds.items()),
+            _decisions(self.quarantine),
+        ]
         digest.update(json.dumps([*rest, self._embed_model is None], sort_keys=True).encode())
         return digest.hexdigest()
 

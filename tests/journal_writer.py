@@ -78,7 +78,7 @@ class Worker:
             return positions
 
     def finish(self, positions):
-        self.shared.write(lambda s: self.journal.settle(s, positions, writer=self.name))
+        self.shared.write(lambda s: self.journal.close_pending(s, positions, writer=self.name))
 
 
 def say(word):

@@ -186,7 +186,7 @@ class FindsNoGroups(GroupDetector):
     def learn_piece(self, piece):
         self.learn(piece)
 
-    def hold(self, entries):
+    def remember_held(self, entries):
         pass
 
     def forget_held(self, ids):

@@ -104,5 +104,5 @@ def _described(detectors: Sequence[Detector]) -> dict[str, str]:
     return {
         d.name: json.dumps([kind_of(d), d.config()], sort_keys=True)
         for d in detectors
-        if d.exchangeable
+        if d.traits.exchangeable
     }

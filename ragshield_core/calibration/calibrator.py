@@ -18,7 +18,10 @@ from ragshield_core.detectors.base import (
     Detector,
     GroupDetector,
     StatelessDetector,
+    held_out_scores,
     judged_scores,
+    learns,
+    refresh,
 )
 from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.model.entries import Batch
@@ -107,7 +110,7 @@ class Calibrator:
     @property
     def possible(self) -> bool:
         """Whether any detector can be calibrated."""
-        return any(detector.exchangeable for detector in self._knowledge.detectors)
+        return any(detector.traits.exchangeable for detector in self._knowledge.detectors)
 
     def reset(self) -> None:
         """Go by default thresholds, after detectors were fitted anew: fits may change these."""
@@ -273,7 +276,7 @@ class Calibrator:
                     doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
-            detector.refresh(reference)
+            refresh(detector, reference)
         return doubtful
 
     def _doubtful(
@@ -365,7 +368,7 @@ class Calibrator:
         allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
         own = self.by_source.setdefault(source, {})
         # An order or hidden text means the same in any source.
-        comparing = {detector.name for detector in self._knowledge.detectors if detector.learns}
+        comparing = {detector.name for detector in self._knowledge.detectors if learns(detector)}
         for name, column in objecting.items():
             if name not in comparing:
                 continue
@@ -386,7 +389,7 @@ class Calibrator:
 
     def _measured(self) -> dict[str, Calibration]:
         """Return the clean scores of detectors that measure what is usual."""
-        measuring = {d.name for d in self._knowledge.detectors if d.learns}
+        measuring = {d.name for d in self._knowledge.detectors if learns(d)}
         return {name: found for name, found in self.clean.items() if name in measuring}
 
     def count(self, counted: Counted) -> None:
@@ -527,10 +530,10 @@ class Calibrator:
         self, fitted: Batch, again: Batch | None = None
     ) -> dict[str, NDArray[np.float64]]:
         """Return scores of entries that were held out; of which some, or all, come again."""
-        detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
+        detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable and len(fitted)]
         return {  # one detector may look into what another has learned
-            detector.name: detector.held_out_scores(fitted, self._seed)
-            if detector.learns
+            detector.name: held_out_scores(detector, fitted, self._seed)
+            if learns(detector)
             else self._unchanging(detector, fitted, fitted if again is None else again)
             for detector in detectors
         }
@@ -549,7 +552,7 @@ class Calibrator:
         if new.any():
             # Vectors of a whole knowledge base are not copied for it.
             unknown = fitted if new.all() else fitted.take(new)
-            scores[new] = detector.held_out_scores(unknown, self._seed)
+            scores[new] = held_out_scores(detector, unknown, self._seed)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))
@@ -561,7 +564,7 @@ class Calibrator:
         return {
             detector.name: judged_scores(detector, clean)
             for detector in self._knowledge.detectors
-            if detector.exchangeable
+            if detector.traits.exchangeable
         }
 
     @staticmethod
@@ -576,7 +579,7 @@ class Calibrator:
 
     @property
     def _floors(self) -> dict[str, float]:
-        return {detector.name: detector.floor for detector in self._knowledge.detectors}
+        return {detector.name: detector.traits.floor for detector in self._knowledge.detectors}
 
     def _rules(self) -> dict[str, Thresholds]:
         """Return the default thresholds, by detector."""
@@ -589,7 +592,7 @@ class Calibrator:
     ) -> dict[str, Thresholds]:
         """Return thresholds after calibration; none for a detector that judged too few for it."""
         detectors = self._knowledge.detectors
-        rules = {d.name: d.default_threshold for d in detectors if not d.exchangeable}
+        rules = {d.name: d.default_threshold for d in detectors if not d.traits.exchangeable}
         thresholds = self.policy.thresholds(rules, calibration)
         if released is None or not len(released):
             return thresholds

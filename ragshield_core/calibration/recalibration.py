@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration.borrowed import Lent
 from ragshield_core.calibration.calibrator import Calibrator
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
-from ragshield_core.detectors.base import GroupDetector
+from ragshield_core.detectors.base import GroupDetector, lacking_in
 from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch
@@ -85,21 +85,21 @@ class Recalibration:
         waiting, known = {}, self._calibrator.clean
         collecting = self.collecting and self._calibrator.borrowed is None
         for detector in self._knowledge.detectors:
-            if collecting and not detector.acts_unfitted:
+            if collecting and not detector.traits.acts_unfitted:
                 reason = (
                     f"collecting: it acts once the knowledge base has {first_size(self._rate)} "
                     f"entries ({len(self._knowledge)} now)"
                 )
             elif detector.name in self._calibrator.thresholds:
                 continue
-            elif (lacking := detector.lacks()) is not None:
+            elif (lacking := lacking_in(detector)) is not None:
                 reason = lacking
             elif detector.name in known:
                 judged = len(known[detector.name])
                 reason = f"not calibrated: it could judge {judged} of the clean entries, too few"
             else:
                 reason = "not calibrated: it could judge none of the clean entries"
-            by_itself = collecting and not detector.acts_unfitted
+            by_itself = collecting and not detector.traits.acts_unfitted
             waiting[detector.name] = Skipped(
                 detector=detector.name, reason=reason, waiting=by_itself
             )
@@ -220,7 +220,7 @@ class Recalibration:
         Raises
         ------
         NotFittedError, CalibrationError
-            As :meth:`ragshield_core.Guard.refresh`.
+            As :meth:`ragshield_core.learning.calibration.CalibrationInForce.refresh`.
         """
         calibrator = self._calibrator
         if calibrator.sample is None or calibrator.calibration is None:
@@ -287,7 +287,7 @@ class Recalibration:
             self._calibrator.calibrated_at = len(self._knowledge)
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
 
-    def held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
+    def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
         """Remember entries that were held, or recalled; by id, the detectors that accused them."""
         # Entries without vectors are no sample for detectors that need them.
         if self.collecting and self._knowledge.complete(entries):
@@ -392,7 +392,7 @@ class Recalibration:
         finally:
             if len(held):  # by no thresholds of its own: each detector looks at all of them
                 names = [detector.name for detector in self._knowledge.detectors]
-                self.held(held, dict.fromkeys(held.ids, names))
+                self.note_held(held, dict.fromkeys(held.ids, names))
         self._judge_again(sample.inside, calibrator.sample_scores)
 
     def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:

@@ -251,7 +251,7 @@ class JournalRow(TableBase):
 
 
 class PendingRow(TableBase):
-    """An event that is intended: its writer has not settled it yet."""
+    """An event that is intended: its writer has not closed it yet."""
 
     __tablename__ = "ragshield_journal_pending"
 

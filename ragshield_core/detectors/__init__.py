@@ -13,6 +13,7 @@ from ragshield_core.detectors.base import (
     Need,
     Scope,
     StatelessDetector,
+    Traits,
 )
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.claim import MetaClaimDetector
@@ -54,6 +55,7 @@ __all__ = [
     "RetrievedSet",
     "Scope",
     "StatelessDetector",
+    "Traits",
     "TriggerPhraseDetector",
 ]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, learns
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import Skipped, printable
@@ -51,7 +51,7 @@ for _found in sorted(_defined_here(), key=lambda one: one.name):
     if issubclass(_found, RetrievalDetector):
         FOR_RETRIEVAL[_found.name] = _found
     else:
-        (ON_REQUEST if _found.on_request else BUILT_IN)[_found.name] = _found
+        (ON_REQUEST if _found.traits.on_request else BUILT_IN)[_found.name] = _found
 
 
 def detector_class(kind: str) -> type[Detector]:
@@ -132,10 +132,10 @@ def check_loadable(
             one is detector or (isinstance(one, cls) and _alike(one, detector)) for one in given
         ):
             continue
-        if detector.unsaved is not None:
+        if detector.traits.unsaved is not None:
             msg = (
-                f"the {detector.unsaved} of detector {detector.name!r} cannot be saved; give that "
-                "detector to save and to load: guard.save(folder, detectors=[detector]), "
+                f"the {detector.traits.unsaved} of detector {detector.name!r} cannot be saved; "
+                "give that detector to save and to load: guard.save(folder, detectors=[detector]), "
                 f"{takes.owner}.load(folder, detectors=[detector])."
             )
             raise StateError(msg)
@@ -154,10 +154,10 @@ def check_loadable(
 def saved_form(detector: AnyDetector) -> dict[str, Any]:
     """Return what a saved guard says of a detector, but for what it learned."""
     form: dict[str, Any] = {"kind": kind_of(detector), "config": detector.config()}
-    if detector.unsaved is not None:
-        form["unsaved"] = detector.unsaved
-        if detector.unsaved_name is not None:
-            form["unsaved_name"] = detector.unsaved_name
+    if detector.traits.unsaved is not None:
+        form["unsaved"] = detector.traits.unsaved
+        if detector.traits.unsaved_name is not None:
+            form["unsaved_name"] = detector.traits.unsaved_name
     return form
 
 
@@ -256,7 +256,7 @@ def copied_for(
     wanted = {form["kind"] for form in saved if "unsaved" in form}
     made: list[Detector | type[Detector]] = []
     for one in detectors:
-        if kind_of(one) in wanted and not one.learns:
+        if kind_of(one) in wanted and not learns(one):
             made.append(one)
         elif type(one) not in made:
             made.append(type(one))
@@ -305,7 +305,10 @@ def _alike(one: AnyDetector, other: AnyDetector) -> bool:
 def _holds(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
     """Return whether a detector holds what was not saved with the one that a form describes."""
     named = form.get("unsaved_name")
-    return detector.unsaved == form.get("unsaved") and named in (None, detector.unsaved_name)
+    return detector.traits.unsaved == form.get("unsaved") and named in (
+        None,
+        detector.traits.unsaved_name,
+    )
 
 
 def _held(form: Mapping[str, Any]) -> str:

@@ -126,11 +126,11 @@ class GuardState:
                 case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
                     self.knowledge.forget(entries)
                 case Event(change=Change.HELD, entries=Batch() as entries):
-                    self.recalibration.held(entries, event.accused)
+                    self.recalibration.note_held(entries, event.accused)
                 case Event(change=Change.RECALLED, entries=Batch() as entries):
                     self.knowledge.forget(entries)
                     self.calibrator.recalled(entries, event.accused)
-                    self.recalibration.held(entries, event.accused)
+                    self.recalibration.note_held(entries, event.accused)
                     self.unscreened.drop(entries.ids)
                 case Event(change=Change.CONFIRMED):
                     self.knowledge.note_confirmed(event.entries, event.ids)

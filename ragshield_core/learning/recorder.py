@@ -118,19 +118,19 @@ class Recorder:
         Raises
         ------
         TakenOverError
-            If another process has settled it, because this one was silent for too long.
+            If another process has recovered it, because this one was silent for too long.
         """
         for event in intent.events:
             self.happened(event)
 
     def drop(self, intent: Intent) -> None:
-        """Leave what was intended to be settled: whether it happened is not known."""
+        """Leave what was intended to be recovered: whether it happened is not known."""
 
     def abandoned(self) -> Intent | None:
-        """Return what processes intended that are gone, to be settled by this one."""
+        """Return what processes intended that are gone, to be recovered by this one."""
         return None
 
-    def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
+    def correct(self, intent: Intent, fixes: Sequence[Event]) -> None:
         """End what was intended, with what makes up for that it did not happen, if so."""
 
     def moving(self) -> frozenset[str]:

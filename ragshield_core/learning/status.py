@@ -86,10 +86,10 @@ class Status:
         Detectors that failed when this process asked them last, and how.
     unscreened
         How many known entries were let in although a detector failed on them, see
-        :meth:`ragshield_core.Guard.unscreened`.
+        :meth:`ragshield_core.learning.writes.Writes.unscreened`.
     borrowed
         Whether the calibration is that of another guard, see
-        :meth:`ragshield_core.Guard.borrow_calibration`.
+        :meth:`ragshield_core.learning.calibration.CalibrationInForce.borrow`.
     position, behind, pending
         Of a guard that was opened: of the last event of the journal that it has read, how many came
         since, and how many somebody intends. ``None`` and 0 where nothing is shared.
@@ -371,7 +371,7 @@ def _sign_of_life(one: Intending) -> str:
 def _crashed(one: Intending) -> str:
     return (
         f"{one.n_events} events are pending of {printable(one.writer, SHOWN_NAME)}, which is "
-        "gone: the next write settles them, or store.recover()"
+        "gone: the next write recovers them, or store.recover()"
     )
 
 

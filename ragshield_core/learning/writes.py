@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,13 +38,14 @@ class Writes:
     ----------
     quarantine
         Of the guard: all of its namespace, or of one store once the guard is of one.
-    on_admit
-        Called with the entries that were learned here, each time.
+    on_learned
+        Called with the entries that were learned here, each time. They are in the knowledge base by
+        then: what a callback raises is logged, by its type, and stops nothing. Not saved.
     """
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
-        self.on_admit: list[Callable[[Batch], object]] = []
+        self.on_learned: list[Callable[[Batch], object]] = []
         self._confirmations = Confirmations(state)
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
 
@@ -92,12 +93,12 @@ class Writes:
             self._recalibrate()
 
     def _tell(self, entries: Batch) -> None:
-        """Tell those of :attr:`on_admit` of entries that were learned here."""
-        for callback in self.on_admit:
+        """Tell those of :attr:`on_learned` of entries that were learned here."""
+        for callback in self.on_learned:
             try:
                 callback(entries)
             except Exception as error:  # noqa: BLE001 - the entries are written already
-                logger.error("a callback of on_admit failed: %s", type(error).__name__)  # noqa: TRY400
+                logger.error("a callback of on_learned failed: %s", type(error).__name__)  # noqa: TRY400
 
     def _recalibrate(self) -> None:
         # Read here and not where thresholds are taken: elsewhere it may say more by then.
@@ -142,6 +143,15 @@ class Writes:
         """Say that held entries were released, or deleted for good."""
         if ids:
             self._state.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
+
+    def unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return the known entries that were let in although detectors failed on them.
+
+        By id, with what is said of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls what is suspicious.
+        """
+        with self._state.lock:
+            return dict(self._state.unscreened.among(self._state.knowledge.known))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
         """Say of entries that were let in unscreened that they are screened now.
@@ -269,7 +279,7 @@ class Writes:
                 self._state.recorder.finish(intent)
             except TakenOverError:
                 # Who believed this process dead has asked the store, perhaps before it was written.
-                logger.warning("a write took so long that another process has settled it")
+                logger.warning("a write took so long that another process has recovered it")
                 self.catch_up()
                 self._make_true(intent)
             if entering:
@@ -294,18 +304,18 @@ class Writes:
                 self._state.happened(change, entries=event.entries.take(rows))
 
     def failed(self, intent: Intent) -> None:
-        """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""
+        """Say that nobody knows whether the store was written as intended: see :meth:`recover`."""
         with self._state.lock:
             self._state.recorder.drop(intent)
 
     def abandoned(self) -> Intent | None:
-        """Return what was intended, and neither finished nor settled, by processes that are gone.
+        """Return what was intended, and neither finished nor recovered, by processes that are gone.
 
-        It is this one's to :meth:`settle`.
+        It is this one's to :meth:`recover`.
         """
         return self._state.recorder.abandoned()
 
-    def settle(self, intent: Intent, standing: Batch) -> None:
+    def recover(self, intent: Intent, standing: Batch) -> None:
         """End what was intended by what the store says.
 
         Parameters
@@ -336,7 +346,7 @@ class Writes:
                 fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate(gone)))
             if back:
                 fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
-            self._state.recorder.settle(intent, fixes)
+            self._state.recorder.correct(intent, fixes)
 
     def take_turn(self) -> None:
         """Wait until no other process writes, until this one has: others were always faster."""

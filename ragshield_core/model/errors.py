@@ -123,7 +123,7 @@ class OvertakenError(RAGShieldError, RuntimeError):
 
 
 class TakenOverError(RAGShieldError, RuntimeError):
-    """Events were settled, or are being settled, by another process that believed this one dead."""
+    """Another process, which believed this one dead, has recovered its events or is about to."""
 
 
 class PrunedError(RAGShieldError, LookupError):

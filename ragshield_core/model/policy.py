@@ -72,8 +72,8 @@ class Policy(BaseModel):
         ``None`` waits for ever.
     on_shift
         What becomes of suspicious entries of a source that is asked about, see
-        :meth:`ragshield_core.Guard.questions`: far more of it is held than of clean entries, so
-        that it is a new source or a mass attack. ``"hold"`` goes on holding them, until a person
+        ``guard.sources.questions()``: far more of it is held than of clean entries, so that it is a
+        new source or a mass attack. ``"hold"`` goes on holding them, until a person
         decides; ``"flag"`` writes them with a flag, unless a detector objects that needs no
         comparison with the knowledge base, such as one of instructions. An attacker can open the
         question about his own source, so that ``"flag"`` lets his groups in; ``"raise"`` raises

@@ -66,7 +66,7 @@ class Digests:
             whole.update(part)
         return str(whole.hexdigest())
 
-    def hold(self, kind: type[TableBase], values: Mapping[Any, Any]) -> bool:
+    def match(self, kind: type[TableBase], values: Mapping[Any, Any]) -> bool:
         """Return whether a row has the digest that :meth:`of` makes."""
         return bool(values["digest"] == self.of(kind, values))
 

@@ -229,7 +229,7 @@ class _Tally:
             query = select(table).where(table.c.number.in_(some))
             query = query.where(checked(table.c.namespace) == self.at.namespace)
             for row in self.at.session.execute(query).mappings():
-                if not self.at.digests.hold(CaseRow, row):
+                if not self.at.digests.match(CaseRow, row):
                     raise _TornError
                 self._cases[row["number"]] = dict(row)
                 self._were.add(row["number"])
@@ -432,7 +432,7 @@ def _change_members(
     for some in chunks(numbers):
         rows = []
         for row in at.session.execute(query.where(column.in_(some))).mappings().all():
-            if not at.digests.hold(MemberRow, row):
+            if not at.digests.match(MemberRow, row):
                 raise _TornError
             anew = {**row, **values, **of_each.get(row["number"], {})}
             rows.append(anew | {"of": row["number"], "digest": at.digests.of(MemberRow, anew)})

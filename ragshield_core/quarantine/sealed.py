@@ -80,7 +80,7 @@ def verify_all(
             unfinished = kind is SnapshotRow and row["manifest"] is None
             if unfinished or (kind is ChunkRow and row["snapshot"] not in complete):
                 continue  # nobody reads it
-            if not digests.hold(kind, row):
+            if not digests.match(kind, row):
                 raise changed(kind, row, digests)
     _verify_cases(session)
 
@@ -198,7 +198,7 @@ def head_of_journal(session: Session, digests: Digests, namespace: str) -> Mappi
     if head is not None:
         name = printable(namespace, SHOWN)
         check_key(f"the journal of namespace {name!r}", head["key_name"], digests)
-        if not digests.hold(HeadRow, head):
+        if not digests.match(HeadRow, head):
             raise changed(HeadRow, head, digests)
     return head
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
 from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch, concatenate
@@ -85,12 +85,12 @@ class Knowledge:
         ValueError
             If a detector cannot be fitted on what no memory holds; names all of them.
         """
-        unable = [d.name for d in self.detectors if not d.in_pieces]
+        unable = [d.name for d in self.detectors if learns(d) and not d.traits.in_pieces]
         if unable:
             msg = (
                 f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
-                "leave them out, or set in_pieces if learning one entry after the other comes to "
-                "the same as learning all at once."
+                "leave them out, or set Traits(in_pieces=True) if learning one entry after the "
+                "other comes to the same as learning all at once."
             )
             raise ValueError(msg)
         lender = self.learners[0]
@@ -203,7 +203,7 @@ class Knowledge:
                 continue
             own = [r for r, i in enumerate(entries.ids) if detector.name in accused.get(i, ())]
             if own:
-                self._tell([detector], "hold", entries.take(own))
+                self._tell([detector], "remember_held", entries.take(own))
 
     def note_confirmed(self, entries: Batch | None, taken_back: Collection[str] = ()) -> None:
         """Have every group detector remember what a person has confirmed, whoever accused it.
@@ -221,7 +221,7 @@ class Knowledge:
             return
         for detector in self._grouping:
             if entries.dim or Need.EMBEDDING not in detector.needs:
-                self._tell([detector], "hold", entries)
+                self._tell([detector], "remember_held", entries)
                 self._tell([detector], "confirm", entries.ids)
         self.confirmed |= zip(entries.ids, entries.fingerprints(), strict=True)
 

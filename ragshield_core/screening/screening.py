@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ragshield_core.detectors.base import (
     Evidence,
     GroupDetector,
     Scope,
+    Traits,
     judged_scores,
     skip_reason,
 )
@@ -48,7 +49,9 @@ ATTEMPTS = 64
 class Named(Protocol):
     """What there is to say of a detector beside what it finds."""
 
-    taxonomy: ClassVar[tuple[str, ...]]
+    @property
+    def traits(self) -> Traits:
+        """How it is to be treated."""
 
     @property
     def name(self) -> str:
@@ -229,7 +232,7 @@ def finds_nothing(
     detector = next((one for one in detectors if one.name == name), None)
     if detector is None or name not in thresholds:
         return quiet
-    if detector.scope is Scope.ENTRY:
+    if detector.traits.scope is Scope.ENTRY:
         batch, rows = batch.take(list(rows)), range(len(rows))
     try:
         judge = partial(judged_scores, detector, batch)
@@ -393,7 +396,7 @@ def findings_of(
             evidence=evidence.sentence,
             related_ids=evidence.related_ids,
             span=evidence.span,
-            taxonomy=detector.taxonomy,
+            taxonomy=detector.traits.taxonomy,
         )
         for entry_id, score, limit, p_value, evidence in zip(
             ids, scores, np.broadcast_to(threshold, len(ids)), p_values, explained, strict=True
@@ -503,7 +506,7 @@ def in_time(
     try:
         return budget.call(name, seconds, partial(run, batch))
     except OutOfTimeError as error:
-        if seconds is None or detector.scope is not Scope.ENTRY or len(batch) == 1:
+        if seconds is None or detector.traits.scope is not Scope.ENTRY or len(batch) == 1:
             raise
         parts, end = _Parts(name, batch), time.monotonic() + seconds
         for row in range(len(batch)):

@@ -10,11 +10,11 @@ it, and is then what every other process is. To write, it
    queues with :meth:`Journal.take_turn`), and writes what it intends as *pending* events, beside
    what it holds in quarantine;
 3. writes the vector store, with no transaction open, and
-4. settles the events, perhaps by events to the contrary (:meth:`Journal.settle`).
+4. closes the events, perhaps by events to the contrary (:meth:`Journal.close_pending`).
 
 Writers show by heartbeats that they are alive. What is pending of one that was silent for longer
 than its *lease* is abandoned; another takes it over (:meth:`Journal.take_over`), asks the store
-and settles it, and the first can settle it no more (``TakenOverError``). Time is that of the
+and closes it, and the first can close it no more (``TakenOverError``). Time is that of the
 database, whatever the hosts' clocks say. Lock order: the journal's lock comes before any other row
 that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """

@@ -71,7 +71,7 @@ def read(row: Mapping[Any, Any], digests: Digests) -> JournalRecord:
     """
     position, namespace = row["position"], row["namespace"]
     where = f"event {position} of the journal of namespace {printable(namespace, 60)!r}"
-    if not digests.hold(JournalRow, row):
+    if not digests.match(JournalRow, row):
         raise_damaged(where, JournalRow)
     try:
         event = Event.from_parts(json.loads(row["content"]), named_arrays.from_bytes(row["arrays"]))

@@ -50,7 +50,7 @@ LONGEST_HOST = 20
 
 
 class Pending(NamedTuple):
-    """An event that is intended, and who has to settle it."""
+    """An event that is intended, and who has to close it."""
 
     position: int
     writer: str
@@ -148,7 +148,7 @@ class Journal:
         raise self._missing(session, position + len(found) + 1)
 
     def pending(self, session: Session) -> tuple[Pending, ...]:
-        """Return which events are intended and not settled yet.
+        """Return which events are intended and not closed yet.
 
         A writer that gave no sign of life during its lease has abandoned them.
         """
@@ -162,14 +162,14 @@ class Journal:
         found = []
         for row in session.execute(query).mappings():
             position, writer, silent = row["position"], row["writer"], row["silent"]
-            if not self.digests.hold(PendingRow, row):
+            if not self.digests.match(PendingRow, row):
                 raise_damaged(f"that event {position} of {self!r} is pending", PendingRow)
             alive = silent is not None and silent < self.lease
             found.append(Pending(position, writer, silent, alive))
         return tuple(found)
 
     def intending(self, session: Session) -> tuple[Intending, ...]:
-        """Return who has to settle what is pending, and whether they are alive."""
+        """Return who has to close what is pending, and whether they are alive."""
         pending = self.pending(session)
         counts = Counter(each.writer for each in pending)
         stands = {each.writer: (each.silent_for, each.alive) for each in pending}
@@ -257,7 +257,7 @@ class Journal:
         expected
             See :meth:`lock`.
         pending
-            Of each, whether it is only intended, until :meth:`settle`; none is by default.
+            Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
 
         Returns
         -------
@@ -280,7 +280,7 @@ class Journal:
         self._note(session, writer, read, ticket=None)
         return self._append(session, head, rows, writer, pending=pending)
 
-    def settle(
+    def close_pending(
         self,
         session: Session,
         positions: Collection[int],
@@ -288,7 +288,7 @@ class Journal:
         *,
         writer: str,
     ) -> range:
-        """Settle pending events: what they say has happened, or events to the contrary undo it.
+        """Close pending events: what they say has happened, or events to the contrary undo it.
 
         Nobody's turn is waited for, since what did not happen must not stay.
 
@@ -328,16 +328,16 @@ class Journal:
             msg = (
                 f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
                 f"{', ...' if theirs[5:] else ''}) of the journal of {self!r} are not pending for "
-                f"{writer}, expected them to be: another process settled them, or is about to, "
+                f"{writer}, expected them to be: another process closed them, or is about to, "
                 f"because this one gave no sign of life for {self.lease:g} s; read what became of "
                 "them and undo what was done since."
             )
             raise TakenOverError(msg)
         self._note(session, writer)
-        return self._append(session, head, rows, writer, settled=len(wanted))
+        return self._append(session, head, rows, writer, closed=len(wanted))
 
     def take_over(self, session: Session, *, writer: str) -> tuple[JournalRecord, ...]:
-        """Make what is abandoned the writer's own; return it, to be settled.
+        """Make what is abandoned the writer's own; return it, to be closed.
 
         Only one writer gets it. If that one crashes as well, it is abandoned again.
         """
@@ -452,7 +452,7 @@ class Journal:
         head = session.execute(query.with_for_update() if lock else query).one_or_none()
         if head is not None:
             check_key(f"the journal of {self!r}", head.key_name, self.digests)
-            if not self.digests.hold(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
+            if not self.digests.match(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
                 raise_damaged(f"where {self!r} stands", HeadRow)
         return head
 
@@ -491,7 +491,7 @@ class Journal:
         writer: str,
         *,
         pending: Sequence[bool] = (),
-        settled: int = 0,
+        closed: int = 0,
     ) -> range:
         """Write events behind the head, which is locked."""
         positions = range(head.position + 1, head.position + 1 + len(rows))
@@ -507,8 +507,8 @@ class Journal:
         intended = self._intended(compress(positions, pending), writer)
         if intended:
             session.execute(insert(table_of(PendingRow)), intended)
-        if rows or settled:
-            n_pending = head.pending + len(intended) - settled
+        if rows or closed:
+            n_pending = head.pending + len(intended) - closed
             self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
         return positions
 

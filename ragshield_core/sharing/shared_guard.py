@@ -283,14 +283,14 @@ class Sharing(Recorder):
             self.drop(intent)
 
     def drop(self, intent: Intent) -> None:
-        """Leave what was intended to be settled."""
+        """Leave what was intended to be recovered."""
         self._open.discard(intent)
         self._heartbeat.over(intent)
 
     def abandoned(self) -> Intent | None:
-        """Return what processes intended that are gone, now this one's to be settled.
+        """Return what processes intended that are gone, now this one's to be recovered.
 
-        What this one intended, and neither finished nor settled, is among it.
+        What this one intended, and neither finished nor recovered, is among it.
         """
         with self._state.lock:
             mine = {position for intent in self._open for position in intent.positions}
@@ -320,7 +320,7 @@ class Sharing(Recorder):
         records: list[JournalRecord] = []
         with self._database.read() as session:
             for each in self._journal.pending(session):
-                with suppress(PrunedError):  # it was settled meanwhile
+                with suppress(PrunedError):  # it was closed meanwhile
                     records += self._journal.since(session, each.position - 1, 1)
         batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
@@ -328,12 +328,12 @@ class Sharing(Recorder):
     def _taken_over(self, session: Session) -> tuple[JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
 
-    def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
+    def correct(self, intent: Intent, fixes: Sequence[Event]) -> None:
         """End what was intended, with what makes up for that it did not happen, if so."""
         try:
             self._settle(intent, fixes)
         except TakenOverError:
-            logger.warning("another process has settled what this one was settling")
+            logger.warning("another process has recovered what this one was recovering")
         finally:
             self.drop(intent)
 
@@ -342,7 +342,7 @@ class Sharing(Recorder):
             return
 
         def work(session: Session) -> range:
-            return self._journal.settle(session, intent.positions, fixes, writer=self.writer)
+            return self._journal.close_pending(session, intent.positions, fixes, writer=self.writer)
 
         positions = self._database.write(work)
         if positions:
@@ -448,7 +448,7 @@ class Sharing(Recorder):
         self._database.write(partial(self._journal.beat, writer=self.writer))
 
     def leave(self) -> None:
-        """Take no part any more; what this process left pending, others settle at once."""
+        """Take no part any more; what this process left pending, others recover at once."""
         self._database.write(partial(self._journal.retire, writer=self.writer))
 
     def close(self) -> None:

@@ -197,7 +197,7 @@ class Snapshots:
         if row is None or row["manifest"] is None:
             raise self._removed(snapshot)
         where = f"the snapshot at position {snapshot.position} of {self!r}"
-        if not self.digests.hold(SnapshotRow, row):
+        if not self.digests.match(SnapshotRow, row):
             raise_damaged(f"the list of parts of {where}", SnapshotRow)
         manifest = json.loads(row["manifest"])
         check_format(manifest["format"], FORMAT, where)
@@ -218,7 +218,7 @@ class Snapshots:
                         raise self._removed(snapshot)
                     msg = f"{what} is missing; restore the database from a backup."
                     raise StateError(msg)
-                if not self.digests.hold(ChunkRow, chunk):
+                if not self.digests.match(ChunkRow, chunk):
                     raise_damaged(what, ChunkRow)
                 data += chunk["data"]
             try:

@@ -35,7 +35,7 @@ def store_of(database: Database, namespace: str, name: str, digests: Digests) ->
     def there(session: Session) -> str | None:
         query = select(table_of(StoreRow)).where(StoreRow.namespace == namespace)
         row = session.execute(query).mappings().one_or_none()
-        if row is not None and not digests.hold(StoreRow, row):
+        if row is not None and not digests.match(StoreRow, row):
             raise_damaged(f"the store of namespace {printable(namespace, 60)!r}", StoreRow)
         return None if row is None else str(row["name"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from ragshield_core.hooks import tools
 from ragshield_core.learning.status import said
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.model.findings import Report
 from ragshield_core.store.adapter import PART, Adapter, Progress
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -108,7 +106,7 @@ def measure_power(guard: Guard) -> None:
     if sample is None or embed is None or not guard.calibrated:
         return
     try:
-        power = tools().power(screen=partial(_rehearsed, guard), sample=sample.inside, embed=embed)
+        power = tools().power(screen=guard.judge.rehearse, sample=sample.inside, embed=embed)
     except Exception as error:  # noqa: BLE001 - the store is adopted all the same
         logger.warning("what an attack would look like is not known: %s", type(error).__name__)
         return
@@ -116,12 +114,6 @@ def measure_power(guard: Guard) -> None:
         with guard.state.replaced():
             guard.state.power = dict(power)
         logger.info("%s", said(power))
-
-
-def _rehearsed(guard: Guard, batch: Batch) -> Report:
-    """Screen entries that nobody brings: no tool counts them."""
-    with guard.state.lock:
-        return guard._screened(batch, ())  # noqa: SLF001 - Guard.screen tells all tools
 
 
 def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:

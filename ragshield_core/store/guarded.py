@@ -47,7 +47,7 @@ class AnswersSources:
         Parameters
         ----------
         source
-            Its name, as ``guard.questions()`` has it; ``None`` for entries that name none.
+            Its name, as ``guard.sources.questions()`` has it; ``None`` for entries that name none.
         by, note, **how
             As of :meth:`release`.
 
@@ -62,12 +62,12 @@ class AnswersSources:
             If nothing of such a source is held. Other errors are those of :meth:`release`; then the
             thresholds are taken, and a second call releases.
         """
-        free = self.guard.adopt_source(source, by=by)
+        free = self.guard.sources.adopt(source, by=by)
         return self.release(free, by=by, note=note, **how) if free else ()
 
     def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source, see :meth:`ragshield_core.Guard.keep_holding`."""
-        self.guard.keep_holding(source, by=by)
+        """Close the question about a source, see ``guard.sources.keep_holding``."""
+        self.guard.sources.keep_holding(source, by=by)
 
 
 class Guarded(AnswersSources):
@@ -144,7 +144,7 @@ class Guarded(AnswersSources):
         self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
     ) -> tuple[HeldEntry, ...]:
         """Do as :meth:`adopt_source` does, off the event loop."""
-        free = await self._in_thread(partial(self.guard.adopt_source, source, by=by))
+        free = await self._in_thread(partial(self.guard.sources.adopt, source, by=by))
         return await self.arelease(free, by=by, note=note, **how) if free else ()
 
     @synchronous
@@ -265,10 +265,10 @@ class Guarded(AnswersSources):
         Returns
         -------
         int
-            How many events of the journal were settled; 0 where nothing is shared.
+            How many events of the journal were recovered; 0 where nothing is shared.
         """
-        settled: int = yield self._off_loop(self._keeper.run_recovery)
-        return settled
+        recovered: int = yield self._off_loop(self._keeper.run_recovery)
+        return recovered
 
     arecover = asynchronous(recover)
 
@@ -278,7 +278,7 @@ class Guarded(AnswersSources):
 
         There are some where the policy fails open, see :class:`ragshield_core.Policy`. Operations
         do so by themselves once the detector works again;
-        :meth:`ragshield_core.Guard.unscreened` names the entries that wait.
+        :meth:`ragshield_core.learning.writes.Writes.unscreened` names the entries that wait.
 
         Returns
         -------

@@ -66,6 +66,6 @@ def judged(
         decided: Report = yield own(
             guard.writes.together, partial(decide, report), at=report.position
         )
-        return guard.with_spent(decided) if guard.writes.shared else decided
+        return guard.judge.with_spent(decided) if guard.writes.shared else decided
 
     return done(undisturbed(guard, attempt))

@@ -91,7 +91,7 @@ class Sifted:
         Why entries can be neither stored nor held, by row of the input.
     unfit
         Rows of those that the store cannot keep, even if people release them.
-    settled
+    decided_before
         Decisions on those that are held already, by row of the batch: they are not judged again.
     """
 
@@ -285,7 +285,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     reasons = {n: [columns.reasons[row]] for n, row in enumerate(rows) if row in columns.reasons}
     matrix, odd = np.empty((len(rows), 0), dtype=np.float32), dict[int, str]()
     if columns.vectors is not None:
-        matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.dim)
+        matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.judge.dim)
         _check_model_works([columns.ids[row] for row in rows], odd)
     labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
     lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
@@ -306,7 +306,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
     if odd_metadatas:
         batch = keepable(batch).entries
-    alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
+    alien = set(odd) if _of_another_model(columns, rows, odd, guard.judge.dim) else set()
     # What was released is, or will be, in the store with a vector that can be used.
     bare = sorted(odd)
     asked = bool(bare) and guard.quarantine.exists()

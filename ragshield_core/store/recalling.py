@@ -41,7 +41,7 @@ def recall(
     there = yield from adapter.stored(list(dict.fromkeys(ids)))
     entries, reasons = yield from adapter.leaving(there, because)
     if reasons is not None:
-        entries, reasons, _ = yield own(adapter.guard.accused, entries, reasons)
+        entries, reasons, _ = yield own(adapter.guard.judge.accused, entries, reasons)
     return (yield from _move(adapter, entries, reasons, by, note))
 
 
@@ -68,7 +68,7 @@ def rescreen(adapter: Adapter[Any], ids: Sequence[str] | None = None) -> Steps[i
         How many are screened now.
     """
     guard = adapter.guard
-    ids = list(guard.unscreened()) if ids is None else ids
+    ids = list(guard.writes.unscreened()) if ids is None else ids
     n_screened = 0
     for start in range(0, len(ids), PART):
         some = ids[start : start + PART]
@@ -123,7 +123,7 @@ def take_out(
     entries, reasons = yield from adapter.leaving(Stored(unchanged, items), because)
     excused: dict[str, str] = {}
     if reasons is not None:
-        entries, reasons, excused = yield own(adapter.guard.accused, entries, reasons)
+        entries, reasons, excused = yield own(adapter.guard.judge.accused, entries, reasons)
     gone = yield from _move(adapter, entries, reasons, "scan", remove=remove)
     staying = {
         i: excused.get(i, "released by a person before") for i in unchanged.ids if i not in gone

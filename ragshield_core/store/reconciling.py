@@ -338,7 +338,7 @@ def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[
         if len(ids) == 1:
             return NOTHING, [], list(ids)
     else:
-        dim = adapter.guard.dim
+        dim = adapter.guard.judge.dim
         if len(there.entries) and dim not in (None, there.entries.dim):
             return NOTHING, [], list(ids)
         return there.entries, list(there.items), []

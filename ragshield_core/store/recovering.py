@@ -41,18 +41,18 @@ def as_told(adapter: Adapter[Any], entries: Batch) -> Batch:
 
 
 def give_up(adapter: Adapter[Any], intent: Intent | None) -> Steps[None]:
-    """Settle a write that failed, by the entries that the store has."""
+    """Recover a write that failed, by the entries that the store has."""
     if intent is None or not adapter.guard.writes.shared:
         return
     yield own(adapter.guard.writes.failed, intent)
     try:
         yield from recover(adapter)
     except Exception as error:  # noqa: BLE001 - the error of the write itself is raised
-        logger.warning("a failed write is not settled yet (%s)", type(error).__name__)
+        logger.warning("a failed write is not recovered yet (%s)", type(error).__name__)
 
 
 def recover(adapter: Adapter[Any]) -> Steps[int]:
-    """Settle events that crashed processes have left pending; return how many there were.
+    """Recover events that crashed processes have left pending; return how many there were.
 
     The store is asked which entries it has. Where processes share a guard, every operation begins
     with recovery; elsewhere nothing is pending.
@@ -70,9 +70,9 @@ def recover(adapter: Adapter[Any]) -> Steps[int]:
         yield from delete_or_hide(adapter, recalled)
         entries = keepable(there.entries).entries
         visible = [row for row, one in enumerate(entries) if not mask.covers(one)]
-        yield own(writes.settle, lost, entries.take(visible))
+        yield own(writes.recover, lost, entries.take(visible))
     except Exception:
         yield own(writes.failed, lost)
         raise
-    logger.warning("%d events that a process had left were settled", len(lost.positions))
+    logger.warning("%d events that a process had left were recovered", len(lost.positions))
     return len(lost.positions)

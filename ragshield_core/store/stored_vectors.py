@@ -39,7 +39,7 @@ def use_table(
     if neighbors not in (None, "memory", "store"):
         msg = f"neighbors is {neighbors!r}, expected 'memory', 'store' or None."
         raise ValueError(msg)
-    if neighbors == "store" or guard.neighbors == "store":
+    if neighbors == "store" or guard.connections.where == "store":
         msg = (
             f"neighbours cannot be found in {type(store).__name__}, expected {able}, or an "
             "inner_store with a table; leave neighbors out, or use such a store."

@@ -4,7 +4,7 @@ A step that can fail comes first where nothing is lost by it: entries are held b
 written. No transaction of the quarantine is open while the store is asked for anything.
 
 A guard of one process learns entries once the store has them. Where processes share a guard, all of
-them learn of a write before the store is written, and settle it by the store after a crash. They
+them learn of a write before the store is written, and recover it by the store after a crash. They
 take turns to judge.
 """
 
@@ -138,7 +138,7 @@ def screen_and_hold(
 
     def attempt() -> Steps[tuple[Report, Intent | None]]:
         screened = yield from screen(adapter, sifted, replacing, versions, stored=stored)
-        return (yield own(partial(hold, adapter, screened, versions, stored=stored)))  # type: ignore[no-any-return]
+        return (yield own(partial(hold_and_announce, adapter, screened, versions, stored=stored)))  # type: ignore[no-any-return]
 
     return (yield from undisturbed(adapter.guard, attempt))
 
@@ -165,7 +165,7 @@ def screen(
     return Screened(report, sifted, older, position)
 
 
-def hold(
+def hold_and_announce(
     adapter: Adapter[Any], screened: Screened, versions: Sequence[NewVersion], *, stored: bool
 ) -> tuple[Report, Intent | None]:
     """Hold suspicious entries durably, and intend the write of the others, both or neither."""
@@ -173,7 +173,7 @@ def hold(
     sifted, older = screened.sifted, screened.older
 
     def work() -> tuple[Report, Intent | None]:
-        report = _held(adapter, screened.report, sifted, versions)
+        report = _without_suspects(adapter, screened.report, sifted, versions)
         if not guard.writes.shared:
             return report, None
         coming = sifted.admitted(to_write(report, rejected(report, versions)))
@@ -183,7 +183,7 @@ def hold(
         return report, guard.writes.intend(coming, leaving)
 
     report, intent = guard.writes.together(work, at=screened.position)
-    return guard.with_spent(report) if guard.writes.shared else report, intent
+    return guard.judge.with_spent(report) if guard.writes.shared else report, intent
 
 
 def write(
@@ -257,7 +257,7 @@ def uncover(adapter: Adapter[Any], admitted: Batch, report: Report) -> None:
 
 def recall_overdue(adapter: Adapter[Any], report: Report) -> Steps[Report]:
     """Recall entries that came before a first calibration, in this very batch perhaps."""
-    if overdue := (yield own(adapter.guard.overdue)):
+    if overdue := (yield own(adapter.guard.judge.overdue)):
         yield from recall_found(adapter, overdue)
         report = replace(report, retroactive=(*report.retroactive, *overdue))
     adapter.last_report = report
@@ -393,7 +393,7 @@ def _new_versions(
     )
 
 
-def _held(
+def _without_suspects(
     adapter: Adapter[Any], report: Report, sifted: Sifted, versions: Sequence[NewVersion]
 ) -> Report:
     """Hold suspicious and malformed entries, and the other parts of their documents' versions."""

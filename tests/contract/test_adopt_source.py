@@ -116,7 +116,7 @@ def world(request, collection):
     made.usual, made.unusual = texts_of(0, 30, 0.0, 0.9), texts_of(100, 30, 1.5, 3.0)
     made.bring(made.usual + made.unusual, SITE)
     assert made.served() == set(made.usual)
-    assert [one.source for one in made.guard.questions()] == [SITE]
+    assert [one.source for one in made.guard.sources.questions()] == [SITE]
     return made
 
 
@@ -130,7 +130,7 @@ def test_what_comes_free_of_an_adopted_source_is_in_the_store(world):
     assert {one.entry.text for one in released} == set(world.unusual) - worst
     assert world.served() == set(world.usual + world.unusual) - worst
     assert held(world) == worst
-    assert world.guard.questions() == ()
+    assert world.guard.sources.questions() == ()
     log = [
         (one.action, one.actor) for one in world.guard.quarantine.log.lines()[-len(released) - 1 :]
     ]
@@ -152,7 +152,7 @@ def test_later_documents_of_an_adopted_source_pass_and_those_of_others_do_not(wo
 
 def test_of_a_source_that_is_kept_out_all_stays_held(world):
     world.guarded.keep_holding(SITE, by="anna")
-    assert world.guard.questions() == ()
+    assert world.guard.sources.questions() == ()
     assert held(world) == set(world.unusual)
     later = texts_of(200, 2, 1.5, 2.0)
     world.bring(later, SITE)
@@ -166,9 +166,9 @@ def test_a_source_of_which_nothing_is_held_is_refused(world):
 
 def test_what_names_no_source_is_adopted_as_well(world):
     world.bring(texts_of(200, 30, 1.5, 2.0), None)
-    assert None in {one.source for one in world.guard.questions()}
+    assert None in {one.source for one in world.guard.sources.questions()}
     assert len(world.guarded.adopt_source(None)) == 29
-    assert [one.source for one in world.guard.questions()] == [SITE]
+    assert [one.source for one in world.guard.sources.questions()] == [SITE]
 
 
 @pytest.mark.parametrize("kind", [Stored, Nodes])

@@ -145,15 +145,15 @@ def test_preparation_does_not_let_copies_in(guard):
 @pytest.mark.parametrize("name", STREAMS)
 def test_nothing_unreviewed_makes_a_guard_more_permissive(guard, name):
     before, calm = held_of(guard), guard.screen(of_source(passages(5, 404, "calm"), None))
-    thresholds, calibrated_at = guard.thresholds, guard.status().calibrated_at
+    thresholds, calibrated_at = guard.calibration.thresholds, guard.status().calibrated_at
     for part in STREAMS[name]:
         report = write(guard, part)
         assert silent(report) <= silent(calm)
         now = guard.status().calibrated_at
         if now == calibrated_at:
-            raised = {n: t for n, t in guard.thresholds.items() if t > thresholds[n]}
+            raised = {n: t for n, t in guard.calibration.thresholds.items() if t > thresholds[n]}
             assert raised == {}
-        thresholds, calibrated_at = guard.thresholds, now
+        thresholds, calibrated_at = guard.calibration.thresholds, now
     after = held_of(guard)
     freed = {n: (~before[n] & after[n]).sum() for n in PROBES if (~before[n] & after[n]).any()}
     if name == "harmless preparation":  # see above
@@ -207,8 +207,8 @@ def test_updates_of_the_sample_stop_no_detector():
         few, labels=tuple(label if i < 150 else None for i, label in enumerate(few.labels))
     )
     guard = guard_of(LabelCentroidDetector(), InstructionDetector()).adopt(few)
-    before = guard.thresholds
+    before = guard.calibration.thresholds
     assert len(before) == 2
     guard.learn(few.take(range(150)))  # written again
     guard.learn(replace(mails(300, 1), labels=(None,) * 300))
-    assert guard.thresholds.keys() == before.keys()
+    assert guard.calibration.thresholds.keys() == before.keys()

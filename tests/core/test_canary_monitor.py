@@ -432,8 +432,8 @@ def test_a_check_runs_after_every_ingest(quarantine):
 def test_a_failing_callback_stops_no_ingest(quarantine, caplog):
     guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
     seen = []
-    guard.on_admit(lambda _entries: 1 / 0)
-    guard.on_admit(lambda entries: seen.extend(entries.ids))
+    guard.writes.on_learned.append(lambda _entries: 1 / 0)
+    guard.writes.on_learned.append(lambda entries: seen.extend(entries.ids))
     guard.learn(topical("billing", 1, prefix="new"))
     assert seen == ["new-billing-0"]
     assert guard.writes.known(["new-billing-0"])

@@ -73,20 +73,24 @@ def test_more_than_was_accepted_moves_thresholds_in_all_workers(any_url):
     quarantine = one.quarantine
     quarantine.release(held[:200], by="anna")
     quarantine.confirm(held[200:210], by="anna")
-    before = dict(one.thresholds)
+    before = dict(one.calibration.thresholds)
     seen = preview(one, quarantine)
     (moved,) = seen.detectors
     assert moved.then > moved.now == before["scripted"]
     assert seen.n_waiting == 90
-    assert one.thresholds == before
+    assert one.calibration.thresholds == before
     apply(seen, by="anna", note="a new source")
     other.writes.catch_up()
-    assert one.thresholds["scripted"] == other.thresholds["scripted"] == moved.then
+    assert (
+        one.calibration.thresholds["scripted"]
+        == other.calibration.thresholds["scripted"]
+        == moved.then
+    )
     line = quarantine.log.lines()[-1]
     assert (line.action, line.actor) == ("recalibrate", "anna")
     assert "a new source" in line.note
     (late,) = opened(any_url, 1)
-    assert late.thresholds == one.thresholds
+    assert late.calibration.thresholds == one.calibration.thresholds
     assert quarantine.count() == 90  # they wait as before
     quarantine.log.verify()
     with pytest.raises(StalePreviewError):
@@ -109,11 +113,11 @@ def test_a_preview_names_what_would_come_in_and_what_would_be_missed(guard):
 def test_a_stale_preview_is_refused(guard):
     held = [d.entry_id for d in screened(guard, 300).quarantined]
     guard.quarantine.release(held[:200], by="anna")
-    seen, before = preview(guard, guard.quarantine), dict(guard.thresholds)
+    seen, before = preview(guard, guard.quarantine), dict(guard.calibration.thresholds)
     guard.quarantine.confirm(held[200:201], by="bert")
     with pytest.raises(StalePreviewError, match="look at a new one"):
         apply(seen, by="anna")
-    assert guard.thresholds == before
+    assert guard.calibration.thresholds == before
     assert "recalibrate" not in {line.action for line in guard.quarantine.log.lines()}
 
 

@@ -307,7 +307,7 @@ def test_namespaces_do_not_see_each_other(shared, journal):
     assert append(shared, theirs, learned(3), expected=0, pending=True) == range(1, 2)
     assert numbers(shared.read(lambda s: theirs.since(s, 0))) == [3]
     assert pending(shared, theirs) == [(1, "w")]
-    shared.write(lambda s: theirs.settle(s, [1], writer="w"))
+    shared.write(lambda s: theirs.close_pending(s, [1], writer="w"))
     assert len(shared.read(journal.pending)) == 2
     assert shared.read(theirs.turn) is None
     ours = Snapshots("ours").write(shared.write, 2, {}, {})
@@ -319,21 +319,23 @@ def test_namespaces_do_not_see_each_other(shared, journal):
 # Pending events and their recovery
 
 
-def test_pending_events_are_settled_once_by_their_writer(shared, journal):
+def test_pending_events_are_closed_once_by_their_writer(shared, journal):
     append(shared, journal, learned(1), learned(2), learned(3), pending=True)
     assert [p.position for p in shared.read(journal.pending)] == [1, 2, 3]
-    shared.write(lambda s: journal.settle(s, [1, 2], writer="w"))
+    shared.write(lambda s: journal.close_pending(s, [1, 2], writer="w"))
     assert pending(shared, journal) == [(3, "w")]
     for positions, writer in (([2, 3], "w"), ([3], "x"), ([4], "w")):
         with pytest.raises(TakenOverError, match=r"not pending for"):
-            shared.write(lambda s, p=positions, w=writer: journal.settle(s, p, writer=w))
+            shared.write(lambda s, p=positions, w=writer: journal.close_pending(s, p, writer=w))
     assert pending(shared, journal) == [(3, "w")]
     undone = forgotten(-3)
-    assert shared.write(lambda s: journal.settle(s, [3], [undone], writer="w")) == range(4, 5)
+    assert shared.write(lambda s: journal.close_pending(s, [3], [undone], writer="w")) == range(
+        4, 5
+    )
     assert shared.read(journal.pending) == ()
     assert numbers(shared.read(lambda s: journal.since(s, 0))) == [1, 2, 3, -3]
     with pytest.raises(TakenOverError):
-        shared.write(lambda s: journal.settle(s, [3], [undone], writer="w"))
+        shared.write(lambda s: journal.close_pending(s, [3], [undone], writer="w"))
     assert shared.read(journal.head) == 4
 
 
@@ -352,7 +354,7 @@ def test_a_writer_is_given_up_after_its_lease_and_not_before(shared, journal):
     assert abandoned(shared, journal) == [(1, "slow"), (2, "dead")]
 
 
-def test_what_is_abandoned_is_taken_over_by_one_and_settled_by_nobody_else(shared, journal):
+def test_what_is_abandoned_is_taken_over_by_one_and_closed_by_nobody_else(shared, journal):
     append(shared, journal, learned(1), writer="late", pending=True)
     append(shared, journal, learned(2), writer="alive", pending=True)
     age(shared, "late")
@@ -360,11 +362,11 @@ def test_what_is_abandoned_is_taken_over_by_one_and_settled_by_nobody_else(share
     assert (record.position, record.writer, record.event.ids) == (1, "late", ("1",))
     assert shared.write(lambda s: journal.take_over(s, writer="other")) == ()
     with pytest.raises(TakenOverError, match="no sign of life for 600 s"):
-        shared.write(lambda s: journal.settle(s, [1], writer="late"))
+        shared.write(lambda s: journal.close_pending(s, [1], writer="late"))
     assert pending(shared, journal) == [(1, "helper"), (2, "alive")]
     age(shared, "helper")  # crashes as well
     assert len(shared.write(lambda s: journal.take_over(s, writer="other"))) == 1
-    shared.write(lambda s: journal.settle(s, [1], writer="other"))
+    shared.write(lambda s: journal.close_pending(s, [1], writer="other"))
     assert pending(shared, journal) == [(2, "alive")]
 
 
@@ -405,8 +407,8 @@ def test_a_turn_outlasts_a_write_that_failed_and_holds_up_no_recovery(shared, jo
     append(shared, journal, learned(1), writer="a", pending=True)
     append(shared, journal, learned(2), writer="b", pending=True)
     assert shared.write(lambda s: journal.take_turn(s, "c"))
-    shared.write(lambda s: journal.settle(s, [1], writer="a"))
-    shared.write(lambda s: journal.settle(s, [2], [forgotten()], writer="b"))
+    shared.write(lambda s: journal.close_pending(s, [1], writer="a"))
+    shared.write(lambda s: journal.close_pending(s, [2], [forgotten()], writer="b"))
     with pytest.raises(OvertakenError, match="expected 2"):
         append(shared, journal, learned(3), writer="c", expected=2)
     assert shared.read(journal.turn) == "c"
@@ -461,7 +463,7 @@ def test_what_is_pending_is_never_pruned(shared, journal):
     assert shared.write(journal.prune) == 2
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
     assert record.event.ids == ("3",)
-    shared.write(lambda s: journal.settle(s, [3], writer="helper"))
+    shared.write(lambda s: journal.close_pending(s, [3], writer="helper"))
     shared.write(lambda s: journal.beat(s, "helper", 4))
     assert shared.write(journal.prune) == 2
     assert shared.read(lambda s: journal.since(s, 4)) == ()
@@ -789,7 +791,7 @@ def test_a_writer_that_is_killed_is_found_and_one_that_is_slow_is_not(shared, jo
     assert abandoned(shared, journal) == [(1, "killed")]
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
     undone = forgotten(-1)
-    shared.write(lambda s: journal.settle(s, [record.position], [undone], writer="helper"))
+    shared.write(lambda s: journal.close_pending(s, [record.position], [undone], writer="helper"))
     say(slow, "finish")
     assert heard(slow) == "finished"
     assert slow.wait(60) == 0

@@ -265,7 +265,9 @@ def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
 
 def test_a_callback_of_a_write_may_write():
     keeper = keeper_of(old="bad old")
-    keeper.guard.on_admit(lambda batch: "new" in batch.ids and recall(keeper, "old"))
+    keeper.guard.writes.on_learned.append(
+        lambda batch: "new" in batch.ids and recall(keeper, "old")
+    )
     add(keeper, new="fine")
     assert keeper.store == {"new": "fine"}
 

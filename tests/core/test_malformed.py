@@ -107,7 +107,7 @@ def test_vectors_of_another_dimension_are_odd_among_others_and_refused_alone(gua
     first = sift(columns(vectors={0: [1.0] * 3}), guard)  # what most have is meant
     assert list(first.reasons) == [0]
     guard.learn(first.whole)
-    assert guard.dim == DIM
+    assert guard.judge.dim == DIM
     shorter = columns(vectors={row: [1.0] * 3 for row in range(N)})
     sifted = sift(shorter, guard)
     assert sifted.rows == ()

@@ -22,6 +22,7 @@ from ragshield_core.detectors import (
     HiddenTextDetector,
     InstructionDetector,
     LabelCentroidDetector,
+    StatelessDetector,
 )
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.model.findings import finding_to_dict
@@ -181,10 +182,8 @@ def test_detectors_of_the_whole_are_named_and_left_out(folder, tmp_path):
     assert [d.entry_id for d in few.found] == ["e5"]
 
 
-class Crashing(Scripted):
+class Crashing(Scripted, StatelessDetector):
     """Crashes on one text."""
-
-    learns = False
 
     def score(self, entries):
         if INJECTED in entries.texts:

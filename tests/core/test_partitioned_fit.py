@@ -72,7 +72,7 @@ def of_the_group(held):
 
 
 def assert_same(one, other, batch, within=1e-4):
-    assert one.thresholds == pytest.approx(other.thresholds, abs=within)
+    assert one.calibration.thresholds == pytest.approx(other.calibration.thresholds, abs=within)
     for name, scores in one.state.calibrator.calibration.scores.items():
         theirs = other.state.calibrator.calibration.scores[name]
         np.testing.assert_allclose(scores, theirs, atol=within, err_msg=name)
@@ -130,7 +130,7 @@ def test_it_goes_on_like_the_guard_in_memory(folder, batch, in_memory, tmp_path)
     for guard in guards:
         guard.forget(batch.take(range(100)))
         guard.learn(more)
-        guard.refresh()
+        guard.calibration.refresh()
     assert_same(*guards, batch)
 
 
@@ -148,7 +148,7 @@ def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tm
     fitted(folder, guard=guard).calibrate()
     other.writes.catch_up()
     assert other.n_known == N
-    assert other.thresholds == pytest.approx(in_memory.thresholds, abs=1e-4)
+    assert other.calibration.thresholds == pytest.approx(in_memory.calibration.thresholds, abs=1e-4)
     for one in (guard, other):
         one.close()
 
@@ -161,7 +161,9 @@ def test_of_many_entries_some_are_held_out(folder, batch, in_memory, monkeypatch
     assert {len(column) for column in scores.values()} == {1_200}
     assert set(scores["clique"].tolist()) <= set(theirs["clique"].tolist())
     assert guard.state.calibrator.sample.inside.ids == in_memory.state.calibrator.sample.inside.ids
-    assert guard.thresholds["clique"] == pytest.approx(whole.thresholds["clique"], rel=0.2)
+    assert guard.calibration.thresholds["clique"] == pytest.approx(
+        whole.calibration.thresholds["clique"], rel=0.2
+    )
 
 
 class CountingTable(FakeTable):
@@ -184,7 +186,7 @@ def test_vectors_stay_in_the_store(folder, batch, in_memory):
     guard = guard_of()
     guard.connections.use_table(table, "store")
     fitted(folder, guard=guard).calibrate()
-    assert (guard.neighbors, guard.detectors[0].n_local) == ("store", 0)
+    assert (guard.connections.where, guard.detectors[0].n_local) == ("store", 0)
     assert_same(guard, in_memory, batch, within=1e-3)  # what stores return is rounded
 
 
@@ -235,7 +237,7 @@ def test_pieces_are_learned_as_the_whole_is(kind, batch):
     for piece in InMemory(batch, 331).batches(""):
         learn_piece(pieces, piece)
     pieces_learned(pieces, InMemory(batch, 331), batch)
-    assert pieces.in_pieces
+    assert pieces.traits.in_pieces
     (values, arrays), (there, arrays_there) = pieces.state(), whole.state()
     assert values == there
     assert arrays.keys() == arrays_there.keys()

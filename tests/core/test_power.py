@@ -50,12 +50,12 @@ def test_planted_texts_leave_no_trace(monkeypatch):
     def told(*_):
         raise AssertionError
 
-    monkeypatch.setattr("ragshield_core.guard.screening", told)  # which tools count
+    monkeypatch.setattr("ragshield_core.learning.judge.screening", told)  # which tools count
     plain, measured = guard_of(CliqueDetector()), guard_of(CliqueDetector())
     learn_store(plain, KNOWN, None)
     adopted(measured, of_the_question)
     assert plain.n_known == measured.n_known
-    assert plain.thresholds == measured.thresholds
+    assert plain.calibration.thresholds == measured.calibration.thresholds
     assert plain.status().power == {}
     assert measured.status().power
     assert measured.quarantine.count() == 0

@@ -548,7 +548,7 @@ def test_a_refused_change_reaches_the_journal_as_an_error():
 def test_a_guard_that_is_replaced_says_so_and_not_how():
     guard, clean = learner(), labelled(passages(60, 2, "clean-"), 2)
     journal = Journal(guard)
-    guard.fit(labelled(passages(60, 1), 1)).calibrate(clean, fpr=0.1).refresh()
+    guard.fit(labelled(passages(60, 1), 1)).calibrate(clean, fpr=0.1).calibration.refresh()
     guard.adopt(labelled(passages(60, 1), 1), at_most=0.1)
     assert [event.change for event in journal.events] == [Change.REPLACED] * 4
     with pytest.raises(ValueError, match="load the guard as it was saved then"):

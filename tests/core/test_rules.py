@@ -119,7 +119,7 @@ def test_what_a_person_has_confirmed_is_not_excused(quarantine):
     report = guard.hold(guard.screen(again))
     assert verdicts(report) == ["quarantine"]
     assert "confirmed as poisoned" in report.decisions[0].note
-    entries, decisions, remarks = guard.accused(again, report.decisions)
+    entries, decisions, remarks = guard.judge.accused(again, report.decisions)
     assert (entries.ids, len(decisions), remarks) == (("another-id",), 1, {})
 
 

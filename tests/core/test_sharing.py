@@ -61,7 +61,7 @@ def test_one_that_is_opened_later_knows_what_came_before_without_a_save(url):
     (late,) = opened(url, 1)
     assert late.calibrated
     assert late.policy.quarantine_at == RATE
-    assert late.thresholds == one.thresholds
+    assert late.calibration.thresholds == one.calibration.thresholds
     assert len(late.writes.known(passages(20, 2, "new").ids)) == 20
 
 
@@ -96,8 +96,8 @@ def test_what_is_held_and_released_by_one_counts_for_the_other(url):
 def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
     one, other = opened(url)
     told = []
-    one.on_admit(lambda batch: told.append(("one", batch.ids)))
-    other.on_admit(lambda batch: told.append(("other", batch.ids)))
+    one.writes.on_learned.append(lambda batch: told.append(("one", batch.ids)))
+    other.writes.on_learned.append(lambda batch: told.append(("other", batch.ids)))
     one.learn(passages(1, 1))
     other.writes.catch_up()
     assert other.writes.known(["kb-0"]) == ["kb-0"]
@@ -116,14 +116,14 @@ def test_what_is_due_is_recalibrated_once_by_who_writes(url):
     assert one.calibrated
     assert other.calibrated
     assert events.count("recalibrated") == 1
-    assert one.thresholds == other.thresholds
+    assert one.calibration.thresholds == other.calibration.thresholds
 
 
 def test_one_process_takes_thresholds_and_the_others_load_them(url):
     one, other = opened(url, fpr=RATE)
     one.fit(passages(300, 1)).calibrate()
     other.writes.catch_up()
-    before = one.thresholds
+    before = one.calibration.thresholds
     scores = mock.patch.object(
         CliqueDetector, "held_out_scores", autospec=True, side_effect=CliqueDetector.held_out_scores
     )
@@ -131,8 +131,8 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url):
         one.learn(passages(40, 2, "new"))
         other.writes.catch_up()
     assert scored_sample.call_count == 1
-    assert one.thresholds != before
-    assert other.thresholds == one.thresholds
+    assert one.calibration.thresholds != before
+    assert other.calibration.thresholds == one.calibration.thresholds
     assert other.status().calibrated_at == one.status().calibrated_at == 340
 
 

@@ -93,7 +93,7 @@ def test_what_a_process_that_is_gone_has_left_is_to_be_looked_at(url):
     one.close()
     (gone,) = other.status().writers
     assert (gone.silent_for, gone.alive) == (None, False)
-    assert "which is gone: the next write settles them" in other.status().concerns()[0]
+    assert "which is gone: the next write recovers them" in other.status().concerns()[0]
     assert len(kept.positions) == 1
 
 

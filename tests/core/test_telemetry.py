@@ -53,7 +53,7 @@ def measured(reader):
 def entering(quarantine):
     guard = Guard([LabelCentroidDetector(), HiddenTextDetector()], quarantine=quarantine)
     guard.fit(knowledge_base())
-    vectors = np.random.default_rng(0).normal(size=(2, guard.dim))
+    vectors = np.random.default_rng(0).normal(size=(2, guard.judge.dim))
     return guard, Batch.of(
         ids=["good", "bad"],
         texts=["a harmless text", HIDDEN],

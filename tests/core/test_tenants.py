@@ -215,7 +215,7 @@ def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_pat
     assert theirs.guard.writes.known(["slow0"]) == ["slow0"]
 
 
-def test_what_a_crashed_process_of_one_has_left_is_not_settled_by_the_other(url, tmp_path):
+def test_what_a_crashed_process_of_one_has_left_is_not_recovered_by_the_other(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     crashed(theirs)
     assert mine.keeper.run_recovery() == 0

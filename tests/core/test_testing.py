@@ -1,11 +1,13 @@
 """The contract for detectors catches what it is for: each broken detector fails its check."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support import FindsNoGroups, scored
 
-from ragshield_core.detectors import Detector, Evidence, Need, Scope
-from ragshield_core.detectors.base import StatelessDetector
+from ragshield_core.detectors import Detector, Evidence, Need, Scope, Traits
+from ragshield_core.detectors.base import StatelessDetector, out_of_fold
 from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
 from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
@@ -20,8 +22,8 @@ class Honest(Detector):
 
     name = "honest"
     needs = frozenset({Need.TEXT})
-    taxonomy = ("AML.T0070",)
     default_threshold = 0.5
+    traits = Traits(taxonomy=("AML.T0070",))
 
     def __init__(self, shift=0.0):
         self.shift = shift
@@ -78,7 +80,7 @@ class Sociable(Honest):
 
 
 class Aloof(Honest):
-    scope = Scope.BATCH
+    traits = replace(Honest.traits, scope=Scope.BATCH)
 
 
 class Startled(Honest):
@@ -103,7 +105,7 @@ class Guessing(Honest):
 
 class Shy(Honest):
     def held_out_scores(self, fitted, seed):
-        return super().held_out_scores(fitted, seed)[:-1]
+        return out_of_fold(self, fitted, seed)[:-1]
 
 
 class Drifting(Honest):
@@ -173,7 +175,7 @@ class Grouping(Honest, FindsNoGroups):
 
 
 class Grudging(Counting, FindsNoGroups):
-    def hold(self, entries):
+    def remember_held(self, entries):
         self.learn(entries)
 
 
@@ -227,6 +229,8 @@ class Wavering(StatelessDetector):
 
 
 class Piecemeal(Honest, LearnsPieces):
+    traits = replace(Honest.traits, in_pieces=True)
+
     def learn_piece(self, piece):
         self.learn(piece)
         self.shift += 0.1

@@ -142,7 +142,7 @@ def asked_about(source, guard):
         metadatas=[{} if source is None else {"ragshield_source": source}] * 20,
     )
     guard.admit(guard.hold(guard.screen(orders)))
-    assert [one.source for one in guard.questions()] == [source]
+    assert [one.source for one in guard.sources.questions()] == [source]
 
 
 @pytest.fixture(scope="module")

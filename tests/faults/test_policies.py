@@ -89,7 +89,7 @@ def test_failing_open_lets_in_what_others_admit_and_an_event_says_so(mood, guard
     events = [call.args[1] for call in applied.call_args_list]
     held = {"b"} if len(guard.detectors) > 1 else set()
     assert keeper.seen() == {"a", "b"} - held
-    assert set(report.unscreened) == keeper.seen() == set(guard.unscreened())
+    assert set(report.unscreened) == keeper.seen() == set(guard.writes.unscreened())
     assert guard.status().unscreened == len(report.unscreened)
     assert "let in although a detector failed" in report.summary()
     (event,) = [event for event in events if event.change == "unscreened"]
@@ -107,12 +107,12 @@ def test_what_was_let_in_is_screened_once_the_detector_works(mood, guard):
     mood("raises")
     keeper.add(a="fine", b="score=5")
     keeper.add(c="fine")
-    assert set(guard.unscreened()) == keeper.seen() == {"a", "b", "c"}
+    assert set(guard.writes.unscreened()) == keeper.seen() == {"a", "b", "c"}
     mood(None)
     keeper.add(d="fine")
     assert keeper.seen() == {"a", "c", "d"} == set(keeper.store)
     assert guard.quarantine.show("b").findings[0].detector == "moody"
-    assert guard.unscreened() == guard.status().failing == {}
+    assert guard.writes.unscreened() == guard.status().failing == {}
     assert guard.status().unscreened == 0
 
 
@@ -126,7 +126,7 @@ def test_it_can_be_asked_for_and_what_is_gone_or_judged_is_asked_of_nobody(mood)
     mood(None)
     assert keeper.run(recalling.rescreen(keeper)) == 2
     assert keeper.seen() == {"a", "d"}
-    assert keeper.guard.unscreened() == {}
+    assert keeper.guard.writes.unscreened() == {}
 
 
 def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
@@ -136,7 +136,7 @@ def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
     keeper.add(a="fine", b="score=5")
     keeper.guard.save(tmp_path / "guard", detectors=[Moody])
     again = Guard.load(tmp_path / "guard", quarantine=keeper.guard.quarantine, detectors=[Moody])
-    assert again.unscreened() == keeper.guard.unscreened() != {}
+    assert again.writes.unscreened() == keeper.guard.writes.unscreened() != {}
     mood(None)
     later = SmallKeeper(again, store)
     later.add(c="fine")
@@ -154,25 +154,25 @@ def test_another_worker_screens_what_one_let_in_and_both_know(
     mood("raises")
     first.add(a="fine", b="score=5")
     second = SmallKeeper(opened(tmp_path), store)
-    assert second.guard.unscreened() == first.guard.unscreened() != {}
+    assert second.guard.writes.unscreened() == first.guard.writes.unscreened() != {}
     mood(None)
     second.add(c="fine")
     assert first.seen() == second.seen() == {"a", "c"}
     first.guard.writes.catch_up()
-    assert first.guard.unscreened() == second.guard.unscreened() == {}
+    assert first.guard.writes.unscreened() == second.guard.writes.unscreened() == {}
     assert first.guard.writes.known(["a", "b", "c"]) == ["a", "c"]
 
 
 def test_an_entry_on_which_the_detector_always_fails_is_not_tried_for_ever(caplog):
     keeper = SmallKeeper(built(OPEN, [Moody()]), {})
     keeper.add(odd=f"unreadable {HOSTILE}", a="fine")
-    assert set(keeper.guard.unscreened()) == {"odd"}
+    assert set(keeper.guard.writes.unscreened()) == {"odd"}
     for number in range(3 * TRIES):
         keeper.add(**{f"more{number}": "fine"})
     before = Moody.asked
     keeper.add(last="fine")
     assert Moody.asked == before + 1  # of the last one only
-    assert set(keeper.guard.unscreened()) == {"odd"}
+    assert set(keeper.guard.writes.unscreened()) == {"odd"}
     assert keeper.run(recalling.rescreen(keeper)) == 0  # who asks has it tried
     assert Moody.asked > before + 1
     assert HOSTILE not in caplog.text
@@ -200,7 +200,7 @@ def test_time_grows_with_a_batch_beyond_a_thousand_entries():
 
 def ended(guard):
     """Wait until calls that were left behind have ended."""
-    while guard._budget.late("moody"):
+    while guard.judge._budget.late("moody"):
         pass
 
 
@@ -241,7 +241,7 @@ def test_the_entry_that_takes_too_long_is_named_and_the_detector_goes_on(mood, f
     assert set(keeper.store) == ({"a", "b", "d"} if fail_open else {"a", "d"})
     assert guard.quarantine.show("c").findings
     later = keeper.add(e="fine", f="score=5")  # the call has not ended
-    assert guard._budget.late("moody")
+    assert guard.judge._budget.late("moody")
     assert (later.skipped, later.unjudged, set(keeper.store) & {"e", "f"}) == ((), (), {"e"})
     assert guard.status().failing == {}
 
@@ -354,7 +354,7 @@ def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
     store, add, live = adapter(built(OPEN, [Moody()]))
     mood("raises")
     add(a="billing a", b="billing score=5")
-    assert live() == {"a", "b"} == set(store.guard.unscreened())
+    assert live() == {"a", "b"} == set(store.guard.writes.unscreened())
     mood(None)
     if how == "by itself":
         add(c="billing c")
@@ -362,7 +362,7 @@ def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
         assert (store.rescreen() if how == "asked for" else asyncio.run(store.arescreen())) == 2
     assert live() == {"a", "c"} - ({"c"} if how != "by itself" else set())
     assert store.quarantine.held_ids(["b"]) == {"b"}
-    assert store.guard.unscreened() == {}
+    assert store.guard.writes.unscreened() == {}
 
 
 class Forgetful(Scripted):

@@ -54,7 +54,7 @@ def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
 def test_it_is_the_guard_that_a_direct_adoption_gives(filled):
     store = GuardedVectorStore.adopt(filled(), guard=guard_of(), batch_size=7, progress=False)
     direct = guard_of().adopt(KNOWN)
-    assert store.guard.thresholds == pytest.approx(direct.thresholds)
+    assert store.guard.calibration.thresholds == pytest.approx(direct.calibration.thresholds)
     new = join(passages(60, 5, "new"), group(4, 9))
     for name, scores in direct.screen(new).scores.items():
         np.testing.assert_allclose(store.guard.screen(new).scores[name], scores, atol=1e-5)
@@ -67,7 +67,10 @@ def test_trusted_documents_set_the_threshold(filled):
     assert store.guard.calibrated
     assert sorted(store.guard.writes.known(KNOWN.ids)) == sorted(KNOWN.ids)
     # Whole documents were held out: thresholds come from those, not from chunks of known ones.
-    assert store.guard.thresholds != guard_of().fit(KNOWN).calibrate().thresholds
+    assert (
+        store.guard.calibration.thresholds
+        != guard_of().fit(KNOWN).calibrate().calibration.thresholds
+    )
     with pytest.raises(CalibrationError, match="pass at least"):
         GuardedVectorStore.adopt(
             filled(), guard=guard_of(), clean_ids=KNOWN.ids[:20], progress=False
@@ -158,7 +161,7 @@ def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
     assert came
     again = restarted()  # what has come since counts no more as clean than before
     assert len(fits) == 1
-    assert again.guard.thresholds == store.guard.thresholds
+    assert again.guard.calibration.thresholds == store.guard.calibration.thresholds
     assert set(again.guard.writes.known(new.ids)) == set(came)
     inner.delete(came[:1])
     access_to(inner).write(passages(1, 9, "other"), [{"source": "other"}])

@@ -254,4 +254,4 @@ def test_a_large_first_batch_into_an_empty_store_is_judged_by_itself(kind):
     assert {document.id for document in store.get_by_ids(list(first.ids))} == (
         set(first.ids) - recalled
     )
-    assert guard.overdue() == ()
+    assert guard.judge.overdue() == ()

@@ -186,7 +186,7 @@ def test_without_vectors_the_calibrated_thresholds_apply(embeddings):
     guard = guard_of(Graded(), LabelCentroidDetector(**CENTROIDS))
     guard.fit(knowledge_base(100))
     guard.calibrate(fpr=0.05)
-    threshold = guard.thresholds["scripted"]
+    threshold = guard.calibration.thresholds["scripted"]
     assert threshold > 1
     low, high = chunk(f"billing score={threshold - 0.5}"), chunk(f"billing score={threshold + 0.5}")
     for step in (PoisonGuardTransformer(guard), PoisonGuardTransformer(guard, embeddings)):

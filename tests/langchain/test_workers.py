@@ -54,7 +54,7 @@ def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers
     assert known(workers) == {"b"}
 
 
-def test_what_a_worker_could_not_end_another_settles(workers):
+def test_what_a_worker_could_not_end_another_recovers(workers):
     first, second = workers
     add(first, a=text(1))
     keeper = first._keeper
@@ -113,7 +113,7 @@ def test_others_wait_until_a_step_has_learned_what_it_lets_in(tmp_path):
     one, other = (Guard.open(url, detectors=[CliqueDetector()]) for _ in range(2))
     step = PoisonGuardTransformer(one, Table(new), learn=True)
     known = []
-    other.on_admit(lambda _: known.extend(other.writes.known(new.ids)))
+    other.writes.on_learned.append(lambda _: known.extend(other.writes.known(new.ids)))
     with meanwhile(one, [lambda: other.learn(passages(1, 9, "other"))]):
         step.transform_documents(documents(new))
     assert known == list(new.ids)

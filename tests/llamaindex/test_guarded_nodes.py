@@ -109,8 +109,8 @@ def test_detectors_are_told_of_holds_and_releases(make_store):
             super().__init__()
             self.calls = []
 
-        def hold(self, entries):
-            self.calls.append(("hold", *entries.ids))
+        def remember_held(self, entries):
+            self.calls.append(("remember_held", *entries.ids))
 
         def forget_held(self, ids):
             self.calls.append(("forget_held", *ids))
@@ -122,7 +122,9 @@ def test_detectors_are_told_of_holds_and_releases(make_store):
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of(told))
     store.add([node("a score=5"), node("b")])
     store.release([id_of("a score=5")])
-    assert told.calls == [(call, id_of("a score=5")) for call in ("hold", "forget_held", "trust")]
+    assert told.calls == [
+        (call, id_of("a score=5")) for call in ("remember_held", "forget_held", "trust")
+    ]
     assert told.learned == 2
 
 

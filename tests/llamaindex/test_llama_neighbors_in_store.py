@@ -151,7 +151,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
         memory = index_over(fill(make("chroma")))
         write = type(asked).insert_nodes
     detector = asked.guard.detectors[0]
-    assert (asked.guard.neighbors, memory.guard.neighbors) == ("store", "memory")
+    assert (asked.guard.connections.where, memory.guard.connections.where) == ("store", "memory")
     assert (detector.n_local, memory.guard.detectors[0].n_local) == (0, len(KNOWN))
     for batch in (passages(30, 9, "m"), BAD, group(4, 8, "late")):
         for one in (asked, memory):
@@ -180,7 +180,7 @@ def test_after_a_restart_and_in_a_second_worker(kind, make, tmp_path):
     )
     first.add(nodes_of(named(passages(20, 30, "new"))))
     second = Guard.open(url)
-    assert second.neighbors == "store"
+    assert second.connections.where == "store"
     with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
         second.screen(BAD)
     second = GuardedVectorStore(inner, guard=second)
@@ -201,9 +201,9 @@ def test_an_existing_guard_moves_to_the_store_and_back(kind, make):
     GuardedVectorStore(inner, guard=guard, neighbors="store")
     assert guard.detectors[0].n_local == 0
     GuardedVectorStore(inner, guard=guard)
-    assert guard.neighbors == "store"
+    assert guard.connections.where == "store"
     GuardedVectorStore(inner, guard=guard, neighbors="memory")
-    assert (guard.neighbors, guard.detectors[0].n_local) == ("memory", len(KNOWN))
+    assert (guard.connections.where, guard.detectors[0].n_local) == ("memory", len(KNOWN))
 
 
 @pytest.mark.parametrize("over", ["store", "index"])
@@ -293,6 +293,6 @@ def test_from_an_event_loop(make):
         await store.async_add(nodes_of(named(passages(30, 9, "m"))))
         await store.async_add(nodes_of(BAD))
         assert set(verdicts(store.last_report)) == {Verdict.QUARANTINE}
-        assert store.guard.neighbors == "store"
+        assert store.guard.connections.where == "store"
 
     asyncio.run(work())

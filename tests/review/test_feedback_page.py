@@ -44,11 +44,11 @@ def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
     assert "<b>" not in page
     assert "scripted 300 90 200 10" in words(page)
     assert re.search(r"4\.76 % 2\.31 to 8\.58", words(page))  # Clopper-Pearson of 10 of 210
-    before = guard.thresholds["scripted"]
+    before = guard.calibration.thresholds["scripted"]
     token = re.search(r'name="token" value="(\w+)"', page).group(1)
     anna.post("/feedback", token=token, note="a new source")
     assert "count in the thresholds now" in anna.told
-    assert guard.thresholds["scripted"] > before
+    assert guard.calibration.thresholds["scripted"] > before
     line = guard.quarantine.log.lines()[-1]
     assert (line.action, line.actor) == ("recalibrate", "anna")
     assert "a new source" in line.note
@@ -68,10 +68,10 @@ def test_thresholds_that_were_shown_otherwise_do_not_move(guard):
     page = anna.get("/feedback").text
     token = re.search(r'name="token" value="(\w+)"', page).group(1)
     guard.quarantine.release(ids[200:210], by="bert")
-    before = guard.thresholds
+    before = guard.calibration.thresholds
     answer = anna.post("/feedback", token=token)
     assert (answer.status_code, "have changed since" in answer.text) == (409, True)
-    assert guard.thresholds == before
+    assert guard.calibration.thresholds == before
 
 
 def test_without_a_guard_rates_are_unknown(quarantine, app):

@@ -1,17 +1,24 @@
 """Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
 
+from ragshield_core.detectors.base.abilities import (
+    held_out_scores,
+    lacking_in,
+    refresh,
+    skip_reason,
+)
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,
     Detector,
     StatelessDetector,
     judged_scores,
+    learns,
     out_of_fold,
-    skip_reason,
 )
 from ragshield_core.detectors.base.evidence import (
     Evidence,
     Need,
     Scope,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -25,9 +32,14 @@ __all__ = [
     "Need",
     "Scope",
     "StatelessDetector",
+    "Traits",
     "explained_with_contexts",
+    "held_out_scores",
     "judged_scores",
+    "lacking_in",
+    "learns",
     "of_texts_and_contexts",
     "out_of_fold",
+    "refresh",
     "skip_reason",
 ]

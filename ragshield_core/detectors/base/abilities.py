@@ -4,15 +4,69 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base.detector import Detector, out_of_fold
-from ragshield_core.detectors.base.evidence import Evidence
+from ragshield_core.detectors.base.detector import (
+    Detector,
+    judged_scores,
+    learns,
+    out_of_fold,
+)
+from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch
+
+
+@runtime_checkable
+class Lacks(Protocol):
+    """A detector that may lack something without which it cannot judge anything."""
+
+    def lacks(self) -> str | None:
+        """Return what it lacks; ``None`` if it has all it needs."""
+        ...
+
+
+@runtime_checkable
+class Refreshes(Protocol):
+    """A detector that measures what is usual at other times than when it learns."""
+
+    def refresh(self, reference: Batch) -> None:
+        """Measure anew what is usual, in the knowledge base as it is now.
+
+        A guard calls it when the knowledge base has grown, before it asks for held-out scores of
+        the same entries.
+
+        Parameters
+        ----------
+        reference
+            Entries of the knowledge base that stand for all clean ones.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsOut(Protocol):
+    """A detector that has its own way of scoring fitted entries as if it did not know them."""
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of the fitted entries, each by a model that did not know it.
+
+        Parameters
+        ----------
+        fitted
+            The entries that the detector was fitted on, or some of them.
+        seed
+            Of random choices.
+
+        Returns
+        -------
+        NDArray[np.float64]
+            Shape (n_fitted,); NaN for entries that cannot be judged then.
+        """
+        ...
 
 
 class Overlooks(ABC):
@@ -49,7 +103,7 @@ class UsesEmbedder(ABC):
 class LearnsPieces(Detector):
     """A detector that learns the pieces of a large knowledge base otherwise than new entries."""
 
-    in_pieces = True
+    traits = Traits(in_pieces=True)
 
     @abstractmethod
     def learn_piece(self, piece: Batch) -> None:
@@ -65,7 +119,7 @@ class LearnsPieces(Detector):
         reference
             Entries of it that stand for the others; all of them where there are few.
         """
-        self.refresh(reference)
+        refresh(self, reference)
 
 
 class DoubtsSample(ABC):
@@ -125,6 +179,41 @@ class Audits(Detector):
         return self.explain(entries, rows)
 
 
+def skip_reason(detector: Detector, batch: Batch) -> str | None:
+    """Return why a detector cannot take part in a screening at all, if so."""
+    if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
+        return "needs vectors, and the entries have none"
+    if (lacking := lacking_in(detector)) is not None:
+        return lacking
+    unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
+    if Need.LABEL in detector.needs and unlabelled:
+        return "needs labels, and no entry has one"
+    return None
+
+
+def lacking_in(detector: Detector) -> str | None:
+    """Return what a detector cannot judge anything without, and does not have."""
+    return detector.lacks() if isinstance(detector, Lacks) else None
+
+
+def refresh(detector: Detector, reference: Batch) -> None:
+    """Have a detector measure what is usual, unless it does so as it learns."""
+    if isinstance(detector, Refreshes):
+        detector.refresh(reference)
+
+
+def held_out_scores(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.float64]:
+    """Return scores of the fitted entries, each by a model that did not know it.
+
+    By default each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
+    """
+    if isinstance(detector, HoldsOut):
+        return detector.held_out_scores(fitted, seed)
+    if not learns(detector):
+        return judged_scores(detector, fitted)
+    return out_of_fold(detector, fitted, seed)
+
+
 def audited(detector: Detector, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
     """Fit a detector on a knowledge base and return the score of each entry by the others.
 
@@ -151,4 +240,4 @@ def pieces_learned(detector: Detector, pieces: Pieces, reference: Batch) -> None
     if isinstance(detector, LearnsPieces):
         detector.pieces_learned(pieces, reference)
     else:
-        detector.refresh(reference)
+        refresh(detector, reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base.evidence import Evidence, Need, Scope
+from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
 
@@ -37,54 +36,18 @@ class Detector(ABC):
     name
         The name in findings, unique within a guard; that of the class is the one under which the
         registry knows it.
-    on_request
-        Whether it is of no use before it is told with what: not part of the default guard.
     needs
         What it cannot do without; entries that lack it are reported as not judged.
-    taxonomy
-        MITRE ATLAS and OWASP ids for its findings.
     default_threshold
         Without a calibration, a score above it is suspicious.
-    floor
-        The policy never acts on a score up to this, however rare it is among clean entries.
-    acts_unfitted
-        Whether the default threshold means something before the detector knows what is usual in
-        the knowledge base. Where False, a guard that began with nothing waits.
-    learns
-        Whether a score depends on the knowledge base. Where False, a guard scores a clean entry
-        only once.
-    reads_contexts
-        Whether it judges the contexts of entries like their texts.
-    scope
-        What the score of an entry depends on.
-    exchangeable
-        Whether calibration applies: the score of a clean entry can be compared with that of a new
-        one. Where False, the default threshold stays in force.
-    in_pieces
-        Whether it can be fitted on a knowledge base that no memory holds: True where :meth:`learn`
-        comes to the same whether entries come at once or one after the other.
-    unsaved
-        What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
-        The loaded guard asks for this very detector again.
-    unsaved_name
-        The name of what :attr:`unsaved` names, if it has one: no other one takes its place.
+    traits
+        How the detector is to be treated, see :class:`Traits`.
     """
 
     name: str
-    on_request: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]]
-    taxonomy: ClassVar[tuple[str, ...]] = ()
-
     default_threshold: float = 0.0
-    floor: float = -math.inf
-    acts_unfitted: bool = True
-    learns: bool = True
-    reads_contexts: bool = False
-    scope: Scope = Scope.ENTRY
-    exchangeable: bool = True
-    in_pieces: bool = False
-    unsaved: str | None = None
-    unsaved_name: str | None = None
+    traits: Traits = Traits()
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready.
@@ -136,46 +99,11 @@ class Detector(ABC):
             return {}
         return {row: "it has no label" for row, label in enumerate(batch.labels) if label is None}
 
-    def lacks(self) -> str | None:
-        """Return what it cannot judge anything without, and does not have; mostly None."""
-        return None
-
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else."""
         self.reset()
         self.learn(reference)
         return self
-
-    def refresh(self, reference: Batch) -> None:  # noqa: B027 - most measure as they learn
-        """Measure anew what is usual, in the knowledge base as it is now.
-
-        A guard calls it when the knowledge base has grown, before :meth:`held_out_scores` of the
-        same entries.
-
-        Parameters
-        ----------
-        reference
-            Entries of the knowledge base that stand for all clean ones.
-        """
-
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of the fitted entries, each by a model that did not know it.
-
-        By default each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
-
-        Parameters
-        ----------
-        fitted
-            The entries that :meth:`fit` was given, or some of them.
-        seed
-            Of the random parts.
-
-        Returns
-        -------
-        NDArray[np.float64]
-            Shape (n_fitted,); NaN for entries that cannot be judged then.
-        """
-        return out_of_fold(self, fitted, seed)
 
 
 class StatelessDetector(Detector):
@@ -184,9 +112,6 @@ class StatelessDetector(Detector):
     A new one has a ``name``, ``needs``, a ``default_threshold`` and the methods ``score`` and
     ``explain``.
     """
-
-    learns = False
-    in_pieces = True
 
     def learn(self, entries: Batch) -> None:
         """Do nothing."""
@@ -203,10 +128,6 @@ class StatelessDetector(Detector):
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Do nothing."""
-
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return the scores of the entries: this detector knows none of them."""
-        return judged_scores(self, fitted)
 
     def doubtful(
         self,
@@ -233,16 +154,9 @@ class StatelessDetector(Detector):
         return np.zeros(len(scores), dtype=np.bool_)
 
 
-def skip_reason(detector: Detector, batch: Batch) -> str | None:
-    """Return why a detector cannot take part in a screening at all, if so."""
-    if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
-        return "needs vectors, and the entries have none"
-    if (lacking := detector.lacks()) is not None:
-        return lacking
-    unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
-    if Need.LABEL in detector.needs and unlabelled:
-        return "needs labels, and no entry has one"
-    return None
+def learns(detector: object) -> bool:
+    """Return whether scores depend on the knowledge base; where not, an entry is scored once."""
+    return isinstance(detector, Detector) and not isinstance(detector, StatelessDetector)
 
 
 def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:

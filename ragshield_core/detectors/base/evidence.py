@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,6 +30,51 @@ class Need(StrEnum):
     EMBEDDING = "embedding"
     LABEL = "label"
     QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """How a detector is to be treated, beside what it computes.
+
+    Attributes
+    ----------
+    taxonomy
+        MITRE ATLAS and OWASP ids for its findings.
+    floor
+        The policy never acts on a score up to this, however rare it is among clean entries.
+    scope
+        What the score of an entry depends on.
+    acts_unfitted
+        Whether the default threshold means something before the detector knows what is usual in
+        the knowledge base. Where False, a guard that began with nothing waits.
+    exchangeable
+        Whether calibration applies: the score of a clean entry can be compared with that of a new
+        one. Where False, the default threshold stays in force.
+    reads_contexts
+        Whether it judges the contexts of entries like their texts.
+    in_pieces
+        Whether it can be fitted on a knowledge base that no memory holds: True where ``learn``
+        comes to the same whether entries come at once or one after the other. Who learns nothing
+        always can.
+    on_request
+        Whether it is of no use before it is told with what: not part of the default guard.
+    unsaved
+        What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
+        The loaded guard asks for this very detector again.
+    unsaved_name
+        The name of what ``unsaved`` names, if it has one: no other one takes its place.
+    """
+
+    taxonomy: tuple[str, ...] = ()
+    floor: float = -math.inf
+    scope: Scope = Scope.ENTRY
+    acts_unfitted: bool = True
+    exchangeable: bool = True
+    reads_contexts: bool = False
+    in_pieces: bool = False
+    on_request: bool = False
+    unsaved: str | None = None
+    unsaved_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

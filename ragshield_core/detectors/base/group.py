@@ -21,7 +21,7 @@ class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
     """
 
     @abstractmethod
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Remember entries that are held in quarantine: the rest of their group may follow."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
         return np.ones(len(ids), dtype=np.bool_)
 
     def explain_held_out(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return why rows of fitted entries have the scores of :meth:`held_out_scores`."""
+        """Return why rows of fitted entries have the scores that they have while held out."""
         return self.explain(batch, rows)
 
     @abstractmethod

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.detectors.base import Evidence, Need, Scope
+from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.text.copies import word_hashes
@@ -126,18 +126,14 @@ class RetrievalDetector(ABC):
         What it cannot do without.
     default_threshold
         Without a calibration, a score above it is suspicious.
-    floor
-        A score up to this is never acted on, however rare it is.
+    traits
+        How the detector is to be treated.
     """
 
     name: str
     needs: ClassVar[frozenset[Need]]
-    taxonomy: ClassVar[tuple[str, ...]] = ()
     default_threshold: ClassVar[float]
-    floor: ClassVar[float]
-    unsaved: ClassVar[str | None] = None
-    unsaved_name: ClassVar[str | None] = None
-    scope: ClassVar[Scope] = Scope.RETRIEVAL
+    traits: Traits = Traits(scope=Scope.RETRIEVAL)
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""

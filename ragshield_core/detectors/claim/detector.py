@@ -12,6 +12,7 @@ from ragshield_core.detectors.base import (
     Detector,
     Evidence,
     Need,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -82,14 +83,15 @@ class MetaClaimDetector(Detector):
     """
 
     name: str = "meta_claim"
-    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
-
     default_threshold: float = 10.0
-    floor: float = 5.0
-    acts_unfitted = False
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        floor=5.0,
+        acts_unfitted=False,
+        reads_contexts=True,
+        in_pieces=True,
+    )
 
     def __init__(self) -> None:
         self.reset()
@@ -124,7 +126,7 @@ class MetaClaimDetector(Detector):
         return {
             row: f"{reason}, in which no words for claims are known"
             for row, reason in reasons.items()
-            if self.score(batch.take([row]))[0] <= self.floor
+            if self.score(batch.take([row]))[0] <= self.traits.floor
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -144,7 +146,9 @@ class MetaClaimDetector(Detector):
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is spoken of within a few words, in which words, and how usual that is."""
         self._check_fitted()
-        return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
+        return explained_with_contexts(
+            batch, rows, self._scores, self._explained, self.traits.floor
+        )
 
     def _check_fitted(self) -> None:
         if not self._n:

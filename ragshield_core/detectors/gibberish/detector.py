@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Traits
 from ragshield_core.detectors.gibberish.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Tokens
 from ragshield_core.detectors.gibberish.language import Languages
 from ragshield_core.model.entries import Batch
@@ -106,12 +106,13 @@ class DisfluencyDetector(Detector):
 
     name: str = "disfluency"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
-    scope = Scope.ENTRY
-    floor = FLOOR
-    acts_unfitted = False
-    reads_contexts = True
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        floor=FLOOR,
+        acts_unfitted=False,
+        in_pieces=True,
+        reads_contexts=True,
+    )
 
     def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
         if min_tokens < 1:

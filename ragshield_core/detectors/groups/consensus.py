@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.evidence import nearness
 from ragshield_core.text.copies import containment
@@ -79,11 +79,13 @@ class ConsensusDetector(RetrievalDetector):
 
     name: str = "consensus"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT, Need.EMBEDDING})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
-
     # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
     default_threshold: ClassVar[float] = 1.8
-    floor: ClassVar[float] = 1.2
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        floor=1.2,
+        scope=Scope.RETRIEVAL,
+    )
 
     def skip_reason(self, retrieved: RetrievedSet) -> str | None:
         """Return why this detector cannot judge this set, if so."""

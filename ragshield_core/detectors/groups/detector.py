@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope
+from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups import cleanbase
@@ -89,12 +90,14 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
 
     name: str = "clique"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
     # Without a calibration: a group that one clean entry in a thousand would have.
     default_threshold: float = 6.9
-    acts_unfitted = False
-
-    scope = Scope.CORPUS
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        scope=Scope.CORPUS,
+        acts_unfitted=False,
+        in_pieces=True,
+    )
 
     def __init__(
         self,
@@ -114,8 +117,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         self.rule = rule
         self.alpha = alpha
         if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
-            self.default_threshold, self.exchangeable = BY_CLIQUE, False
-            self.in_pieces = False  # tasks measure groups only
+            self.default_threshold = BY_CLIQUE
+            # Tasks measure groups only.
+            self.traits = replace(self.traits, exchangeable=False, in_pieces=False)
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
@@ -224,7 +228,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
 
     # Held, trusted and doubted entries
 
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Keep held entries in the graph, so that the rest of their group is known."""
         if (known := self._ready) is None:
             return

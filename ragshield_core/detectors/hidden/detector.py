@@ -13,6 +13,7 @@ from ragshield_core.detectors.base import (
     Evidence,
     Need,
     StatelessDetector,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -60,12 +61,13 @@ class HiddenTextDetector(StatelessDetector):
     """
 
     name: str = "hidden_text"
-    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026")
-
     default_threshold: float = 1.0
-    floor: float = 0.3
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026"),
+        floor=0.3,
+        reads_contexts=True,
+    )
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much is hidden in each entry, shape (n_entries,), at least 0."""
@@ -73,7 +75,7 @@ class HiddenTextDetector(StatelessDetector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
+        return explained_with_contexts(batch, rows, _scores, _explained, self.traits.floor)
 
 
 # Many of these are the manner of an author.

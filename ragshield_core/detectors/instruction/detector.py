@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import (
     Evidence,
     Need,
-    Scope,
     StatelessDetector,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -111,14 +112,15 @@ class InstructionDetector(StatelessDetector):
     """
 
     name: str = "instruction"
-    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
-    scope = Scope.ENTRY
     # A weight of 1.45: one strong rule, or two weaker ones of different families.
     default_threshold = 1 - math.exp(-RATE * 1.45)
-    # A weight of 1: less than any rule that stands for itself.
-    floor = 1 - math.exp(-RATE * 1.0)
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0051.001", "LLM01:2025"),
+        # A weight of 1: less than any rule that stands for itself.
+        floor=1 - math.exp(-RATE * 1.0),
+        reads_contexts=True,
+    )
 
     def __init__(
         self,
@@ -132,9 +134,9 @@ class InstructionDetector(StatelessDetector):
         self.classifier = classifier
         self.classify = classify
         if classifier is not None:  # any callable, which only pickle could write
-            self.unsaved = "classifier"
             name = getattr(classifier, "name", None)
-            self.unsaved_name = name if isinstance(name, str) else None
+            named = name if isinstance(name, str) else None
+            self.traits = replace(self.traits, unsaved="classifier", unsaved_name=named)
 
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, but for the classifier."""
@@ -164,7 +166,7 @@ class InstructionDetector(StatelessDetector):
         return {
             row: f"{reason}, which no rule for orders knows"
             for row, reason in reasons.items()
-            if reason and self.score(batch.take([row]))[0] <= self.floor
+            if reason and self.score(batch.take([row]))[0] <= self.traits.floor
         }
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
@@ -173,7 +175,9 @@ class InstructionDetector(StatelessDetector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return rule, family and the words that it found."""
-        return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
+        return explained_with_contexts(
+            batch, rows, self._scores, self._explained, self.traits.floor
+        )
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         found = list(map(suspicion, texts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from ragshield_core.detectors.base import (
     Detector,
     Evidence,
     Need,
-    Scope,
+    Traits,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -95,21 +96,22 @@ class OrderDetector(Detector, UsesEmbedder):
     """
 
     name: str = "order"
-    on_request = True
-    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
-    scope = Scope.ENTRY
-    acts_unfitted = False
-    in_pieces = True
     default_threshold = 0.8
-    # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
-    floor = 0.6
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0051.001", "LLM01:2025"),
+        # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
+        floor=0.6,
+        acts_unfitted=False,
+        reads_contexts=True,
+        in_pieces=True,
+        on_request=True,
+    )
 
     def __init__(self, embed: Embed | None = None) -> None:
         self._embed = embed
         if embed is not None:  # any callable, which only pickle could write
-            self.unsaved = "embed"
+            self.traits = replace(self.traits, unsaved="embed")
         self.reset()
 
     def config(self) -> dict[str, Any]:
@@ -267,7 +269,9 @@ class OrderDetector(Detector, UsesEmbedder):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the most suspicious sentence of each entry."""
-        return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
+        return explained_with_contexts(
+            batch, rows, self._scores, self._explained, self.traits.floor
+        )
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         head, units = self._fitted, self._units(texts)

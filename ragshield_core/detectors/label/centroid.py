@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 
@@ -61,8 +62,10 @@ class LabelCentroidDetector(Detector):
 
     name: str = "label_centroid"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
-    in_pieces = True
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        in_pieces=True,
+    )
 
     def __init__(self, *, level: Literal["entry", "batch"] = "entry", min_entries: int = 5) -> None:
         if level not in ("entry", "batch"):
@@ -73,9 +76,8 @@ class LabelCentroidDetector(Detector):
             raise ValueError(msg)
         self.level = level
         self.min_entries = min_entries
-        self.scope = Scope.ENTRY if level == "entry" else Scope.BATCH
-        self.exchangeable = level == "entry"
         if level == "batch":  # a guard may have both
+            self.traits = replace(self.traits, scope=Scope.BATCH, exchangeable=False)
             self.name = f"{self.name}.batch"
         self.reset()
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Evidence, Need
+from ragshield_core.detectors.base import N_FOLDS, Evidence, Need, Traits
 from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.label.neighbors import (
@@ -136,7 +136,10 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
 
     name: str = "label_model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        in_pieces=True,
+    )
 
     def __init__(
         self,

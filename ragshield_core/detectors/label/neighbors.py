@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import Detector, Evidence, Need, Traits
 from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
@@ -84,7 +84,10 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
 
     name: str = "label_neighbors"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        in_pieces=True,
+    )
 
     def __init__(
         self,

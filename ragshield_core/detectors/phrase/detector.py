@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope
+from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.order import FEWEST, came_together
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.phrase.copies import copies_among
@@ -110,19 +110,21 @@ class TriggerPhraseDetector(GroupDetector):
 
     name: str = "trigger_phrase"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = (
-        "AML.T0070",
-        "AML.T0043.004",
-        "LLM04:2025",
-        "LLM05:2026",
-    )
     # Without a calibration: one batch in a hundred has such a phrase by chance.
     default_threshold: float = 2.0
-    # What one batch in a hundred has by chance is no reason to act, however rare it is here.
-    floor: float = 2.0
-    acts_unfitted = False
-
-    scope = Scope.BATCH
+    traits = Traits(
+        taxonomy=(
+            "AML.T0070",
+            "AML.T0043.004",
+            "LLM04:2025",
+            "LLM05:2026",
+        ),
+        # What one batch in a hundred has by chance is no reason to act, however rare it is here.
+        floor=2.0,
+        scope=Scope.BATCH,
+        acts_unfitted=False,
+        in_pieces=True,
+    )
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class TriggerPhraseDetector(GroupDetector):
             self._part_with(entries)
             self._memory.forget(entries)
 
-    def hold(self, entries: Batch) -> None:
+    def remember_held(self, entries: Batch) -> None:
         """Count held entries among the recent ones: others with the same phrase may follow."""
         if not self._ready or not len(entries):
             return
@@ -419,7 +421,7 @@ class TriggerPhraseDetector(GroupDetector):
         # In decimal digits, as they are. In nats the order would seem to say something about nearly
         # twice as many entries of Wikipedia as it stands (.069 of 2,500 instead of .037), and a
         # twentieth of poison would pass for one more of its topics.
-        rows = np.flatnonzero(came_together(ordered, shuffled, self.floor)).tolist()
+        rows = np.flatnonzero(came_together(ordered, shuffled, self.traits.floor)).tolist()
         if rows:
             logger.warning(
                 "%s: %d of %d entries hold a phrase that would be usual had they not come "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.detectors.base import Evidence, Need, Scope
+from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
@@ -87,14 +88,15 @@ class CanaryDisplacementDetector(Audits, Overlooks):
     """
 
     name: str = "canary_displacement"
-    on_request: ClassVar[bool] = True  # it has to be told the queries
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
-    in_pieces = True
-
     default_threshold: float = 0.6
-    floor: float = 0.3  # one entry at the first rank of one query, of six places
-    scope: Scope = Scope.BATCH
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        floor=0.3,  # one entry at the first rank of one query, of six places
+        scope=Scope.BATCH,
+        in_pieces=True,
+        on_request=True,  # it has to be told the queries
+    )
 
     def __init__(self, queries: Sequence[str], vectors: ArrayLike | str, *, k: int = 6) -> None:
         self.queries = tuple(queries)
@@ -119,7 +121,8 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         self.vectors = np.where(unit, given, given / norms).astype(np.float32)
         self.k = k
         # Who holds the only place holds it whole, whatever comes with it.
-        self.scope = Scope.BATCH if k > 1 else Scope.ENTRY
+        if k == 1:
+            self.traits = replace(self.traits, scope=Scope.ENTRY)
         self._weights = PERSISTENCE ** np.arange(k)
         self._weights /= self._weights.sum()
         self._query_words = _QueryWords.of(self.queries)

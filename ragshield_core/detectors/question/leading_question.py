@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base import Evidence, Need, Traits
 from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
@@ -156,13 +156,16 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
 
     name: str = "leading_question"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
-
     default_threshold: float = 5.0
-    # In a knowledge base that never asks, any question would be rare: 32 times likelier, at least.
-    floor: float = 5.0
-    acts_unfitted = False
-    reads_contexts = True
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        # In a knowledge base that never asks, any question would be rare: 32 times likelier, at
+        # least.
+        floor=5.0,
+        acts_unfitted=False,
+        reads_contexts=True,
+        in_pieces=True,
+    )
 
     def __init__(self) -> None:
         self.reset()

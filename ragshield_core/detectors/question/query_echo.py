@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, Need
+from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base.retrieved import (
     MAX_CHARACTERS,
     RetrievalDetector,
@@ -103,11 +103,13 @@ class QueryEchoDetector(RetrievalDetector):
 
     name: str = "query_echo"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
-
     default_threshold: ClassVar[float] = 0.8
-    # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
-    floor: ClassVar[float] = 0.7
+    traits = Traits(
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
+        floor=0.7,
+        scope=Scope.RETRIEVAL,
+    )
 
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
         """Return how much of the query each passage holds, shape (n_passages,), in [0, 1]."""

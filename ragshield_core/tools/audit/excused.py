@@ -53,7 +53,11 @@ def without_excused(
     def quiet(name: str, texts: Batch, rows: Sequence[int]) -> NDArray[np.bool_]:
         silent = np.zeros(len(rows), dtype=np.bool_)
         detector = by_name.get(name)
-        if detector is None or detector.scope is not Scope.ENTRY or name not in report.thresholds:
+        if (
+            detector is None
+            or detector.traits.scope is not Scope.ENTRY
+            or name not in report.thresholds
+        ):
             return silent
         try:
             scores = judged_scores(detector, texts.take(list(rows)))

@@ -126,7 +126,7 @@ def found_by(
     whole = _of_whole(judges, policy)
     if trusted is not None:
         judges, skipped = _with_clean_scores(judges, trusted)
-        comparable = [judge for judge in judges if judge.detector.exchangeable]
+        comparable = [judge for judge in judges if judge.detector.traits.exchangeable]
         calibration = _calibration(comparable, trusted) if comparable else None
     if calibration is None:
         thresholds = {judge.name: whole[judge.name] for judge in judges}
@@ -173,7 +173,7 @@ def _calibration(
     """Return the scores of some entries, which stand for all clean ones."""
     return JointCalibration(
         {judge.name: judge.scores[rows] for judge in judges},
-        {judge.name: judge.detector.floor for judge in judges},
+        {judge.name: judge.detector.traits.floor for judge in judges},
         n_doubtful,
     )
 
@@ -195,7 +195,7 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     thresholds = _above(policy, own, None)
     # Labels are another matter: how many of them are wrong says nothing about what entries say.
     of_texts = [one for one in judges if Need.LABEL not in one.detector.needs]
-    comparable = [judge for judge in of_texts if judge.detector.exchangeable]
+    comparable = [judge for judge in of_texts if judge.detector.traits.exchangeable]
     found = sum((judge.scores > thresholds[judge.name] for judge in of_texts), np.zeros(1)) > 0
     if not comparable or np.count_nonzero(found) <= max(FEW, policy.quarantine_at * len(found)):
         return thresholds

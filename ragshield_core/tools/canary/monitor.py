@@ -324,7 +324,7 @@ class CanaryMonitor:
                 "expected a Guard, such as store.guard, and a function of a DriftReport."
             )
             raise TypeError(msg)
-        guard.on_admit(after)
+        guard.writes.on_learned.append(after)
 
     # Traceback
 

@@ -210,7 +210,7 @@ class CanaryStore:
         """
         digests = self._quarantine.log.digests
         values = {column.name: getattr(row, column.name) for column in table_of(type(row)).columns}
-        if not digests.hold(type(row), values):
+        if not digests.match(type(row), values):
             raise changed(type(row), values, digests)
         return row
 

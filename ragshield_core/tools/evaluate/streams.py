@@ -216,7 +216,7 @@ def _paths(
     """Return where each stream's result is kept, by a digest of all that it depends on."""
     if folder is None:
         return [None] * len(streams)
-    settings = [guard.policy.model_dump(mode="json"), sorted(guard.thresholds.items())]
+    settings = [guard.policy.model_dump(mode="json"), sorted(guard.calibration.thresholds.items())]
     whole = hashlib.blake2b(json.dumps(settings).encode() + _code(), digest_size=20)
     for batch in (known, entries):
         columns = (batch.ids, batch.texts, batch.labels, batch.lineages, batch.contexts)

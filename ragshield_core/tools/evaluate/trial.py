@@ -280,7 +280,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         fit_seconds=fit_seconds,
         milliseconds=milliseconds,
         scores=dict(trial.scores),
-        thresholds={name: float(value) for name, value in guard.thresholds.items()},
+        thresholds={name: float(value) for name, value in guard.calibration.thresholds.items()},
         idle=dict(trial.idle),
         recipes={name: told.get(name, "texts of one's own") for name in poison.attacks},
         missed=tuple(trial.missed(main)),

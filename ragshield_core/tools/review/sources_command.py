@@ -119,13 +119,13 @@ def adopt(guards: Guards, named: Named, *, note: Note = None, into: Into = None)
     with no_crash_looks_like_a_finding(), modules_here():
         if into is not None:
             store = live_store(into, "adopt_source", "guard", "release")
-            source = named.among(store.guard.questions())
+            source = named.among(store.guard.sources.questions())
             n_released = len(store.adopt_source(source, by=named.by, note=note))
             told = " into the store"
         else:
             guard = guards.opened()
-            source = named.among(guard.questions())
-            free = guard.adopt_source(source, by=named.by)
+            source = named.among(guard.sources.questions())
+            free = guard.sources.adopt(source, by=named.by)
             for start in range(0, len(free), AT_ONCE):
                 guard.quarantine.release(free[start : start + AT_ONCE], by=named.by, note=note)
             n_released, told = len(free), "; the guard admits them at the next ingest"
@@ -141,14 +141,14 @@ def keep(guards: Guards, named: Named) -> None:
     """
     named.check()
     guard = guards.opened()
-    source = named.among(guard.questions())
-    if source not in {question.source for question in guard.questions()}:
+    source = named.among(guard.sources.questions())
+    if source not in {question.source for question in guard.sources.questions()}:
         msg = (
             f"nothing was done: {_shown(source)} is not asked about; `ragshield sources list` "
             "has those that are."
         )
         raise StateError(msg)
-    guard.keep_holding(source, by=named.by)
+    guard.sources.keep_holding(source, by=named.by)
     console.print(Text(f"{_shown(source)}: what is held stays held"))
 
 

@@ -222,7 +222,7 @@ def takeovers(quarantine: Quarantine, store: Guarded, held: Sequence[HeldEntry])
 
 def _comparable(store: Guarded, held: Sequence[HeldEntry]) -> list[int]:
     """Return the rows of entries whose vectors can be held against those of the store."""
-    return [row for row, one in enumerate(held) if one.vector.size == (store.guard.dim or -1)]
+    return [row for row, one in enumerate(held) if one.vector.size == (store.guard.judge.dim or -1)]
 
 
 def _nearest(
@@ -231,7 +231,7 @@ def _nearest(
     """Return the known entries that are nearest to each vector."""
     names = [f"{uuid4().hex}-{row}" for row in range(len(vectors))]  # nobody's: all are compared
     batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=vectors)
-    return store.guard.nearest(batch, k)
+    return store.guard.judge.nearest(batch, k)
 
 
 class Example(NamedTuple):
@@ -255,7 +255,7 @@ def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Quest
     try:
         if store is not None:
             store.guard.writes.catch_up()
-            return store.guard.questions()
+            return store.guard.sources.questions()
         with read_only(quarantine.database.url) as session:
             url, digests = quarantine.database.url, quarantine.log.digests
             return questions_of(session, url, quarantine.namespace, digests=digests)

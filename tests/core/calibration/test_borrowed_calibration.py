@@ -40,7 +40,7 @@ def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lend
     small = opened(url, "small", calibration_of="large")
     alone = opened(url, "alone")
     assert small.calibrated
-    assert small.thresholds == lender.thresholds
+    assert small.calibration.thresholds == lender.calibration.thresholds
     for guard in (small, alone):
         write(guard, passages(120, 2))
     bad = group(5, 3)
@@ -63,22 +63,26 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
     # The order of the scores says nothing of that of the entries.
     state = small.state.calibrator.lend().scores["clique"]
     assert (np.diff(state) >= 0).all()
-    assert small.dim is None
+    assert small.judge.dim is None
 
 
 def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
     small = opened(url, "small", calibration_of="large")
-    before = dict(small.thresholds)
+    before = dict(small.calibration.thresholds)
     lender.learn(group(40, 7, "crowd"))
     lender.learn(passages(100, 8, "more"))
-    assert lender.thresholds != before
+    assert lender.calibration.thresholds != before
     small.writes.catch_up()
-    assert small.thresholds == before
+    assert small.calibration.thresholds == before
     again = opened(url, "small", calibration_of="large")  # it is there already
-    assert again.thresholds == before
-    small.borrow_calibration(lender)
+    assert again.calibration.thresholds == before
+    small.calibration.borrow(lender.calibration)
     again.writes.catch_up()
-    assert small.thresholds == again.thresholds == lender.thresholds
+    assert (
+        small.calibration.thresholds
+        == again.calibration.thresholds
+        == lender.calibration.thresholds
+    )
     assert small.status().borrowed
 
 
@@ -95,10 +99,10 @@ def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
     status = small.status()
     assert not status.borrowed
     assert status.n_sample > 0
-    assert small.thresholds != lender.thresholds
+    assert small.calibration.thresholds != lender.calibration.thresholds
     with pytest.raises(CalibrationError, match="entries of its own"):
-        small.borrow_calibration(lender)
-    assert small.thresholds != lender.thresholds
+        small.calibration.borrow(lender.calibration)
+    assert small.calibration.thresholds != lender.calibration.thresholds
 
 
 @pytest.mark.usefixtures("lender")
@@ -174,16 +178,16 @@ def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
     small = opened(url, "small", detectors=[mine], calibration_of="large")
     assert small.detectors == (mine,)
     assert mine.learned == 0
-    assert small.thresholds == large.thresholds
+    assert small.calibration.thresholds == large.calibration.thresholds
     assert large.detectors[0].learned == 100
 
 
 def test_guards_that_are_not_opened_lend_as_well(lender):
     alone = guard_of(CliqueDetector())
-    alone.borrow_calibration(lender)
+    alone.calibration.borrow(lender.calibration)
     assert alone.calibrated
-    with pytest.raises(TypeError, match="expected another Guard"):
-        alone.borrow_calibration("large")
+    with pytest.raises(TypeError, match="expected the calibration of another guard"):
+        alone.calibration.borrow("large")
 
 
 @pytest.mark.usefixtures("lender")
@@ -193,5 +197,5 @@ def test_it_is_saved_and_loaded(url, tmp_path):
     small.save(tmp_path / "saved")
     again = loaded(tmp_path / "saved")
     assert again.status().borrowed
-    assert again.thresholds == small.thresholds
+    assert again.calibration.thresholds == small.calibration.thresholds
     assert saved(small, tmp_path / "small") == saved(again, tmp_path / "loaded")

@@ -36,7 +36,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
-from ragshield_core.detectors.base import Scope, StatelessDetector, judged_scores
+from ragshield_core.detectors.base import Scope, StatelessDetector, Traits, judged_scores
 from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict
@@ -105,7 +105,7 @@ def test_an_entry_is_not_recalled_for_its_imitations(seed):
     # It is not for want of a suspicious score: that of the imitated entry is beyond its threshold.
     detector = guard.detectors[0]
     slot = detector._known.graph.index.slots_of(own.ids)
-    assert detector._known.books.scores[slot] > guard.thresholds["clique"]
+    assert detector._known.books.scores[slot] > guard.calibration.thresholds["clique"]
 
 
 def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
@@ -174,7 +174,7 @@ def beside(n_members=2, factor=2.5, distance=0.06):
 def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeypatch):
     held, member, aside = beside()
     without, having = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
-    having.hold(held)
+    having.remember_held(held)
     assert having.score(aside) == pytest.approx(without.score(aside), abs=1e-3)
     inside = having.score(member)
     assert inside > without.score(member) + 2.0
@@ -256,15 +256,15 @@ def test_a_large_first_batch_is_judged_by_itself():
     assert report.admitted.all()
     guard.admit(report)
     assert guard.calibrated
-    overdue = {decision.entry_id for decision in guard.overdue()}
-    assert all(d.verdict is Verdict.QUARANTINE for d in guard.overdue())
+    overdue = {decision.entry_id for decision in guard.judge.overdue()}
+    assert all(d.verdict is Verdict.QUARANTINE for d in guard.judge.overdue())
     assert len(overdue & set(poison.ids)) >= 7
     assert len(overdue - set(poison.ids)) <= 0.003 * len(first)
     rows = [row for row, entry_id in enumerate(first.ids) if entry_id in overdue]
-    by_id = {decision.entry_id: decision for decision in guard.overdue()}
+    by_id = {decision.entry_id: decision for decision in guard.judge.overdue()}
     named = [by_id[first.ids[row]] for row in rows]
     guard.recall(first.take(rows), named, lambda _: None)
-    assert guard.overdue() == ()
+    assert guard.judge.overdue() == ()
     assert guard.screen(passages(20, 9, "next")).retroactive == ()
 
 
@@ -377,7 +377,7 @@ def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_pat
 
 def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth():
     guards = [guard_at().fit(KNOWN.take(range(300))).calibrate() for _ in range(2)]
-    before = guards[0].thresholds
+    before = guards[0].calibration.thresholds
     assert guards[0].status().next_at == 330
     at = []
     for start in range(300, 420, 10):
@@ -391,8 +391,8 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
     assert len(set(at)) == 4  # 300, and at least a tenth more thrice
     assert at[0] == 300
     assert all(b >= math.ceil(1.1 * a) for a, b in itertools.pairwise(at) if a != b)
-    assert guards[0].thresholds != before
-    assert guards[0].thresholds == guards[1].thresholds
+    assert guards[0].calibration.thresholds != before
+    assert guards[0].calibration.thresholds == guards[1].calibration.thresholds
     assert guards[0].status() == guards[1].status()
 
 
@@ -408,7 +408,7 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
     again = loaded(tmp_path / "middle")
     # Its quarantine is another one.
     assert replace(again.status(), held=0) == replace(guard.status(), held=0)
-    assert again.thresholds == guard.thresholds
+    assert again.calibration.thresholds == guard.calibration.thresholds
     assert saved(again, tmp_path / "copy") == saved(guard, tmp_path / "middle")
     lives = [dict(live), dict(live)]
     for number in range(8):
@@ -424,7 +424,7 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
     assert guard.status().calibrated_at > n_known
     # Its quarantine is another one.
     assert replace(again.status(), held=0) == replace(guard.status(), held=0)
-    assert again.thresholds == pytest.approx(guard.thresholds, abs=1e-4)
+    assert again.calibration.thresholds == pytest.approx(guard.calibration.thresholds, abs=1e-4)
     assert set(lives[0]) == set(lives[1])
 
 
@@ -477,19 +477,19 @@ def test_many_poisoned_entries_among_usual_ones_are_no_shift():
 @pytest.mark.parametrize("size", [50, 600])
 def test_whatever_comes_raises_no_threshold(scope, size):
     detector = Scripted()
-    detector.scope = scope
+    detector.traits = Traits(scope=scope)
     rng = np.random.default_rng(9)
     guard = guard_at(detector, rate=0.01).fit(scored(rng.normal(size=1_500))).calibrate()
-    before, n_held = guard.thresholds, 0
+    before, n_held = guard.calibration.thresholds, 0
     odd = rng.normal(loc=1.5, scale=1.5, size=600)
     for start in range(0, 600, size):
         report = guard.hold(guard.screen(scored(odd[start : start + size], f"new{start}-")))
         assert report.skipped == ()
         n_held += len(report.quarantined)
         guard.admit(report)
-        assert guard.thresholds == before
+        assert guard.calibration.thresholds == before
     assert n_held == np.count_nonzero(odd > before["scripted"]) > 60
-    assert len(guard.questions()) == 1
+    assert len(guard.sources.questions()) == 1
 
 
 @pytest.mark.parametrize("n_before", [0, 300], ids=["at first", "after clean ones"])
@@ -727,7 +727,7 @@ def test_of_copies_that_trickle_in_the_oldest_stays():
 def test_what_was_released_no_longer_counts_as_held():
     detector = CliqueDetector().fit(passages(300, 1))
     held = passages(40, 2, "held")
-    detector.hold(held)
+    detector.remember_held(held)
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 40
     detector.forget_held(held.ids[:30])
     assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 10
@@ -766,7 +766,7 @@ def test_what_was_doubted_and_what_the_sample_has_spent_are_saved(tmp_path):
     assert theirs._ever_beyond == ours._ever_beyond != set()
     for one in (guard, again):
         one.learn(MANY)  # enough to calibrate anew
-    assert again.thresholds == guard.thresholds
+    assert again.calibration.thresholds == guard.calibration.thresholds
 
 
 # A budget for a lifetime
@@ -820,13 +820,13 @@ def ferries(rows, prefix="e", ordering=()):
 def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
     guard = guard_at(InstructionDetector(), rate=0.01)
     store = ferries(range(2_020), ordering=range(1_980, 2_020))
-    before = guard.adopt(store).thresholds
+    before = guard.adopt(store).calibration.thresholds
     orders = store.take(range(1_980, 2_020))
     guard.recall(orders, guard.screen(orders).quarantined, lambda _: None)
     assert len(guard.state.calibrator.sample.outside) == 40
-    guard.refresh()
+    guard.calibration.refresh()
     assert guard.state.calibrator.calibration.n_doubtful == 40
-    assert guard.thresholds == pytest.approx(before, abs=1e-3)
+    assert guard.calibration.thresholds == pytest.approx(before, abs=1e-3)
     assert not guard.screen(ferries([9_000], "new", [0])).admitted.any()
 
 
@@ -863,14 +863,14 @@ class Stricter(Rules):
 
 def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score():
     store = scored(np.arange(400) / 400)
-    by_rules = guard_at(Rules()).fit(store).calibrate().thresholds["scripted"]
+    by_rules = guard_at(Rules()).fit(store).calibrate().calibration.thresholds["scripted"]
     assert by_rules == pytest.approx(0.95, abs=0.02)
     by_itself = guard_at(Stricter()).fit(store).calibrate()
-    assert by_itself.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
-    by_itself.refresh()
-    assert by_itself.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+    assert by_itself.calibration.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+    by_itself.calibration.refresh()
+    assert by_itself.calibration.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
     adopted = guard_at(Stricter()).adopt(store)
-    assert adopted.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+    assert adopted.calibration.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
 
 
 def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
@@ -893,13 +893,13 @@ def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
     displacement = CanaryDisplacementDetector(queries, rng.normal(size=(20, PASSAGE_DIM)))
     guard, live = guard_at(displacement, rate=0.02).fit(KNOWN), {}
     guard.calibrate()
-    before, size = guard.thresholds["canary_displacement"], guard.status().calibrated_at
+    before, size = guard.calibration.thresholds["canary_displacement"], guard.status().calibrated_at
     held = 0
     for number in range(12):
         report = write(guard, passages(50, 500 + number, f"more{number}-"), live)
         held += int((~report.admitted).sum())
     assert guard.status().calibrated_at > 1.5 * size
-    assert guard.thresholds["canary_displacement"] != before
+    assert guard.calibration.thresholds["canary_displacement"] != before
     assert held <= 0.02 * 600  # chunks of a document that take a head together are usual here
 
 
@@ -933,16 +933,16 @@ class CountingInstructions(InstructionDetector):
         super().__init__()
         self.judged = []
 
-    def held_out_scores(self, fitted, seed):
+    def held_out_scores(self, fitted, seed):  # noqa: ARG002
         self.judged.append(len(fitted))
-        return super().held_out_scores(fitted, seed)
+        return judged_scores(self, fitted)
 
 
 def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_alone():
     detector = CountingInstructions()
     guard = guard_at(detector, CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
     assert detector.judged == [len(KNOWN)]
-    guard.refresh()
+    guard.calibration.refresh()
     assert detector.judged == [len(KNOWN)]
     sample = guard.state.calibrator.sample.inside
     assert len(guard.state.calibrator._fixed[detector.name]) == len(sample) < len(KNOWN)

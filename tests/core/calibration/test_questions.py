@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import Scripted, guard_of, loaded, parts, scored, write
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
+from ragshield_core.detectors import StatelessDetector
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.findings import Verdict
 from ragshield_core.tools.review.notifications import Kind, Notifier
@@ -63,7 +64,7 @@ def odd(guard, source="odd", n=60, n_held=20, prefix=None):
 def test_a_source_of_which_far_too_much_is_held_is_asked_about(guard):
     odd(guard)
     write(guard, arrivals(usual(200, 1), "fine", "fine-"))
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     assert (question.source, question.n_entries, question.n_held) == ("odd", 60, 20)
     assert question.detectors == {"scripted": 20}
     assert set(question.held_ids) <= {f"odd-{i}" for i in range(20)}
@@ -85,7 +86,7 @@ def test_a_source_of_which_far_too_much_is_held_is_asked_about(guard):
 @pytest.mark.parametrize(("n", "n_held"), [(500, 5), (500, 15), (60, 4), (4, 4), (200, 0)])
 def test_a_normal_rate_and_a_few_entries_are_no_question(guard, n, n_held):
     odd(guard, n=n, n_held=n_held)
-    assert guard.questions() == ()
+    assert guard.sources.questions() == ()
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
@@ -94,17 +95,17 @@ def test_the_size_of_batches_does_not_matter(guard, size):
     scores[::4] = HIGH
     for part in parts(arrivals(scores, "odd", "odd-"), size):
         write(guard, part)
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     assert (question.n_entries, question.n_held) == (60, 15)
 
 
 def test_entries_without_a_source_are_one(guard):
     odd(guard, None)
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     assert question.source is None
     assert "60 documents that name no source" in str(question)
-    assert guard.adopt_source(None)
-    assert guard.questions() == ()
+    assert guard.sources.adopt(None)
+    assert guard.sources.questions() == ()
 
 
 def test_what_is_recalled_counts_as_well(guard):
@@ -116,7 +117,7 @@ def test_what_is_recalled_counts_as_well(guard):
                  for d, i in zip(decisions, gone.ids, strict=True)]  # fmt: skip
     guard.recall(gone, decisions, lambda _: None)
     assert report.admitted.all()
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     assert (question.n_entries, question.n_held) == (40, 12)
     assert set(question.held_ids) <= set(gone.ids)
 
@@ -127,7 +128,7 @@ def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_lef
     assert len(guard.status().concerns()) == 1  # the question
     for number in range(12):  # a few of each of many sources: no question
         odd(guard, f"s{number}", n=20, n_held=3)
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     (beyond,) = [one for one in guard.status().concerns() if "are accepted" in one]
     assert beyond == (
         "36 of 640 entries were held or recalled, 5.62% where 1.00% of clean ones are accepted "
@@ -142,12 +143,12 @@ def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_lef
 
 def test_who_adopts_a_source_frees_all_but_the_accepted_share(guard):
     odd(guard, n=400, n_held=100)
-    others = guard.thresholds
-    freed = guard.adopt_source("odd", by="anna")
-    assert guard.questions() == ()
+    others = guard.calibration.thresholds
+    freed = guard.sources.adopt("odd", by="anna")
+    assert guard.sources.questions() == ()
     # One in a hundred of 400 stays, the most suspicious ones.
     assert set(freed) == {f"odd-{i}" for i in range(96)}
-    assert guard.thresholds == others
+    assert guard.calibration.thresholds == others
     assert guard.quarantine.log.lines()[-1].action == "adopt"
     # Later entries of the source are judged by the same thresholds; others by theirs.
     scores = [HIGH + 50.0, HIGH + 95.0, HIGH + 96.0, HIGH + 200.0]
@@ -160,7 +161,7 @@ def test_who_adopts_a_source_frees_all_but_the_accepted_share(guard):
 
 def test_a_small_source_keeps_none_but_loses_none_beyond(guard):
     odd(guard, n=20, n_held=8)
-    freed = guard.adopt_source("odd")  # one in a hundred of 20 is none
+    freed = guard.sources.adopt("odd")  # one in a hundred of 20 is none
     assert len(freed) == 8
     assert not guard.screen(arrivals([HIGH + 8.0], "odd", "new-")).admitted.any()
 
@@ -172,15 +173,15 @@ def test_adopting_never_lowers_a_threshold(scores):
     write(guard, arrivals(scores, "odd", "odd-"))
     probe = arrivals(np.linspace(-3.0, 45.0, 60), "odd", "probe-")
     admitted = guard.screen(probe).admitted
-    before = guard.thresholds
+    before = guard.calibration.thresholds
     held = guard.quarantine.count()
     if not held:
         with pytest.raises(ValueError, match="nothing of the source"):
-            guard.adopt_source("odd")
+            guard.sources.adopt("odd")
         return
-    freed = guard.adopt_source("odd")
+    freed = guard.sources.adopt("odd")
     assert len(freed) <= held
-    assert guard.thresholds == before
+    assert guard.calibration.thresholds == before
     assert (guard.screen(probe).admitted >= admitted).all()
 
 
@@ -201,7 +202,7 @@ def test_several_detectors_share_what_is_accepted():
     texts = [f"{'!' * t.count('!')} {t.replace('!', '')}" for t in texts]
     batch = Batch.of(ids=batch.ids, texts=texts, embeddings=batch.embeddings, sources=batch.sources)
     report = write(guard, batch)
-    freed = guard.adopt_source("odd")
+    freed = guard.sources.adopt("odd")
     assert 0 < len(report.quarantined) - len(freed) <= n * RATE
 
 
@@ -211,19 +212,18 @@ def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_onl
     assert [d.verdict for d in found] == [Verdict.QUARANTINE] * 2
     standing = arrivals([HIGH + 50.0, HIGH + 200.0], "odd", "new-")
     elsewhere = arrivals([HIGH + 50.0, HIGH + 200.0], "fine", "new-")
-    guard.adopt_source("odd")
-    assert guard.accused(standing, found)[0].ids == ("new-1",)
-    assert guard.accused(elsewhere, found)[0].ids == ("new-0", "new-1")
+    guard.sources.adopt("odd")
+    assert guard.judge.accused(standing, found)[0].ids == ("new-1",)
+    assert guard.judge.accused(elsewhere, found)[0].ids == ("new-0", "new-1")
 
 
 def test_who_adopts_a_source_frees_no_orders():
-    class Orders(Scripted):
+    class Orders(Scripted, StatelessDetector):
         name = "orders"
-        learns = False
 
     guard = calibrated(Orders("orders"))
     odd(guard, n=400, n_held=100)
-    assert guard.adopt_source("odd") == ()
+    assert guard.sources.adopt("odd") == ()
     assert guard.quarantine.count() == 100
 
 
@@ -231,26 +231,26 @@ def test_a_source_of_which_nothing_waits_cannot_be_adopted(guard):
     write(guard, arrivals(usual(60, 1), "fine", "fine-"))
     for source in ("fine", "never seen", None, HOSTILE):
         with pytest.raises(ValueError, match="nothing of the source") as error:
-            guard.adopt_source(source)
+            guard.sources.adopt(source)
         assert "\x1b" not in str(error.value)
         assert "\n" not in str(error.value)
     odd(guard)
     guard.quarantine.confirm([f"odd-{i}" for i in range(20)])
     with pytest.raises(ValueError, match="nothing of the source"):
-        guard.adopt_source("odd")
+        guard.sources.adopt("odd")
 
 
 def test_thresholds_of_a_source_and_questions_are_saved(guard, tmp_path):
     odd(guard, n=400, n_held=100)
-    guard.adopt_source("odd")
+    guard.sources.adopt("odd")
     odd(guard, "another")
     guard.save(tmp_path, detectors=[Scripted])
     again = Guard.load(tmp_path, detectors=[Scripted], quarantine=guard.quarantine)
-    assert again.questions() == guard.questions() != ()
+    assert again.sources.questions() == guard.sources.questions() != ()
     batch = arrivals([HIGH + 50.0, HIGH + 97.0], "odd", "new-")
     assert again.screen(batch).admitted.tolist() == [True, False]
     again.fit(KNOWN)
-    assert again.questions() == ()
+    assert again.sources.questions() == ()
     assert not again.screen(batch).admitted.any()  # thresholds are of another fit
 
 
@@ -259,18 +259,18 @@ def test_thresholds_of_a_source_and_questions_are_saved(guard, tmp_path):
 
 def test_who_keeps_holding_is_asked_again_after_twice_as_many(guard):
     odd(guard, n=40, n_held=20)
-    before = guard.thresholds
-    assert guard.keep_holding("odd", by="anna") is guard
-    assert guard.questions() == ()
+    before = guard.calibration.thresholds
+    guard.sources.keep_holding("odd", by="anna")
+    assert guard.sources.questions() == ()
     assert guard.quarantine.log.lines()[-1].action == "keep"
     assert guard.quarantine.count() == 20
     odd(guard, n=20, n_held=20, prefix="again-")
-    assert guard.questions() == ()
+    assert guard.sources.questions() == ()
     odd(guard, n=20, n_held=20, prefix="third-")
-    (question,) = guard.questions()
+    (question,) = guard.sources.questions()
     assert question.n_held == 60
-    assert guard.thresholds == before
-    assert len(guard.adopt_source("odd")) == 60
+    assert guard.calibration.thresholds == before
+    assert len(guard.sources.adopt("odd")) == 60
 
 
 # What becomes of it meanwhile
@@ -291,15 +291,14 @@ def test_entries_of_a_source_that_is_asked_about_may_be_flagged():
     assert "asked about" in report.decisions[0].note
     other = guard.screen(arrivals([HIGH, 0.0], "fine", "fine-"))
     assert [d.verdict for d in other.decisions] == [Verdict.QUARANTINE, Verdict.ADMIT]
-    guard.keep_holding("odd")
+    guard.sources.keep_holding("odd")
     held = guard.screen(arrivals([HIGH], "odd", "last-"))
     assert held.decisions[0].verdict is Verdict.QUARANTINE
 
 
 def test_what_needs_no_comparison_is_held_all_the_same():
-    class Fixed(Scripted):
+    class Fixed(Scripted, StatelessDetector):
         kind = "fixed"
-        learns = False
 
     guard = calibrated(Fixed("fixed"), on_shift="flag")
     odd(guard)
@@ -336,21 +335,21 @@ def test_guards_of_one_database_ask_and_decide_together(tmp_path):
     other = Guard.open(url, detectors=[Scripted()])
     odd(one, n=400, n_held=100)
     other.writes.catch_up()
-    assert other.questions() == one.questions() != ()
-    assert other.thresholds == one.thresholds
-    freed = other.adopt_source("odd")
+    assert other.sources.questions() == one.sources.questions() != ()
+    assert other.calibration.thresholds == one.calibration.thresholds
+    freed = other.sources.adopt("odd")
     assert len(freed) == 96
     one.writes.catch_up()
-    assert one.questions() == other.questions() == ()
+    assert one.sources.questions() == other.sources.questions() == ()
     batch = arrivals([HIGH + 50.0, HIGH + 97.0], "odd", "new-")
     for guard in (one, other, Guard.open(url, detectors=[Scripted()])):
         assert guard.screen(batch).admitted.tolist() == [True, False]
     odd(other, "another")
     one.writes.catch_up()
-    assert one.questions() == other.questions()
-    one.keep_holding("another")
+    assert one.sources.questions() == other.sources.questions()
+    one.sources.keep_holding("another")
     other.writes.catch_up()
-    assert other.questions() == one.questions() == ()
+    assert other.sources.questions() == one.sources.questions() == ()
 
 
 def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield):
@@ -368,7 +367,7 @@ def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield
     assert "mass attack" in out
     for letter in ("\x1b[31m", "\u202e"):
         assert letter not in out
-    guard.keep_holding(HOSTILE)
+    guard.sources.keep_holding(HOSTILE)
     said = json.loads(ragshield("status", url, "--json")[1])
     assert said["questions"] == []
 
@@ -398,14 +397,14 @@ def test_hostile_names_are_escaped(guard, caplog):
         odd(guard, HOSTILE, prefix="h-")
         odd(guard, "x" * 5_000, prefix="x-")
     assert notifier.flush()
-    said = [str(question) for question in guard.questions()]
+    said = [str(question) for question in guard.sources.questions()]
     assert len(said) == 2
     said += [one.data["said"] for one in heard] + [one.data["source"] for one in heard]
     status = guard.status()
     said += [status.summary(), str(status), *status.concerns()]
     said += [record.getMessage() for record in caplog.records]
-    guard.adopt_source(HOSTILE)
-    guard.keep_holding("x" * 5_000)
+    guard.sources.adopt(HOSTILE)
+    guard.sources.keep_holding("x" * 5_000)
     said += [record.note or "" for record in guard.quarantine.log.lines()]
     for text in said:
         for letter in ("\x1b", "\u202e"):

@@ -82,7 +82,7 @@ def test_a_detector_left_out_and_the_rate_taken_survive_the_disk(tmp_path):
     left_out().save(tmp_path)
     again = loaded(tmp_path)
     assert again.policy.quarantine_at == 1 / 40
-    assert set(again.thresholds) == {"clique"}
+    assert set(again.calibration.thresholds) == {"clique"}
     assert [s.reason for s in again.screen(NEW).skipped] == [
         "not calibrated: it could judge 5 of the clean entries, too few"
     ]

@@ -21,7 +21,7 @@ def test_a_detector_remembers_the_held_entries_that_it_accused_itself():
     guard = guard_of(Scripted(), clique, quarantine_at=0.05)
     guard.fit(KNOWN).calibrate()
     bad = group(5, 3)
-    with patch.object(clique, "hold", wraps=clique.hold) as hold:
+    with patch.object(clique, "remember_held", wraps=clique.remember_held) as hold:
         assert held_of(guard, bad) == set(bad.ids)
     (entries,) = (call.args[0] for call in hold.call_args_list)
     assert entries.ids == bad.ids
@@ -31,7 +31,7 @@ def test_a_detector_hears_of_no_held_entry_that_only_others_accused():
     phrase = TriggerPhraseDetector()
     guard = guard_of(Scripted(), phrase)
     guard.fit(scored([0.0] * 5))
-    with patch.object(phrase, "hold") as hold:
+    with patch.object(phrase, "remember_held") as hold:
         assert held_of(guard, scored([5.0, 5.0], prefix="bad"))
     hold.assert_not_called()
 

@@ -85,7 +85,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
     held = replace(clones_of(NEW[0], 8, "held"), labels=(label,) * 8)
     for detector in guard.detectors:
         if isinstance(detector, GroupDetector):
-            detector.hold(held)
+            detector.remember_held(held)
     after = guard.screen(NEW.take([0])).scores["label_neighbors"]
     np.testing.assert_allclose(after, before)
     guard.writes.forget_held(held.ids)

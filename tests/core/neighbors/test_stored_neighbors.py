@@ -280,7 +280,7 @@ NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 
 def test_decisions_are_those_of_vectors_in_memory():
     memory, table = beside(None), FakeTable()
     guard = beside(table)
-    assert guard.neighbors == "store"
+    assert guard.connections.where == "store"
     assert guard.detectors[0].n_local == 0
     for new in (NEW, group(5, 70, "late"), passages(40, 12, "n")):
         expected, report = memory.screen(new), guard.screen(new)
@@ -288,13 +288,13 @@ def test_decisions_are_those_of_vectors_in_memory():
         assert any(d.verdict == "quarantine" for d in report.decisions) or new is not NEW
         np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
         for one, found in ((memory, expected), (guard, report)):
-            one.hold(found)
+            one.remember_held(found)
             if one is guard:
                 table.put(new.take(found.admitted))
             one.admit(found)
         memory.refresh()
-        guard.refresh()
-    assert guard.thresholds == pytest.approx(memory.thresholds, abs=1e-4)
+        guard.calibration.refresh()
+    assert guard.calibration.thresholds == pytest.approx(memory.calibration.thresholds, abs=1e-4)
     assert guard.detectors[0].n_local == guard.quarantine.count()
 
 
@@ -345,7 +345,7 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
              for n, one in enumerate((beside(None), guard))]  # fmt: skip
     assert sizes[0] - sizes[1] > 0.8 * KNOWN.embeddings.nbytes
     again = loaded(tmp_path / "1")
-    assert again.neighbors == "store"
+    assert again.connections.where == "store"
     assert "'Fake docs', which is not at hand" in again.status().neighbors
     for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
         with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
@@ -360,7 +360,7 @@ def test_neighbours_move_to_the_store_and_back():
     guard = beside(None)
     expected = decisions(guard.screen(NEW))
     guard.connections.use_table(table)  # which changes nothing unless asked
-    assert guard.neighbors == guard.status().neighbors == "memory"
+    assert guard.connections.where == guard.status().neighbors == "memory"
     assert "from memory" in str(guard.status())
     table.put(KNOWN)
     guard.connections.use_table(table, "store")
@@ -369,7 +369,7 @@ def test_neighbours_move_to_the_store_and_back():
     assert decisions(guard.screen(NEW)) == expected
     guard.connections.use_table(table, "memory")
     table.down = True
-    assert guard.neighbors == "memory"
+    assert guard.connections.where == "memory"
     assert decisions(guard.screen(NEW)) == expected
 
 
@@ -431,7 +431,7 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     first, table = shared
     learn_more(first, table)
     second = opened()
-    assert second.neighbors == "store"
+    assert second.connections.where == "store"
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
     assert second.n_known == len(KNOWN)  # what came since waits for the store
@@ -455,7 +455,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
 def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
     lean, table = shared
     whole = opened(table, "memory")
-    assert whole.neighbors == "memory"
+    assert whole.connections.where == "memory"
     lean.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))
-    assert whole.neighbors == "memory"
+    assert whole.connections.where == "memory"

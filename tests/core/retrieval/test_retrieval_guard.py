@@ -18,7 +18,7 @@ from ragshield_core.detectors import (
     LabelCentroidDetector,
     registry,
 )
-from ragshield_core.detectors.base import Evidence
+from ragshield_core.detectors.base import Evidence, Scope, Traits
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
@@ -52,7 +52,7 @@ class Planted(RetrievalDetector):
     name = "planted"
     needs = frozenset()
     default_threshold = 0.5
-    floor = 0.0
+    traits = Traits(floor=0.0, scope=Scope.RETRIEVAL)
 
     def __init__(self, score=None, *, fails_to_explain=False):
         self._score, self._fails_to_explain = score, fails_to_explain

@@ -110,7 +110,7 @@ SHORT_ORDERS = {
 def test_a_short_order_weighs_about_as_much_as_in_english(way):
     hidden = [WAYS[way](order) for order in SHORT_ORDERS.values()]
     english, *others = scored(HiddenTextDetector(), hidden)
-    assert min(others) > 0.85 * english > HiddenTextDetector.floor
+    assert min(others) > 0.85 * english > HiddenTextDetector.traits.floor
 
 
 def test_a_short_order_is_found_or_its_script_is_named():
@@ -260,4 +260,4 @@ def test_innocent_characters_make_no_score_larger(make):
     detector = make().fit(known)
     without = [re.sub(f"[{IGNORABLE}]", "", text) for text in INNOCENT.values()]
     scores, bare = scored(detector, INNOCENT.values()), scored(detector, without)
-    assert all(scores <= [max(detector.floor, score + 0.2) for score in bare])
+    assert all(scores <= [max(detector.traits.floor, score + 0.2) for score in bare])

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Scope
+from ragshield_core.detectors.base import Detector, Evidence, Scope, learns
 from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.model.entries import Batch
@@ -180,7 +180,7 @@ def _sorted_out(
     for one in detectors:
         if type(one) is CliqueDetector and one.rule == "groups" and groups is None:
             groups = one
-        elif not one.learns and one.scope is Scope.ENTRY and one.unsaved is None:
+        elif not learns(one) and one.traits.scope is Scope.ENTRY and one.traits.unsaved is None:
             by_text.append(one)
         else:
             reason = (

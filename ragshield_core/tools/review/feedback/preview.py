@@ -117,7 +117,10 @@ def preview(guard: Guard, quarantine: Quarantine) -> Preview:
     spent = status.spent
     n_passed = max(0, spent.judged - spent.held - spent.recalled)
     released = _released(findings, n_passed)
-    now, then = guard.thresholds_with(guard.released), guard.thresholds_with(released)
+    now, then = (
+        guard.calibration.thresholds_with(guard.calibration.released),
+        guard.calibration.thresholds_with(released),
+    )
     waiting = [one for one in found if one.status is Status.HELD]
     confirmed = [one for one in found if one.status is Status.CONFIRMED]
     held_now = [one for one in confirmed if _holds(one.findings, now)]
@@ -186,7 +189,7 @@ def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
         told = True
 
     try:
-        guard.count_released(preview.released, decided)
+        guard.calibration.count_released(preview.released, decided)
     except Exception:
         if told:
             quarantine.log.record(ACTION, by=by, note="thresholds could not be moved, and stay")
@@ -247,7 +250,7 @@ def _no_longer(
 
 def _token(guard: Guard, found: Sequence[Found]) -> str:
     """Return a digest of thresholds, the accepted rate and where all entries stand."""
-    with_released = guard.thresholds_with(guard.released)
+    with_released = guard.calibration.thresholds_with(guard.calibration.released)
     seen = [
         sorted(with_released.items()),
         guard.policy.quarantine_at,

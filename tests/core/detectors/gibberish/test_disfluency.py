@@ -211,7 +211,7 @@ def test_chunks_of_a_document_are_held_out_together():
 def test_the_rule_is_taken_from_held_out_entries(fitted):
     held_out = fitted.held_out_scores(CASE.known, 0)
     assert (held_out > fitted.default_threshold).mean() <= 0.01
-    assert fitted.floor <= fitted.default_threshold
+    assert fitted.traits.floor <= fitted.default_threshold
 
 
 def test_odd_settings_are_refused():

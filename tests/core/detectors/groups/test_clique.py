@@ -519,7 +519,7 @@ def test_restored_state_is_not_shared_whatever_follows(rule):
     before = snapshot(detector)
     again.learn(group(5, 3))
     again.forget(KNOWN.take(np.arange(50)))
-    again.hold(group(5, 4))
+    again.remember_held(group(5, 4))
     assert snapshot(detector) == before
 
 
@@ -554,7 +554,7 @@ def replaced(detector, rounds, n=300):
     """Replace entries again and again by others, with held ones and new revisions among them."""
     for number in range(rounds):
         detector.forget(KNOWN.take(range(n)))
-        detector.hold(group(3, number, "held"))
+        detector.remember_held(group(3, number, "held"))
         detector.learn(passages(n, number, "kb").take(np.arange(n)))
         detector.forget_held([f"held{number - 2}-{row}" for row in range(3)])
         detector.refresh(KNOWN.take(range(n, len(KNOWN))))

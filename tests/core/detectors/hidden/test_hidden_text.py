@@ -218,8 +218,8 @@ def test_what_is_hidden_is_found_and_decoded(name):
 
 @pytest.mark.parametrize("name", INNOCENT)
 def test_innocent_text_stays_under_the_floor(name):
-    assert score(INNOCENT[name]) <= HiddenTextDetector.floor
-    assert score(f"{COVER}\n{INNOCENT[name]}\n{COVER}") <= HiddenTextDetector.floor
+    assert score(INNOCENT[name]) <= HiddenTextDetector.traits.floor
+    assert score(f"{COVER}\n{INNOCENT[name]}\n{COVER}") <= HiddenTextDetector.traits.floor
 
 
 def test_all_innocent_texts_together_stay_under_the_threshold():
@@ -235,13 +235,13 @@ def test_more_hidden_text_scores_higher(hide):
 
 def test_one_disguised_word_counts_for_less_than_many_and_repeating_it_for_nothing():
     one, three = score("Log in at pаypal now"), score("Enter yоur pаsswоrd at pаypаl tоdаy")
-    assert HiddenTextDetector.floor < one < HiddenTextDetector.default_threshold < three
+    assert HiddenTextDetector.traits.floor < one < HiddenTextDetector.default_threshold < three
     assert score("Log in at pаypal now, pаypal!") == one
 
 
 def test_slips_of_the_keyboard_are_usual_in_russian_text():
     text = "Все счастливые семьи похожи друг на друга, каждaя несчастливая семья"
-    assert score(text) <= HiddenTextDetector.floor
+    assert score(text) <= HiddenTextDetector.traits.floor
 
 
 def test_many_comments_are_the_manner_of_an_author():
@@ -256,7 +256,7 @@ def test_less_than_is_no_tag():
 
 
 def test_short_remarks_in_comments_are_usual():
-    assert score(f"<!-- the header of all pages -->{COVER}") <= HiddenTextDetector.floor
+    assert score(f"<!-- the header of all pages -->{COVER}") <= HiddenTextDetector.traits.floor
     assert 0 < score("<!-- the header of all pages is shown only to those who log in -->") < 1
 
 
@@ -356,7 +356,7 @@ def test_clean_text_costs_little_more_than_a_look_at_its_characters():
 def test_real_texts_hide_nothing(name):
     texts = [row["text"] for row in read_rows(name)]
     scores = HiddenTextDetector().score(entries(texts))
-    assert np.mean(scores > HiddenTextDetector.floor) <= 0.0005
+    assert np.mean(scores > HiddenTextDetector.traits.floor) <= 0.0005
     assert np.mean(scores > HiddenTextDetector.default_threshold) <= 0.0001
 
 

@@ -23,7 +23,7 @@ def test_orders_are_found_and_other_sentences_are_not(language):
     detector = InstructionDetector()
     scores = [suspicion(text).score for text in orders + others]
     assert sum(score > detector.default_threshold for score in scores[:3]) >= LEAST.get(language, 3)
-    assert max(scores[3:]) <= detector.floor
+    assert max(scores[3:]) <= detector.traits.floor
 
 
 @pytest.mark.parametrize("language", SENTENCES)

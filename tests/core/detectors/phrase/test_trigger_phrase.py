@@ -118,7 +118,7 @@ def stream(detector, n_batches, phrase, seed=10):
         earlier, scores = detector.retroactive(batch, hits)
         caught |= {batch.ids[row] for row in np.flatnonzero(hits)}
         caught |= {i for i, score in zip(earlier, scores, strict=True) if score > THRESHOLD}
-        detector.hold(batch.take(hits))
+        detector.remember_held(batch.take(hits))
         detector.learn(batch.take(~hits))
     return bad, caught
 
@@ -136,7 +136,7 @@ def one_after_the_other(detector, batch, size):
         part = batch.take(range(start, start + size))
         hits = detector.score(part) > THRESHOLD
         held |= set(np.flatnonzero(hits) + start)
-        detector.hold(part.take(hits))
+        detector.remember_held(part.take(hits))
         detector.learn(part.take(~hits))
     return held
 
@@ -211,7 +211,7 @@ def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(
     early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
     late = planted(late, range(0, 27, 3), "word3 blue heron")
     detector.learn(early.take(range(1, 100)))
-    detector.hold(early.take([0]))
+    detector.remember_held(early.take([0]))
     nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > THRESHOLD
     assert detector.retroactive(late, nobody)[0] == []  # one held entry may repeat their words
     ids, scores = detector.retroactive(late, hits)
@@ -294,7 +294,7 @@ def test_forgetting_undoes_learning(detector, known):
     detector.learn(batch)
     detector.forget(batch)
     assert snapshot(detector) == before
-    detector.hold(batch)
+    detector.remember_held(batch)
     detector.forget(batch.take([]))
     detector.forget_held(batch.ids)
     assert snapshot(detector) == before
@@ -307,7 +307,7 @@ def test_state_keeps_recent_and_held_entries(detector):
     early = planted(passages(100, 2, "early"), range(0, 9, 3), "word3 blue heron")
     late = planted(passages(100, 3, "late"), range(0, 27, 3), "word3 blue heron")
     detector.learn(early.take(range(1, 100)))
-    detector.hold(early.take([0]))
+    detector.remember_held(early.take([0]))
     again = TriggerPhraseDetector()
     again.restore(*detector.state())
     assert snapshot(again) == snapshot(detector)
@@ -525,7 +525,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
     nothing = np.zeros(len(named))
     assert detector.held_outliers(named, nothing).all()
     detector.forget(named)  # which is what happens first to what is held
-    detector.hold(named)
+    detector.remember_held(named)
     again.restore(*detector.state())
     for each in (detector, again):
         assert each.n_doubted() == 0
@@ -555,7 +555,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
         for i in gone.ids
     ]
     guard.recall(gone, held, lambda _: None)
-    guard.refresh()
+    guard.calibration.refresh()
     assert len(guard.state.calibrator.sample.outside) == 60
     assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
@@ -570,7 +570,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
 def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
     def thresholds(store):
         guard = guard_of(TriggerPhraseDetector()).adopt(store)
-        return guard, guard.thresholds["trigger_phrase"]
+        return guard, guard.calibration.thresholds["trigger_phrase"]
 
     poisoned, threshold = thresholds(adopted)
     assert threshold <= thresholds(passages(2_400, 1))[1] + 1.0

@@ -143,7 +143,7 @@ def test_poison_is_above_the_rule_and_clean_entries_are_below(detector):
 
 def test_in_a_faq_questions_are_usual(detector):
     reader = LeadingQuestionDetector().fit(entries(faq(600)))
-    assert reader.score(entries(faq(60))).max() <= reader.floor
+    assert reader.score(entries(faq(60))).max() <= reader.traits.floor
     assert detector.score(entries(faq(60)).take([1])) > 5
     # what is still strange there is a question that runs into its answer
     odd = entries(["how old is the mill of esk.The mill of Esk was opened in 1700, by the mayor."])
@@ -241,7 +241,7 @@ def test_questions_are_usual_source_by_source():
         detector.score(of_source(entries(question), source))[0] for source in ("faq", "new", "wiki")
     )
     assert in_faq < unknown < in_wiki
-    assert detector.score(of_source(entries(faq(60)), "faq")).max() <= detector.floor
+    assert detector.score(of_source(entries(faq(60)), "faq")).max() <= detector.traits.floor
     # A source that comes later gains nothing by its own questions.
     detector.learn(of_source(entries(faq(600)), "new"))
     assert detector.score(of_source(entries(question), "new")) >= unknown
@@ -428,8 +428,8 @@ def test_a_long_text_is_not_suspicious_for_asking_as_often_as_short_ones():
     asking = [f"{text} Why is it so? Nobody knows." for text in encyclopaedia(300)]
     known = LeadingQuestionDetector().fit(entries(asking))
     short, long = known.score(entries([asking[0], " ".join(asking[1:60])]))
-    assert short < known.floor
-    assert long < known.floor
+    assert short < known.traits.floor
+    assert long < known.traits.floor
 
 
 def test_answered_questions_inside_are_usual_source_by_source():
@@ -447,7 +447,7 @@ def test_a_clause_that_only_may_be_a_question_is_no_evidence_where_none_is_known
     detector = LeadingQuestionDetector().fit(entries(encyclopaedia(2000)))
     clause = "When the miller of Brill sells flour, the miller of Brill sells it by the sack."
     assert KINDS[opening_of(clause).kind] == KINDS[WEAK]
-    assert detector.score(entries([clause])) < detector.floor
+    assert detector.score(entries([clause])) < detector.traits.floor
 
 
 def test_where_pages_end_with_a_question_it_is_usual():

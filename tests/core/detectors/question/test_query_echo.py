@@ -86,7 +86,7 @@ def test_in_an_faq_the_question_asked_for_stays(faq):
     query = texts[0].split("?")[0].split("\n")[0].removeprefix("Q: ")
     scores = echoes(query, *texts)
     assert scores[0] == scores.max()  # it does repeat the query
-    assert scores[0] <= QueryEchoDetector.floor  # and is never acted on
+    assert scores[0] <= QueryEchoDetector.traits.floor  # and is never acted on
 
 
 def test_poison_that_fills_most_of_the_set_does_not_make_itself_usual():

@@ -1,0 +1,277 @@
+"""What detectors and people say of entries, by all that a guard knows; nothing is learned here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ragshield_core.detectors.base import learns
+from ragshield_core.hooks import Quiet, excused, screening
+from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.unscreened import failing
+from ragshield_core.learning.writes import Writes
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import NotFittedError
+from ragshield_core.model.findings import Decision, Report, Verdict
+from ragshield_core.model.policy import Policy
+from ragshield_core.neighbors.known import KnownNeighbors, Lender
+from ragshield_core.screening.screening import (
+    InForce,
+    crash,
+    finds_nothing,
+    overlooking,
+    screened,
+)
+from ragshield_core.time_budget import TimeBudget
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+
+class Judge:
+    """Judges entries that come, and again those that are there.
+
+    Parameters
+    ----------
+    state
+        Of the guard.
+    writes
+        Of the guard: they know its quarantine, and what other processes have learned.
+    """
+
+    def __init__(self, state: GuardState, writes: Writes) -> None:
+        self._state, self._writes = state, writes
+        self._budget = TimeBudget()
+
+    @property
+    def _policy(self) -> Policy:
+        return self._state.calibrator.policy
+
+    def screen(self, batch: Batch, replacing: Collection[str] = ()) -> Report:
+        """Judge entries, as :meth:`ragshield_core.Guard.screen` has it."""
+        with self._state.lock:
+            times_late = self._budget.times_late
+            try:
+                with screening("ingestion", len(batch)) as told:
+                    report = self._screened(batch, replacing)
+                    for one in told:
+                        one.found(report)
+            finally:
+                if self._budget.times_late != times_late:
+                    self._leave_detectors()
+            judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
+            failed = failing(report)
+            self._state.failing = {
+                n: why for n, why in self._state.failing.items() if n not in judged
+            } | failed
+            calibrated_at = self._state.calibrator.calibrated_at if self._state.calibrated else None
+            position = self._state.recorder.position
+        skipped = (*self._state.left_out, *report.skipped)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def rehearse(self, batch: Batch) -> Report:
+        """Judge entries that nobody brings: no tool counts them."""
+        with self._state.lock:
+            return self._screened(batch, ())
+
+    def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
+        self._state.connections.check()
+        self._writes.catch_up()
+        self._writes.hear_of_confirmed()
+        leaving = {*replacing, *self._state.knowledge.among(batch.ids)}
+        with overlooking(self._state.detectors, leaving):
+            self.check_dim(batch)
+            calibrator = self._state.calibrator
+            report = screened(
+                batch,
+                self._state.detectors,
+                self._policy,
+                InForce(
+                    thresholds=calibrator.thresholds,
+                    clean=calibrator.clean,
+                    waiting=self._state.recalibration.waiting(),
+                    by_source=calibrator.by_source,
+                ),
+                leaving={*batch.ids, *replacing},
+                overdue=self._state.recalibration.overdue(),
+                budget=self._budget,
+                excuse=self._excused,
+            )
+            return self._flagged_while_asked(report)
+
+    def _flagged_while_asked(self, report: Report) -> Report:
+        """Return a report in which entries of sources that are asked about are flagged, if wanted.
+
+        Entries that a detector objects to which needs no comparison stay held.
+        """
+        if self._policy.on_shift != "flag" or not report.quarantined:
+            return report
+        questions = self._state.calibrator.arrivals.questions(self._policy.quarantine_at)
+        asked = {question.source for question in questions}
+        comparing = {detector.name for detector in self._state.detectors if learns(detector)}
+        changed = dict(report.remarkable)
+        for row, decision in report.remarkable.items():
+            names = {f.detector for f in decision.findings if f.score > f.threshold}
+            held = decision.verdict is Verdict.QUARANTINE and bool(names)
+            if held and report.batch.sources[row] in asked and names <= comparing:
+                note = "of a source that is asked about: a new source, or a mass attack"
+                changed[row] = replace(decision, verdict=Verdict.FLAG, note=note)
+        return replace(report, remarkable=changed)
+
+    def accused(
+        self, entries: Batch, decisions: Sequence[Decision]
+    ) -> tuple[Batch, list[Decision], dict[str, str]]:
+        """Return which admitted entries are to leave, by what people have decided.
+
+        Entries of a source that was adopted stay below its thresholds. The rules decide on others:
+        :meth:`screen` asks them about the decisions on its batch, this about those on earlier
+        entries. What a person has confirmed as poisoned is not excused.
+
+        Parameters
+        ----------
+        entries
+            As they are in the store.
+        decisions
+            Against them, one per entry.
+
+        Returns
+        -------
+        tuple[Batch, list[Decision], dict[str, str]]
+            What is left of both, and remarks on the others, by id.
+        """
+        if not any(decision.findings for decision in decisions):
+            return entries, list(decisions), {}
+        confirmed = self._writes.quarantine.confirmed_among(entries)
+        before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
+        with self._state.lock:
+            thresholds = self._state.calibrator.thresholds
+            quiet = partial(
+                finds_nothing, self._state.detectors, thresholds, self._budget, self._policy
+            )
+            usual = self._usual_of_their_sources(entries, before)
+            after = dict(enumerate(decisions)) | usual
+            after |= self._excused(
+                entries, {r: d for r, d in before.items() if r not in usual}, quiet
+            )
+        stays = {
+            row: after[row].note or ""
+            for row, decision in before.items()
+            if after[row] is not decision and after[row].verdict is not Verdict.QUARANTINE
+        }
+        rows = [row for row in range(len(entries)) if row not in stays]
+        remarks = {entries.ids[row]: note for row, note in stays.items()}
+        return entries.take(rows), [after[row] for row in rows], remarks
+
+    def _usual_of_their_sources(
+        self, entries: Batch, decisions: Mapping[int, Decision]
+    ) -> dict[int, Decision]:
+        """Return decisions to let entries stay that score as their adopted sources usually do."""
+        stays = {}
+        for row, decision in decisions.items():
+            own = self._state.calibrator.by_source.get(entries.sources[row], {})
+            if decision.findings and all(
+                finding.score <= own.get(finding.detector, -math.inf)
+                for finding in decision.findings
+            ):
+                note = "usual for its source, which a person has adopted"
+                stays[row] = Decision(entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note)
+        return stays
+
+    def _excused(
+        self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
+    ) -> Mapping[int, Decision]:
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
+
+        quarantine = self._writes.quarantine
+        if not isinstance(quarantine, Quarantine):  # which has no rules
+            return decisions
+        return excused(quarantine, batch, decisions, self._policy, quiet)
+
+    def _leave_detectors(self) -> None:
+        """Go on with detectors that know the same: a call that was left behind has the others.
+
+        One that holds what cannot be saved goes on itself; scoring changes nothing of it.
+        """
+        new = [type(d) if d.traits.unsaved is None else d for d in self._state.detectors]
+        try:
+            values, arrays = self._state.to_parts()
+            self._state.become(json.loads(json.dumps(values)), arrays, new)
+        except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
+            logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
+
+    def overdue(self) -> tuple[Decision, ...]:
+        """Return decisions against admitted entries that wait for the next report to name them.
+
+        There are some after the first calibration of a guard that began with nothing, which judges
+        again what came in before. Whoever writes may recall them at once; the next
+        report's ``retroactive`` has them, too.
+        """
+        with self._state.lock:
+            found = self._state.recalibration.overdue()
+            return tuple(self._policy.decide(entry_id, why) for entry_id, why in found.items())
+
+    @property
+    def dim(self) -> int | None:
+        """Length of the vectors of the knowledge base; ``None`` before there are any."""
+        return self._state.knowledge.dim or None
+
+    def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the nearest known entries of others; changes nothing.
+
+        Parameters
+        ----------
+        batch
+            Any entries with vectors; what is known under their own ids is left out.
+        k
+            How many of each.
+
+        Raises
+        ------
+        NotFittedError
+            If no detector keeps vectors, or nothing is known yet.
+        InvalidBatchError
+            If the vectors are of another dimension than those of the knowledge base.
+        """
+        with self._state.lock:
+            self._state.connections.check()
+            self._writes.catch_up()
+            self.check_dim(batch)
+            lender = next((d for d in self._state.detectors if isinstance(d, Lender)), None)
+            if lender is None or not len(self._state.knowledge):
+                msg = "no detector of this guard knows vectors of entries to compare with."
+                raise NotFittedError(msg)
+            return lender.neighbors().known_neighbors(batch, k)
+
+    def with_spent(self, report: Report) -> Report:
+        """Return a report with what of the accepted rate is spent by now."""
+        with self._state.lock:
+            if not self._state.calibrated:
+                return report
+            arrivals = self._state.calibrator.arrivals
+            names = [d.name for d in self._state.detectors if arrivals.of(d.name).judged]
+            sources = arrivals.of_sources(filter(None, report.batch.sources))
+            return replace(
+                report,
+                spent=arrivals.of().share,
+                spent_by_detector={name: arrivals.of(name).share for name in names},
+                spent_by_source={source: spent.share for source, spent in sources.items()},
+            )
+
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse entries whose vectors are of another dimension than those that were learned.
+
+        Raises
+        ------
+        InvalidBatchError
+            If they are; says both.
+        CalibrationError
+            If they are of another dimension than those of a calibration that was taken over.
+        """
+        self._state.knowledge.check_dim(batch)
+        self._state.calibrator.check_dim(batch)
