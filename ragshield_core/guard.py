@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
@@ -830,6 +831,19 @@ class Guard:
             position = self.state.recorder.position
         skipped = (*self.state.left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def finds_nothing(self, batch: Batch) -> NDArray[np.bool_]:
+        """Return in which entries no detector that reads contexts finds anything suspicious.
+
+        Tools do not hear of it: an adapter asks how an entry looks without a part of its context.
+        """
+        quiet = np.ones(len(batch), dtype=np.bool_)
+        with self.state.lock:
+            thresholds, budget = self.state.calibrator.thresholds, self._budget
+            for name in [one.name for one in self.detectors if one.reads_contexts]:
+                args = (self.detectors, thresholds, budget, self.policy, name)
+                quiet &= finds_nothing(*args, batch, range(len(batch)))
+        return quiet
 
     def questions(self) -> tuple[Question, ...]:
         """Return the sources of which far more is held than accepted: new ones, or attacks.

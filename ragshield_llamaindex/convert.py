@@ -155,8 +155,13 @@ def _behind(node: BaseNode) -> BaseNode | None:
 
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
     """Return metadata that holds a text with more around it, or says that it is a window."""
+    return [metadata[key] for key in window_keys(metadata, text)]
+
+
+def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
+    """Return the keys of such metadata."""
     return [
-        value
+        key
         for key, value in metadata.items()
         if isinstance(value, str)
         and value != text
@@ -512,9 +517,11 @@ def _pictured(metadata: Mapping[str, Any]) -> bool:
 def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
     """Return the nodes that a report admits; changed ones are copies.
 
-    Relationships skip what was held, and metadata says of flagged ones by whom, unseen by models.
+    Relationships skip what was held, windows lack it, and metadata says of flagged ones by whom,
+    unseen by models.
     """
-    kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+    rows = zip(nodes, report.batch.metadatas, report.admitted, strict=True)
+    kept = [_with_windows(node, metadata) for node, metadata, good in rows if good]
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     names = {
         decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
@@ -524,6 +531,21 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         _annotated(node, names[node.node_id]) if node.node_id in names else node
         for node in (relinked(kept, held) if held else kept)
     ]
+
+
+def _with_windows(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
+    """Return a node with its windows as they were admitted; a changed one is a copy."""
+    keys = window_keys(node.metadata, text_of(node))
+    return with_metadata(node, {key: metadata[key] for key in keys if key in metadata})
+
+
+def with_metadata(node: BaseNode, changed: Mapping[str, Any]) -> BaseNode:
+    """Return a node with other values of metadata; a copy, if they differ."""
+    if all(node.metadata.get(key) == value for key, value in changed.items()):
+        return node
+    copy = node.model_copy()
+    copy.metadata = {**node.metadata, **changed}
+    return copy
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:

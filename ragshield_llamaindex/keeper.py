@@ -39,6 +39,7 @@ from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
     as_stored,
+    check_are_nodes,
     columns_of,
     node_of,
     noting_images,
@@ -53,6 +54,7 @@ from ragshield_llamaindex.family import relatives_of, with_family
 from ragshield_llamaindex.held_nodes import Embed, nodes_of, replaced_of, with_vectors
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
+from ragshield_llamaindex.windows import Sentences
 
 logger = logging.getLogger("ragshield")
 
@@ -211,9 +213,9 @@ class NodeKeeper(Keeper[BaseNode]):
 
     # Documents of nodes, and relatives that serve their text
 
-    def judge_related(self, report: Report) -> Report:
-        """Hold nodes as well that serve the text of held ones."""
-        return with_family(report)
+    def judge_related(self, report: Report, *, stored: bool) -> Report:
+        """Hold nodes as well that serve the text of held ones; cut it out of new windows."""
+        return with_family(report, None if stored else self.guard)
 
     def annotated(self, report: Report) -> Report:
         """Note that nodes with an image and no text were not judged."""
@@ -299,6 +301,7 @@ class NodeKeeper(Keeper[BaseNode]):
             as where a document is replaced; else once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
+        nodes = yield own(self._without_held, nodes)
         for document, node_id in _documents(nodes):
             if document in self._updated_next:
                 ids.setdefault(document, []).append(node_id)
@@ -314,6 +317,11 @@ class NodeKeeper(Keeper[BaseNode]):
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
+
+    def _without_held(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
+        """Return nodes without the sentences in their windows that an earlier write has held."""
+        check_are_nodes(nodes)
+        return Sentences.held(self.guard.quarantine, nodes).cut_from(nodes)
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
         """Tell malformed nodes from the others; refuse all before anything is written, if so."""

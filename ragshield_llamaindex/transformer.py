@@ -300,7 +300,9 @@ class PoisonGuard(Keyed, TransformComponent):
             raise MalformedEntriesError(sifted.refused, written=False)
         screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
         return judged(
-            self._guard, lambda: with_family(screen()), partial(self._decided, sifted=sifted)
+            self._guard,
+            lambda: with_family(screen(), self._guard),
+            partial(self._decided, sifted=sifted),
         )
 
     def _decided(self, report: Report, sifted: Sifted) -> Report:
