@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,11 @@ FLAG_KEY = "ragshield_flag"
 
 # Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
+
+# Readers set it, and LlamaIndex embeds it with each node: texts of one folder look alike by it.
+PATH_KEY = "file_path"
+# From so many nodes on, half of which have a path of at least this share of their text, it is said.
+FEWEST_PATHS, LONG_PATH = 10, 0.25
 
 # Types of metadata that stores keep as they are.
 PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -448,6 +454,38 @@ def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
         else embedded(node, np.asarray(node.embedding, dtype=np.float64).tolist())
         for node in nodes
     ]
+
+
+def without_path(node: BaseNode) -> BaseNode:
+    """Return a node whose path is not embedded; a changed one is a copy."""
+    if not _embeds_path(node):
+        return node
+    copy = node.model_copy()
+    copy.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PATH_KEY]
+    return copy
+
+
+def warn_of_paths(nodes: Sequence[BaseNode]) -> None:
+    """Warn of vectors that say much of where files are, and little of what is in them."""
+    long = [
+        one
+        for one in nodes
+        if one.embedding is not None
+        and _embeds_path(one)
+        and len(str(one.metadata[PATH_KEY])) >= LONG_PATH * len(text_or_none(one) or "")
+    ]
+    if len(nodes) >= FEWEST_PATHS and len(long) >= len(nodes) / 2:
+        msg = (
+            f"most nodes are embedded together with their {PATH_KEY}, so that all of a folder look "
+            "alike: clean ones may be held, and searches find less. Before nodes are embedded, add "
+            f'it to those left out: document.excluded_embed_metadata_keys.append("{PATH_KEY}").'
+        )
+        warnings.warn(msg, UserWarning, stacklevel=3)
+
+
+def _embeds_path(node: BaseNode) -> bool:
+    known = isinstance(node.metadata, dict) and PATH_KEY in node.metadata
+    return known and PATH_KEY not in node.excluded_embed_metadata_keys
 
 
 def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:

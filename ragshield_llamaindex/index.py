@@ -39,6 +39,7 @@ from ragshield_llamaindex.convert import (
     naming,
     source_of,
     text_or_none,
+    without_path,
 )
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
@@ -316,7 +317,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         return [made.get(node.node_id, node) if id(node) in asked else node for node in nodes]
 
     def _vectors(self, nodes: Sequence[BaseNode], progress: bool = False) -> Step:  # noqa: FBT001, FBT002
-        """Embed nodes as LlamaIndex does."""
+        """Embed nodes as LlamaIndex does, without the paths of their files."""
+        nodes = [without_path(node) for node in nodes]
         return Step(
             partial(self._get_node_with_embedding, nodes, progress),
             partial(self._aget_node_with_embedding, nodes, progress),

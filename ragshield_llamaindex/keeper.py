@@ -47,6 +47,7 @@ from ragshield_llamaindex.convert import (
     source_of,
     to_batch,
     to_node,
+    warn_of_paths,
     with_plain_vectors,
 )
 from ragshield_llamaindex.events import report_detection
@@ -321,6 +322,7 @@ class NodeKeeper(Keeper[BaseNode]):
     def _without_held(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
         """Return nodes without the sentences in their windows that an earlier write has held."""
         check_are_nodes(nodes)
+        warn_of_paths(nodes)
         return Sentences.held(self.guard.quarantine, nodes).cut_from(nodes)
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:

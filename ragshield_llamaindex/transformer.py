@@ -38,6 +38,7 @@ from ragshield_llamaindex.convert import (
     noting_images,
     passed,
     to_node,
+    warn_of_paths,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
@@ -210,6 +211,8 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         del kwargs
         self._look_around()
+        check_are_nodes(nodes)
+        warn_of_paths(nodes)
         return self.screen(nodes)[0]
 
     @dispatcher.span

@@ -116,9 +116,10 @@ class _Document:
     def _core(self, suspects: Sequence[int], by_text: Collection[int]) -> set[int]:
         """Return the sentences that make windows suspicious: all those of a run have them.
 
-        A question that is suspicious by itself leads into the sentences that answer it.
+        Each leads into the sentence behind it, and into those that speak of the same, as a question
+        leads into its answer.
         """
-        among, core, common, last = set(suspects), set[int](), set[int](), -1
+        among, core, common, last = set(suspects), set(by_text), set[int](), -1
         if len(among) == len(self._rows):
             return among  # a short document, or one that is an attack as a whole
         for place, row in enumerate(self._rows):
@@ -129,18 +130,20 @@ class _Document:
             if not in_run:
                 core |= common
             common, last = in_run or inside, place
-            if row in by_text:
-                core.update(self._led_by(place))
-        return core | common
+        core |= common
+        places = [place for place, row in enumerate(self._rows) if row in core]
+        alone = {place: among if self._rows[place] in by_text else () for place in places}
+        return core.union(*(self._led_by(place, next_ones) for place, next_ones in alone.items()))
 
-    def _led_by(self, place: int) -> Iterator[int]:
-        """Yield the sentences behind one, with it in their windows, that speak of the same."""
+    def _led_by(self, place: int, next_ones: Collection[int]) -> Iterator[int]:
+        """Yield the sentences to which one leads that have it in their windows."""
         text = self._batch.texts[self._rows[place]].strip()
         said = _stems(text)
-        for row in self._rows[place + 1 : place + 1 + REACH]:
+        for n, row in enumerate(self._rows[place + 1 : place + 1 + REACH]):
             again = len(said & _stems(self._batch.texts[row]))
+            same = again >= max(SAME, len(said) * SAME_SHARE)
             around = any(text in window for window in _windows(self._batch, row))
-            if around and again >= max(SAME, len(said) * SAME_SHARE):
+            if around and (same or (n == 0 and row in next_ones)):
                 yield row
 
     def _inside(self, place: int) -> set[int]:

@@ -1,15 +1,18 @@
 """Windows of sentences: judged with the sentence, and cut where a part of them is held."""
 
+import warnings
+
 import numpy as np
 import pytest
 from llama_index.core import Document, MockEmbedding, StorageContext
 from llama_index.core.node_parser import SentenceWindowNodeParser
 from llama_index.core.postprocessor import MetadataReplacementPostProcessor
+from llama_index.core.schema import TextNode
 from llama_support import KEYS, guard_of, node
 
 from ragshield_core.detectors import InstructionDetector, LeadingQuestionDetector
 from ragshield_core.detectors.base import Evidence, explained_with_contexts, of_texts_and_contexts
-from ragshield_llamaindex import GuardedVectorStoreIndex, PoisonGuard
+from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, PoisonGuard
 from ragshield_llamaindex.convert import to_batch
 
 MODEL = MockEmbedding(embed_dim=8)
@@ -56,11 +59,11 @@ def screened(nodes, by=None):
 def test_a_held_sentence_is_cut_out_of_the_windows_around_it():
     nodes = parsed(f"{BEFORE} {INJECTION} {AFTER}", size=3)
     kept, quarantine = screened(nodes)
-    (held,) = quarantine.list()
-    assert held.entry.text.strip() == INJECTION
-    assert len(kept) == len(nodes) - 1
+    held = [one.entry.text.strip() for one in quarantine.list()]
+    assert held == [INJECTION, "Dogs travel free."]  # which it may lead into
+    assert len(kept) == len(nodes) - 2
     assert not any(INJECTION in window for window in windows(kept))
-    assert sum("Cars wait in line." in window for window in windows(kept)) == 4
+    assert sum("Cars wait in line." in window for window in windows(kept)) == 3
     assert INJECTION in nodes[2].metadata["window"]  # what came in stays as it was
 
 
@@ -130,11 +133,11 @@ def test_an_index_serves_windows_that_are_cut(kind, make_store):
         similarity_top_k=20,
         node_postprocessors=[MetadataReplacementPostProcessor(target_metadata_key="window")],
     ).retrieve("ferry")
-    assert len(served) == len(nodes) - 1
+    assert len(served) == len(nodes) - 2
     assert not any(INJECTION in one.text for one in served)
     # The guard has learned what the store has.
     keeper = index._keeper
-    kept = [one for one in nodes if one.text.strip() != INJECTION]
+    kept = [one for one in nodes if one.node_id in {found.node_id for found in served}]
     prints = index.guard.writes.fingerprints([one.node_id for one in kept])
     stored = to_batch(keeper.access.read(list(prints)), KEYS)
     assert dict(zip(stored.ids, stored.fingerprints(), strict=True)) == prints
@@ -144,8 +147,9 @@ def test_the_same_sentences_come_again_and_nothing_changes():
     nodes = parsed(f"{BEFORE} {INJECTION} {AFTER}")
     index = GuardedVectorStoreIndex(nodes, guard=guard_of(InstructionDetector()), embed_model=MODEL)
     index.insert_nodes(nodes)
-    assert index.quarantine.count() == 1
-    alone = [one for one in nodes if one.text.strip() != INJECTION]
+    held = {one.id for one in index.quarantine.list()}
+    assert len(held) == 2
+    alone = [one for one in nodes if one.node_id not in held]
     index.insert_nodes(alone)  # without the held one beside them
     served = windows([one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")])
     assert len(served) == len(alone)
@@ -176,7 +180,7 @@ def test_stored_windows_that_nobody_cuts_are_held_with_the_sentence():
     for one in nodes:
         one.embedding = [1.0] * 8
     report = keeper.guard.screen(to_batch(nodes, KEYS))
-    assert keeper.judge_related(report, stored=False).admitted.sum() == len(nodes) - 1
+    assert keeper.judge_related(report, stored=False).admitted.sum() == len(nodes) - 2
     assert keeper.judge_related(report, stored=True).admitted.sum() == len(nodes) - 3
 
 
@@ -193,3 +197,37 @@ def test_a_question_is_held_with_its_answer():
         assert held[1:] == ["The ferry to Lorn leaves at two."]
         assert len(kept) == len(nodes) - 2
         assert not any("Lorn" in window for window in windows(kept))
+
+
+@pytest.mark.parametrize("excluded", [[], ["file_path"]])
+def test_paths_are_not_embedded_by_a_guarded_index(excluded):
+    class Model(MockEmbedding):
+        def _get_text_embedding(self, text):
+            seen.append(text)
+            return super()._get_text_embedding(text)
+
+    seen = []
+    page = Document(text="Dogs travel free.", metadata={"file_path": "/home/ann/page.md", "a": "b"})
+    page.excluded_embed_metadata_keys = excluded
+    model = Model(embed_dim=8)
+    index = GuardedVectorStoreIndex.from_documents(
+        [page], guard=guard_of(InstructionDetector()), embed_model=model
+    )
+    PoisonGuard(index.guard, embed_model=model)([TextNode(text="Cats", metadata=page.metadata)])
+    assert len(seen) == 2
+    assert all("a: b" in text and "page.md" not in text for text in seen)
+    (found,) = index.as_retriever().retrieve("dogs")
+    assert found.node.metadata == page.metadata
+
+
+def test_paths_that_were_embedded_are_noticed(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of(InstructionDetector()))
+    given = [node(f"Line {n}.", file_path="/home/ann/docs/page.md") for n in range(20)]
+    with pytest.warns(UserWarning, match="excluded_embed_metadata_keys") as told:
+        store.add(given)
+    assert sum("file_path" in str(one.message) for one in told) == 1
+    for one in given:
+        one.excluded_embed_metadata_keys = ["file_path"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        store.add(given)
