@@ -328,9 +328,23 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def insert(self, document: Document, **insert_kwargs: Any) -> Steps[None]:
         """Cut a document into nodes and index those that are admitted."""
         yield asked(super(), "insert", document, **insert_kwargs)
-        self._unrecord(document.id_)
+        if self._unrecord(document.id_):
+            yield self._keeper.step(self._keeper.note_whole([document.id_]))
 
     ainsert = asynchronous(insert)  # type: ignore[arg-type]
+
+    @synchronous
+    def refresh_ref_docs(
+        self, documents: Sequence[Document], **update_kwargs: Any
+    ) -> Steps[list[bool]]:
+        """Insert and update documents; what is held, whole and as it is, is not judged again."""
+        keeper = self._keeper
+        whole = yield keeper.step(keeper.held_whole([(one.id_, one.hash) for one in documents]))
+        left = [one for one in documents if one.id_ not in whole]
+        made = iter((yield asked(super(), "refresh_ref_docs", left, **update_kwargs)))
+        return [one.id_ not in whole and next(made) for one in documents]
+
+    arefresh_ref_docs = asynchronous(refresh_ref_docs)  # type: ignore[arg-type]
 
     @dispatcher.span
     @synchronous
@@ -427,16 +441,18 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         unsettle(self._docstore, restored)
 
-    def _unrecord(self, ref_doc_id: str) -> None:
-        """Forget the hash of a document of which the latest write has held all nodes."""
+    def _unrecord(self, ref_doc_id: str) -> bool:
+        """Forget the hash of a document if the latest write has held all nodes; say whether."""
         report = self.last_report
         kept = [
             bool(kept)
             for metadata, kept in zip(report.batch.metadatas, report.admitted, strict=True)
             if source_of(metadata) == ref_doc_id
         ]
-        if kept and not any(kept):
-            self._docstore.delete_document(ref_doc_id, raise_error=False)
+        if not kept or any(kept):
+            return False
+        self._docstore.delete_document(ref_doc_id, raise_error=False)
+        return True
 
 
 def guarded_index_from_documents(

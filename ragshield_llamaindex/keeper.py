@@ -27,7 +27,7 @@ from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.malformed import Sifted, lacks_vector, sift
 from ragshield_core.store.one_store import claim
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.reconciling import warn_if_different
@@ -63,6 +63,8 @@ logger = logging.getLogger("ragshield")
 HOPS = 5
 # Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
+# Name under which the quarantine notes the nodes of new documents that are held as a whole.
+HELD_WHOLE = "ragshield: all of a new document"
 # The call that adopts a store or an index which has nodes already.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
@@ -367,6 +369,42 @@ class NodeKeeper(Keeper[BaseNode]):
             if source is not None and asked.get(source.node_id) == source.hash
             if not is_part(one)
         )
+
+    def held_whole(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
+        """Return the new documents all of whose nodes are held, in this very version.
+
+        They are not judged again before a person decides on one of their nodes.
+
+        Parameters
+        ----------
+        documents
+            Their ids and hashes.
+        """
+        found: frozenset[str] = yield own(self._held_whole, dict(documents))
+        return found
+
+    def _held_whole(self, asked: Mapping[str, str]) -> frozenset[str]:
+        quarantine = self.guard.quarantine
+        if not asked or not quarantine.exists():
+            return frozenset()
+        ids = list(dict.fromkeys(one.id for one in quarantine.prints(documents=list(asked))))
+        noted = quarantine.indexes.of(ids) if ids else {}
+        some = [i for i, names in noted.items() if HELD_WHOLE in names]
+        decided: dict[str, bool] = {}
+        for one in quarantine.list(None, ids=some) if some else ():
+            source = to_node(one).source_node
+            if source is not None and asked.get(source.node_id) == source.hash:
+                stands = one.status in (Status.HELD, Status.CONFIRMED) and not lacks_vector(one)
+                decided[source.node_id] = decided.get(source.node_id, True) and stands
+        return frozenset(document for document, stands in decided.items() if stands)
+
+    def note_whole(self, documents: Collection[str]) -> Steps[None]:
+        """Note that all nodes of these new documents are held."""
+        yield own(self._note_whole, documents)
+
+    def _note_whole(self, documents: Collection[str]) -> None:
+        ids = [i for document in documents for i in self._held_of(document, Status.HELD)]
+        self.guard.quarantine.indexes.note(ids, HELD_WHOLE)
 
     def judged_before(
         self, report: Report, updated: Mapping[str, Collection[str]]

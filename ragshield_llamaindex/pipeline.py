@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
@@ -56,8 +56,16 @@ class PipelineResult:
     # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
     not_stored: tuple[str, ...] = ()
     rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
-    still_held: tuple[str, ...] = ()  # updates that wait as they are: not looked at again
+    still_held: tuple[str, ...] = ()  # held before, as they are: not looked at again
     unchanged: tuple[str, ...] = ()  # as the document store knows them
+
+
+class _Known(NamedTuple):
+    """What the quarantine knows of documents that come."""
+
+    arrived: frozenset[tuple[str, str | None]] = frozenset()  # with nodes released since
+    waiting: frozenset[str] = frozenset()  # updates that are held as they come
+    whole: frozenset[str] = frozenset()  # new ones that are
 
 
 @dataclass(slots=True)
@@ -232,12 +240,9 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         }
         keeper = self._keeper()
         inputs = self._prepare_inputs(documents, nodes)
-        arrived, waiting = frozenset[tuple[str, str | None]](), frozenset[str]()
-        if keeper is not None and self.docstore is not None:
-            arrived = yield keeper.step(keeper.arrived())
-            waiting = yield keeper.step(keeper.still_held(_versions_of(inputs)))
+        known = yield from self._known(inputs)
         with naming(inputs, self.poison_guard.keys):
-            plan: _Plan = yield own(self._plan, inputs, arrived, waiting)
+            plan: _Plan = yield own(self._plan, inputs, known)
         older: Sequence[str] = ()
         if keeper is not None:
             older = yield keeper.step(keeper.nodes_in(plan.leaving))
@@ -276,6 +281,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
         if keeper is not None:
             keeper.last_report = result.report
+            if result.held and self.docstore is not None:
+                yield keeper.step(keeper.note_whole(result.held))
         yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
@@ -370,14 +377,21 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 steps.append(step)
         return stages, steps
 
-    def _plan(
-        self,
-        inputs: Sequence[BaseNode],
-        arrived: frozenset[tuple[str, str | None]],
-        waiting: frozenset[str],
-    ) -> _Plan:
+    def _known(self, inputs: Sequence[BaseNode]) -> Steps[_Known]:
+        """Return what the quarantine knows of documents."""
+        keeper = self._keeper()
+        if keeper is None or self.docstore is None:
+            return _Known()
+        versions = _versions_of(inputs)
+        return _Known(
+            arrived=(yield keeper.step(keeper.arrived())),
+            waiting=(yield keeper.step(keeper.still_held(versions))),
+            whole=(yield keeper.step(keeper.held_whole(versions))),
+        )
+
+    def _plan(self, inputs: Sequence[BaseNode], known: _Known) -> _Plan:
         """Sort inputs; of documents that are known, those run whose nodes were released since."""
-        plan = _Plan()
+        plan, arrived = _Plan(), known.arrived
         if self.docstore is None:
             plan.run = list(inputs)
             return plan
@@ -394,7 +408,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             if same:
                 plan.unchanged.append(document)
                 continue
-            if recorded is not None and document in waiting:
+            if document in (known.whole if recorded is None else known.waiting):
                 plan.still_held.append(document)
                 continue
             if not upserts:
@@ -403,8 +417,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 plan.updates.add(document)
             plan.run.append(node)
         if upserts and self.docstore_strategy is DocstoreStrategy.UPSERTS_AND_DELETE:
-            known = dict.fromkeys(self.docstore.get_all_document_hashes().values())
-            plan.missing = [one for one in known if one not in set(map(_document, inputs))]
+            there = dict.fromkeys(self.docstore.get_all_document_hashes().values())
+            plan.missing = [one for one in there if one not in set(map(_document, inputs))]
         return plan
 
     def _record(

@@ -1,12 +1,13 @@
 """Where a PoisonGuard stands in a pipeline: before a language model reads what it would hold."""
 
 import warnings
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from llama_index.core import Document, MockEmbedding, SummaryIndex, VectorStoreIndex
 from llama_index.core.extractors import SummaryExtractor, TitleExtractor
-from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import TransformComponent
@@ -199,6 +200,40 @@ def test_an_update_of_which_the_first_of_two_guards_holds_a_part_waits_whole(mak
     assert pipeline.last_result.still_held == ("d",)
     pipeline.release(["d"], by="anna")
     assert set(" ".join(shown(pipeline.vector_store)).split()) == set(f"{BODY} {new}".split())
+
+
+@pytest.mark.parametrize("strategy", list(DocstoreStrategy))
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_new_document_that_is_held_whole_is_judged_once(make_store, strategy, asynchronous):
+    pipeline = GuardedIngestionPipeline(
+        transformations=[SentenceSplitter(), MODEL],
+        guard=guard_of(InstructionDetector()),
+        vector_store=make_store("chroma"),
+        docstore=SimpleDocumentStore(),
+        docstore_strategy=strategy,
+    )
+    await ran(pipeline, documents(), asynchronous=asynchronous)
+    assert pipeline.last_result.held == ("bad",)
+    await ran(pipeline, documents(), asynchronous=asynchronous)
+    assert len(pipeline.last_result.report.batch) == 0
+    assert (pipeline.last_result.still_held, pipeline.last_result.held) == (("bad",), ())
+    pipeline.release(["bad"])
+    assert await ran(pipeline, documents(), asynchronous=asynchronous)
+    assert pipeline.last_result.stored == ("bad",)
+    other = [Document(id_="new", text=f"Again: {INJECTION}")]
+    await ran(pipeline, other, asynchronous=asynchronous)
+    other[0].set_content(f"Once more: {INJECTION}")
+    await ran(pipeline, other, asynchronous=asynchronous)
+    assert pipeline.last_result.held == ("new",)  # another version
+
+
+async def test_a_refresh_judges_what_is_held_whole_once():
+    index = GuardedVectorStoreIndex([], guard=guard_of(InstructionDetector()), embed_model=MODEL)
+    assert index.refresh_ref_docs(documents()) == [True, True]
+    with patch.object(index.guard, "screen", side_effect=AssertionError):
+        assert index.refresh_ref_docs(documents()) == [False, False]
+        assert await index.arefresh_ref_docs(documents()) == [False, False]
+    assert index.quarantine.count() == 1
 
 
 @pytest.mark.slow
