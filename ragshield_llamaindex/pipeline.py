@@ -24,6 +24,7 @@ from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, 
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
+from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.keeper import NodeKeeper, checked
 from ragshield_llamaindex.running import read_by_model
 from ragshield_llamaindex.stable_ids import StableIds
@@ -127,6 +128,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         vector_store: BasePydanticVectorStore | None
             One that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
+        inner_store: InnerStore | None
+            How to read vectors of that store, if it is of another kind.
         kwargs
             As of IngestionPipeline: ``docstore``, ``docstore_strategy``, ``cache``, ...
 
@@ -169,6 +172,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         transformations: list[TransformComponent] | None = None,
         *,
         guard: Guard | None = None,
+        inner_store: InnerStore | None = None,
         **kwargs: Any,
     ) -> None:
         steps = (
@@ -184,10 +188,18 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         if isinstance(store, GuardedVectorStore) and store.guard is not poison_guard.guard:
             msg = "the vector store has a guard of its own, expected the same; use store.guard."
             raise ValueError(msg)
-        if store is not None and not isinstance(store, GuardedVectorStore):
+        bare = store is not None and not isinstance(store, GuardedVectorStore)
+        if inner_store is not None and not bare:
+            msg = (
+                "inner_store= belongs to a bare vector_store, expected one; a GuardedVectorStore "
+                "takes it itself."
+            )
+            raise ValueError(msg)
+        if bare:
             kwargs["vector_store"] = GuardedVectorStore(
                 store,
                 guard=poison_guard.guard,
+                inner_store=inner_store,
                 label_key=poison_guard.label_key,
                 lineage_key=poison_guard.lineage_key,
             )
