@@ -188,14 +188,13 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         if isinstance(store, GuardedVectorStore) and store.guard is not poison_guard.guard:
             msg = "the vector store has a guard of its own, expected the same; use store.guard."
             raise ValueError(msg)
-        bare = store is not None and not isinstance(store, GuardedVectorStore)
-        if inner_store is not None and not bare:
+        if inner_store is not None and (store is None or isinstance(store, GuardedVectorStore)):
             msg = (
                 "inner_store= belongs to a bare vector_store, expected one; a GuardedVectorStore "
                 "takes it itself."
             )
             raise ValueError(msg)
-        if bare:
+        if store is not None and not isinstance(store, GuardedVectorStore):
             kwargs["vector_store"] = GuardedVectorStore(
                 store,
                 guard=poison_guard.guard,
