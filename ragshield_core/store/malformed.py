@@ -149,11 +149,10 @@ class Sifted:
         """Return the same with the entries of :attr:`whole` as they are in a report of these."""
         if len(report.batch) == len(self.batch):
             return replace(self, batch=report.batch)
-        columns = {name: list(getattr(self.batch, name)) for name in ("metadatas", "contexts")}
-        for name, column in columns.items():
-            for row, value in zip(self._open, getattr(report.batch, name), strict=True):
-                column[row] = value
-        batch = replace(self.batch, **{name: tuple(column) for name, column in columns.items()})
+        metadatas, contexts = list(self.batch.metadatas), list(self.batch.contexts)
+        for row, one in zip(self._open, report.batch, strict=True):
+            metadatas[row], contexts[row] = one.metadata, one.context
+        batch = replace(self.batch, metadatas=tuple(metadatas), contexts=tuple(contexts))
         return replace(self, batch=batch)
 
     def without(self, unfit: Mapping[int, str]) -> Sifted:

@@ -231,3 +231,15 @@ def test_paths_that_were_embedded_are_noticed(make_store):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         store.add(given)
+
+
+def test_windows_are_cut_beside_a_node_that_cannot_be_judged():
+    nodes = parsed(f"{BEFORE} {INJECTION} {AFTER}")
+    nodes[0].metadata["label"] = ["a list"]  # it is held for that
+    index = GuardedVectorStoreIndex(nodes, guard=guard_of(InstructionDetector()), embed_model=MODEL)
+    kept = [one.node for one in index.as_retriever(similarity_top_k=20).retrieve("x")]
+    assert len(kept) == len(nodes) - 3
+    assert not any(INJECTION in window for window in windows(kept))
+    prints = index.guard.writes.fingerprints([one.node_id for one in kept])
+    stored = to_batch(index._keeper.access.read(list(prints)), KEYS)
+    assert dict(zip(stored.ids, stored.fingerprints(), strict=True)) == prints
