@@ -36,9 +36,9 @@ from ragshield_core import Report
 from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.malformed import taken
+from ragshield_core.store.malformed import lacks_vector, taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
-from ragshield_core.store.updates import NewVersion
+from ragshield_core.store.updates import NewVersion, is_part
 from ragshield_core.store.writing import hold_back
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_records
@@ -371,6 +371,8 @@ class _Run(RecordManager, VectorStore):
             self.absent.add(entry_id)
             if entry_id in self.existing:
                 self.updated.add(entry_id)
+        before: set[str] = yield own(self._held_before, now)
+        now = [document for document in now if document.id not in before]
         if now:
             yield from self._write(now, self.how)
         return list(kwargs["ids"])
@@ -429,9 +431,7 @@ class _Run(RecordManager, VectorStore):
         held = absent | {decision.entry_id for decision in report.quarantined}
         for entry_id, document in zip(ids, documents, strict=True):
             if entry_id in held:
-                known = entry_id in self.existing or entry_id in self.updated
-                (self.held_updates if known else self.held_new)[entry_id] = None
-                self.held_of[entry_id] = self.source_of(document)
+                self._is_held(entry_id, document)
             else:
                 self.written[entry_id] = document
         self.note(sorted(held))
@@ -439,6 +439,32 @@ class _Run(RecordManager, VectorStore):
             with suppress(QuarantineError):  # deleted for good since
                 entry = self.store.quarantine.show(decision.entry_id).entry
                 self.recalled[entry.id] = to_document(entry)
+
+    def _held_before(self, documents: Sequence[Document]) -> set[str]:
+        """Return the ids of documents that an earlier run has held as they are: not judged again.
+
+        What has waited for a vector, or for other parts of its version, is.
+        """
+        quarantine, given = self.store.quarantine, {str(one.id): one for one in documents}
+        noted = quarantine.indexes.of(list(given)) if given else {}
+        ids = [i for i, names in noted.items() if self.namespace in names]
+        stands: dict[str, bool] = {}
+        for one in quarantine.list(None, ids=ids) if ids else ():
+            kept, came = to_document(one.entry), given[one.id]
+            if (kept.page_content, kept.metadata) == (came.page_content, came.metadata):
+                held = one.status in (Status.HELD, Status.CONFIRMED)
+                waits = lacks_vector(one) or is_part(one)
+                stands[one.id] = stands.get(one.id, True) and held and not waits
+        found = {entry_id for entry_id, as_it_is in stands.items() if as_it_is}
+        for entry_id in found:
+            self._is_held(entry_id, given[entry_id])
+        self.absent |= found
+        return found
+
+    def _is_held(self, entry_id: str, document: Document) -> None:
+        known = entry_id in self.existing or entry_id in self.updated
+        (self.held_updates if known else self.held_new)[entry_id] = None
+        self.held_of[entry_id] = self.source_of(document)
 
     def note(self, keys: Sequence[str]) -> None:
         """Note where held documents came from that are not recorded, for when they are released."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 
+from ragshield_core.store.parts import good_together, parts_of, sorted_out
 from ragshield_core.store.steps import Step, Steps, adone, asked, done
 from ragshield_langchain.retrieval import PoisonFilter
 
@@ -27,11 +29,6 @@ QUERY_ARGUMENTS = ("query", "question", "input", "search_query", "q")
 NOTHING_LEFT = "No relevant documents were found."
 # Of a tool that returns text: it may have done something, so the model must know that it ran.
 WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
-
-# A part of fewer characters and words is a heading, a rule or a button, and no passage.
-SHORT, FEW_WORDS = 40, 4
-# So many runs of parts are taken out of a text; of one with more nothing is handed on.
-MOST_RUNS = 4
 
 T = TypeVar("T")
 
@@ -152,12 +149,12 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
             documents = kept
         text = str(message.text)
         judged = self._separator.join(document.page_content for document in documents)
-        parts = [part for part in text.split(self._separator) if part.strip()]
+        parts = parts_of(text, self._separator)
         if not parts or text in (judged, NOTHING_LEFT):
             return message
         query = _query(request, usual=True)
         kept = yield from self._good_parts(parts, query)
-        kept = yield from self._good_together(kept, query)
+        kept = yield from good_together(kept, partial(self._passes, query=query))
         if len(kept) == len(parts):
             return message
         return message.model_copy(update={"content": self._separator.join(kept) or WITHHELD})
@@ -168,35 +165,12 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         Repeated parts, such as the rule below each section, are judged once, and headings as one:
         that they are alike is no agreement of sources.
         """
-        short: list[str] = []
-        long: list[str] = []
-        for part in dict.fromkeys(parts):
-            few = len(part) < SHORT and len(part.split()) < FEW_WORDS
-            (short if few else long).append(part)
+        long, short = sorted_out(parts)
         judged = yield self._judging([Document(page_content=part) for part in long], query)
         good = {document.page_content for document in judged}
         if short and (yield from self._passes(short, query)):
             good.update(short)
         return [part for part in parts if part in good]
-
-    def _good_together(self, parts: list[str], query: str) -> Steps[list[str]]:
-        """Return parts without the shortest runs of them that are suspicious as one text."""
-        for _ in range(MOST_RUNS):
-            if len(parts) < 2 or (yield from self._passes(parts, query)):  # noqa: PLR2004
-                return parts
-            # The first n parts pass, and one more does not; then the same from the other end.
-            low, end = 0, len(parts)
-            while end - low > 1:
-                middle = (low + end) // 2
-                passes = yield from self._passes(parts[:middle], query)
-                low, end = (middle, end) if passes else (low, middle)
-            start, high = 0, end
-            while high - start > 1:
-                middle = (start + high) // 2
-                passes = yield from self._passes(parts[middle:end], query)
-                start, high = (start, middle) if passes else (middle, high)
-            parts = parts[:start] + parts[end:]
-        return []
 
     def _passes(self, parts: Sequence[str], query: str) -> Steps[bool]:
         whole = Document(page_content=self._separator.join(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,11 @@ FLAG_KEY = "ragshield_flag"
 
 # Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
+
+# Readers set it, and LlamaIndex embeds it with each node: texts of one folder look alike by it.
+PATH_KEY = "file_path"
+# From so many nodes on, half of which have a path of at least this share of their text, it is said.
+FEWEST_PATHS, LONG_PATH = 10, 0.25
 
 # Types of metadata that stores keep as they are.
 PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -157,8 +163,13 @@ def _behind(node: BaseNode) -> BaseNode | None:
 
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
     """Return metadata that holds a text with more around it, or says that it is a window."""
+    return [metadata[key] for key in window_keys(metadata, text)]
+
+
+def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
+    """Return the keys of such metadata."""
     return [
-        value
+        key
         for key, value in metadata.items()
         if isinstance(value, str)
         and value != text
@@ -447,6 +458,38 @@ def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
     ]
 
 
+def without_path(node: BaseNode) -> BaseNode:
+    """Return a node whose path is not embedded; a changed one is a copy."""
+    if not _embeds_path(node):
+        return node
+    copy = node.model_copy()
+    copy.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PATH_KEY]
+    return copy
+
+
+def warn_of_paths(nodes: Sequence[BaseNode]) -> None:
+    """Warn of vectors that say much of where files are, and little of what is in them."""
+    long = [
+        one
+        for one in nodes
+        if one.embedding is not None
+        and _embeds_path(one)
+        and len(str(one.metadata[PATH_KEY])) >= LONG_PATH * len(text_or_none(one) or "")
+    ]
+    if len(nodes) >= FEWEST_PATHS and len(long) >= len(nodes) / 2:
+        msg = (
+            f"most nodes are embedded together with their {PATH_KEY}, so that all of a folder look "
+            "alike: clean ones may be held, and searches find less. Before nodes are embedded, add "
+            f'it to those left out: document.excluded_embed_metadata_keys.append("{PATH_KEY}").'
+        )
+        warnings.warn(msg, UserWarning, stacklevel=3)
+
+
+def _embeds_path(node: BaseNode) -> bool:
+    known = isinstance(node.metadata, dict) and PATH_KEY in node.metadata
+    return known and PATH_KEY not in node.excluded_embed_metadata_keys
+
+
 def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
     """Return a copy of a node with a vector."""
     copy = node.model_copy()
@@ -514,9 +557,11 @@ def _pictured(metadata: Mapping[str, Any]) -> bool:
 def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
     """Return the nodes that a report admits; changed ones are copies.
 
-    Relationships skip what was held, and metadata says of flagged ones by whom, unseen by models.
+    Relationships skip what was held, windows lack it, and metadata says of flagged ones by whom,
+    unseen by models.
     """
-    kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+    rows = zip(nodes, report.batch.metadatas, report.admitted, strict=True)
+    kept = [_with_windows(node, metadata) for node, metadata, good in rows if good]
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     names = {
         decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
@@ -526,6 +571,21 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         _annotated(node, names[node.node_id]) if node.node_id in names else node
         for node in (relinked(kept, held) if held else kept)
     ]
+
+
+def _with_windows(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
+    """Return a node with its windows as they were admitted; a changed one is a copy."""
+    keys = window_keys(node.metadata, text_of(node))
+    return with_metadata(node, {key: metadata[key] for key in keys if key in metadata})
+
+
+def with_metadata(node: BaseNode, changed: Mapping[str, Any]) -> BaseNode:
+    """Return a node with other values of metadata; a copy, if they differ."""
+    if all(node.metadata.get(key) == value for key, value in changed.items()):
+        return node
+    copy = node.model_copy()
+    copy.metadata = {**node.metadata, **changed}
+    return copy
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:

@@ -2,7 +2,7 @@
 
 Auto-merging and recursive retrieval return a whole parent in place of its children, and a
 postprocessor replaces a sentence by its window. What is held in one node must not come out of
-another.
+another: parents are held as well, and windows are cut (:mod:`ragshield_llamaindex.windows`).
 """
 
 from __future__ import annotations
@@ -15,32 +15,38 @@ from typing import Any
 from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, RelatedNodeInfo
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
-from ragshield_core import Report, Verdict
+from ragshield_core import Guard, Report, Verdict
 from ragshield_core.model.claims import NODE_KEY
 from ragshield_core.model.findings import Decision, printable
 from ragshield_llamaindex.convert import source_of, text_of, windows_of
+from ragshield_llamaindex.windows import held_for_its_text, with_windows_cut
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-def with_family(report: Report) -> Report:
+def with_family(report: Report, guard: Guard | None = None) -> Report:
     """Return a report in which nodes that would serve the text of a held one are held with it.
 
     Those are its parents among the screened nodes (what it was cut from, what an ``IndexNode``
-    stands for), theirs in turn, and nodes of the same document with its text in their windows. A
-    parent that was not screened cannot be held: the decision and the log say so.
+    stands for), and theirs in turn. A parent that was not screened cannot be held: the decision and
+    the log say so. Nodes of the same document with the text in their windows lose it there; nodes
+    that leave a store are held.
 
     Parameters
     ----------
     report
         On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before anything is held.
+    guard
+        Judges what is left of windows; ``None`` for nodes that leave a store.
     """
+    if guard is not None:
+        report = with_windows_cut(report, guard)
     batch = report.batch
     held = [row for row, decision in report.remarkable.items() if _held_for_its_text(decision)]
     if not held:
         return report
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
-    windows = _windows(report)
+    windows = _windows(report) if guard is None else {}
     remarks: dict[int, str] = {}
     away: dict[int, str] = {}
     for row in held:
@@ -106,9 +112,8 @@ def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[st
 
 
 def _held_for_its_text(decision: Decision) -> bool:
-    """Return whether a node is held, and not for its metadata alone: that is the node's own."""
-    beside = [finding.beside and finding.span is None for finding in decision.findings]
-    return decision.verdict is Verdict.QUARANTINE and not (beside and all(beside))
+    held = decision.verdict is Verdict.QUARANTINE
+    return held and held_for_its_text(decision.findings, decision.note)
 
 
 def _remark(how: str, entry_id: str) -> str:

@@ -13,7 +13,7 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store.malformed import embedding
-from ragshield_llamaindex.convert import embedded, source_of, text_of, version_of
+from ragshield_llamaindex.convert import embedded, source_of, text_of, version_of, without_path
 
 # Returns nodes with vectors.
 Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
@@ -100,10 +100,10 @@ def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNod
 
 
 def embedding_with(model: BaseEmbedding) -> Embed:
-    """Return a function that embeds nodes as an index does."""
+    """Return a function that embeds nodes as an index does, without the paths of their files."""
 
     def embed(nodes: Sequence[BaseNode]) -> list[BaseNode]:
-        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        texts = [without_path(one).get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
         vectors = model.get_text_embedding_batch(texts)
         return [embedded(node, vector) for node, vector in zip(nodes, vectors, strict=True)]
 

@@ -39,6 +39,7 @@ from ragshield_llamaindex.convert import (
     naming,
     source_of,
     text_or_none,
+    without_path,
 )
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
@@ -316,7 +317,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         return [made.get(node.node_id, node) if id(node) in asked else node for node in nodes]
 
     def _vectors(self, nodes: Sequence[BaseNode], progress: bool = False) -> Step:  # noqa: FBT001, FBT002
-        """Embed nodes as LlamaIndex does."""
+        """Embed nodes as LlamaIndex does, without the paths of their files."""
+        nodes = [without_path(node) for node in nodes]
         return Step(
             partial(self._get_node_with_embedding, nodes, progress),
             partial(self._aget_node_with_embedding, nodes, progress),
@@ -326,9 +328,23 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def insert(self, document: Document, **insert_kwargs: Any) -> Steps[None]:
         """Cut a document into nodes and index those that are admitted."""
         yield asked(super(), "insert", document, **insert_kwargs)
-        self._unrecord(document.id_)
+        if self._unrecord(document.id_):
+            yield self._keeper.step(self._keeper.note_whole([document.id_]))
 
     ainsert = asynchronous(insert)  # type: ignore[arg-type]
+
+    @synchronous
+    def refresh_ref_docs(
+        self, documents: Sequence[Document], **update_kwargs: Any
+    ) -> Steps[list[bool]]:
+        """Insert and update documents; what is held, whole and as it is, is not judged again."""
+        keeper = self._keeper
+        whole = yield keeper.step(keeper.held_whole([(one.id_, one.hash) for one in documents]))
+        left = [one for one in documents if one.id_ not in whole]
+        made = iter((yield asked(super(), "refresh_ref_docs", left, **update_kwargs)))
+        return [one.id_ not in whole and next(made) for one in documents]
+
+    arefresh_ref_docs = asynchronous(refresh_ref_docs)  # type: ignore[arg-type]
 
     @dispatcher.span
     @synchronous
@@ -425,16 +441,18 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         unsettle(self._docstore, restored)
 
-    def _unrecord(self, ref_doc_id: str) -> None:
-        """Forget the hash of a document of which the latest write has held all nodes."""
+    def _unrecord(self, ref_doc_id: str) -> bool:
+        """Forget the hash of a document if the latest write has held all nodes; say whether."""
         report = self.last_report
         kept = [
             bool(kept)
             for metadata, kept in zip(report.batch.metadatas, report.admitted, strict=True)
             if source_of(metadata) == ref_doc_id
         ]
-        if kept and not any(kept):
-            self._docstore.delete_document(ref_doc_id, raise_error=False)
+        if not kept or any(kept):
+            return False
+        self._docstore.delete_document(ref_doc_id, raise_error=False)
+        return True
 
 
 def guarded_index_from_documents(

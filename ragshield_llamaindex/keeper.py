@@ -27,7 +27,7 @@ from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import Sifted, no_release, sift
+from ragshield_core.store.malformed import Sifted, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.reconciling import warn_if_different
@@ -39,6 +39,7 @@ from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
     as_stored,
+    check_are_nodes,
     columns_of,
     node_of,
     noting_images,
@@ -46,6 +47,7 @@ from ragshield_llamaindex.convert import (
     source_of,
     to_batch,
     to_node,
+    warn_of_paths,
     with_plain_vectors,
 )
 from ragshield_llamaindex.events import report_detection
@@ -53,6 +55,7 @@ from ragshield_llamaindex.family import relatives_of, with_family
 from ragshield_llamaindex.held_nodes import Embed, nodes_of, replaced_of, with_vectors
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
+from ragshield_llamaindex.windows import Sentences
 
 logger = logging.getLogger("ragshield")
 
@@ -60,6 +63,8 @@ logger = logging.getLogger("ragshield")
 HOPS = 5
 # Stores that find neighbours.
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
+# Name under which the quarantine notes the nodes of new documents that are held as a whole.
+HELD_WHOLE = "ragshield: all of a new document"
 # The call that adopts a store or an index which has nodes already.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
@@ -209,9 +214,9 @@ class NodeKeeper(Keeper[BaseNode]):
 
     # Documents of nodes, and relatives that serve their text
 
-    def judge_related(self, report: Report) -> Report:
-        """Hold nodes as well that serve the text of held ones."""
-        return with_family(report)
+    def judge_related(self, report: Report, *, stored: bool) -> Report:
+        """Hold nodes as well that serve the text of held ones; cut it out of new windows."""
+        return with_family(report, None if stored else self.guard)
 
     def annotated(self, report: Report) -> Report:
         """Note that nodes with an image and no text were not judged."""
@@ -297,6 +302,7 @@ class NodeKeeper(Keeper[BaseNode]):
             as where a document is replaced; else once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
+        nodes = yield own(self._without_held, nodes)
         for document, node_id in _documents(nodes):
             if document in self._updated_next:
                 ids.setdefault(document, []).append(node_id)
@@ -312,6 +318,12 @@ class NodeKeeper(Keeper[BaseNode]):
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
+
+    def _without_held(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
+        """Return nodes without the sentences in their windows that an earlier write has held."""
+        check_are_nodes(nodes)
+        warn_of_paths(nodes)
+        return Sentences.held(self.guard.quarantine, nodes).cut_from(nodes)
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
         """Tell malformed nodes from the others; refuse all before anything is written, if so."""
@@ -355,6 +367,42 @@ class NodeKeeper(Keeper[BaseNode]):
             if source is not None and asked.get(source.node_id) == source.hash
             if not is_part(one)
         )
+
+    def held_whole(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
+        """Return the new documents all of whose nodes are held, in this very version.
+
+        They are not judged again before a person decides on one of their nodes.
+
+        Parameters
+        ----------
+        documents
+            Their ids and hashes.
+        """
+        found: frozenset[str] = yield own(self._held_whole, dict(documents))
+        return found
+
+    def _held_whole(self, asked: Mapping[str, str]) -> frozenset[str]:
+        quarantine = self.guard.quarantine
+        if not asked or not quarantine.exists():
+            return frozenset()
+        ids = list(dict.fromkeys(one.id for one in quarantine.prints(documents=list(asked))))
+        noted = quarantine.indexes.of(ids) if ids else {}
+        some = [i for i, names in noted.items() if HELD_WHOLE in names]
+        decided: dict[str, bool] = {}
+        for one in quarantine.list(None, ids=some) if some else ():
+            source = to_node(one).source_node
+            if source is not None and asked.get(source.node_id) == source.hash:
+                stands = one.status in (Status.HELD, Status.CONFIRMED) and not lacks_vector(one)
+                decided[source.node_id] = decided.get(source.node_id, True) and stands
+        return frozenset(document for document, stands in decided.items() if stands)
+
+    def note_whole(self, documents: Collection[str]) -> Steps[None]:
+        """Note that all nodes of these new documents are held."""
+        yield own(self._note_whole, documents)
+
+    def _note_whole(self, documents: Collection[str]) -> None:
+        ids = [i for document in documents for i in self._held_of(document, Status.HELD)]
+        self.guard.quarantine.indexes.note(ids, HELD_WHOLE)
 
     def judged_before(
         self, report: Report, updated: Mapping[str, Collection[str]]

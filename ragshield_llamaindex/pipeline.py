@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
@@ -24,6 +24,7 @@ from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, 
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
+from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.keeper import NodeKeeper, checked
 from ragshield_llamaindex.running import read_by_model
 from ragshield_llamaindex.stable_ids import StableIds
@@ -56,8 +57,16 @@ class PipelineResult:
     # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
     not_stored: tuple[str, ...] = ()
     rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
-    still_held: tuple[str, ...] = ()  # updates that wait as they are: not looked at again
+    still_held: tuple[str, ...] = ()  # held before, as they are: not looked at again
     unchanged: tuple[str, ...] = ()  # as the document store knows them
+
+
+class _Known(NamedTuple):
+    """What the quarantine knows of documents that come."""
+
+    arrived: frozenset[tuple[str, str | None]] = frozenset()  # with nodes released since
+    waiting: frozenset[str] = frozenset()  # updates that are held as they come
+    whole: frozenset[str] = frozenset()  # new ones that are
 
 
 @dataclass(slots=True)
@@ -119,6 +128,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         vector_store: BasePydanticVectorStore | None
             One that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
+        inner_store: InnerStore | None
+            How to read vectors of that store, if it is of another kind.
         kwargs
             As of IngestionPipeline: ``docstore``, ``docstore_strategy``, ``cache``, ...
 
@@ -161,6 +172,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         transformations: list[TransformComponent] | None = None,
         *,
         guard: Guard | None = None,
+        inner_store: InnerStore | None = None,
         **kwargs: Any,
     ) -> None:
         steps = (
@@ -176,10 +188,17 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         if isinstance(store, GuardedVectorStore) and store.guard is not poison_guard.guard:
             msg = "the vector store has a guard of its own, expected the same; use store.guard."
             raise ValueError(msg)
+        if inner_store is not None and (store is None or isinstance(store, GuardedVectorStore)):
+            msg = (
+                "inner_store= belongs to a bare vector_store, expected one; a GuardedVectorStore "
+                "takes it itself."
+            )
+            raise ValueError(msg)
         if store is not None and not isinstance(store, GuardedVectorStore):
             kwargs["vector_store"] = GuardedVectorStore(
                 store,
                 guard=poison_guard.guard,
+                inner_store=inner_store,
                 label_key=poison_guard.label_key,
                 lineage_key=poison_guard.lineage_key,
             )
@@ -232,12 +251,9 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         }
         keeper = self._keeper()
         inputs = self._prepare_inputs(documents, nodes)
-        arrived, waiting = frozenset[tuple[str, str | None]](), frozenset[str]()
-        if keeper is not None and self.docstore is not None:
-            arrived = yield keeper.step(keeper.arrived())
-            waiting = yield keeper.step(keeper.still_held(_versions_of(inputs)))
+        known = yield from self._known(inputs)
         with naming(inputs, self.poison_guard.keys):
-            plan: _Plan = yield own(self._plan, inputs, arrived, waiting)
+            plan: _Plan = yield own(self._plan, inputs, known)
         older: Sequence[str] = ()
         if keeper is not None:
             older = yield keeper.step(keeper.nodes_in(plan.leaving))
@@ -276,6 +292,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
         if keeper is not None:
             keeper.last_report = result.report
+            if result.held and self.docstore is not None:
+                yield keeper.step(keeper.note_whole(result.held))
         yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
@@ -370,14 +388,21 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 steps.append(step)
         return stages, steps
 
-    def _plan(
-        self,
-        inputs: Sequence[BaseNode],
-        arrived: frozenset[tuple[str, str | None]],
-        waiting: frozenset[str],
-    ) -> _Plan:
+    def _known(self, inputs: Sequence[BaseNode]) -> Steps[_Known]:
+        """Return what the quarantine knows of documents."""
+        keeper = self._keeper()
+        if keeper is None or self.docstore is None:
+            return _Known()
+        versions = _versions_of(inputs)
+        return _Known(
+            arrived=(yield keeper.step(keeper.arrived())),
+            waiting=(yield keeper.step(keeper.still_held(versions))),
+            whole=(yield keeper.step(keeper.held_whole(versions))),
+        )
+
+    def _plan(self, inputs: Sequence[BaseNode], known: _Known) -> _Plan:
         """Sort inputs; of documents that are known, those run whose nodes were released since."""
-        plan = _Plan()
+        plan, arrived = _Plan(), known.arrived
         if self.docstore is None:
             plan.run = list(inputs)
             return plan
@@ -394,7 +419,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             if same:
                 plan.unchanged.append(document)
                 continue
-            if recorded is not None and document in waiting:
+            if document in (known.whole if recorded is None else known.waiting):
                 plan.still_held.append(document)
                 continue
             if not upserts:
@@ -403,8 +428,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 plan.updates.add(document)
             plan.run.append(node)
         if upserts and self.docstore_strategy is DocstoreStrategy.UPSERTS_AND_DELETE:
-            known = dict.fromkeys(self.docstore.get_all_document_hashes().values())
-            plan.missing = [one for one in known if one not in set(map(_document, inputs))]
+            there = dict.fromkeys(self.docstore.get_all_document_hashes().values())
+            plan.missing = [one for one in there if one not in set(map(_document, inputs))]
         return plan
 
     def _record(

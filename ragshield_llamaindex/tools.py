@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
@@ -16,13 +17,16 @@ from ragshield_core import Batch
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
+from ragshield_core.store.parts import good_together, parts_of, sorted_out
+from ragshield_core.store.steps import Steps, asked, asynchronous, done, own, synchronous
 from ragshield_llamaindex.events import report_detection
 from ragshield_llamaindex.retrieval import PoisonFilter
 
 # What the model is told where nothing that a tool returned may be shown.
 WITHHELD = "The result of this tool was held back: it contains instructions or hidden text."
 NOTHING_LEFT = "No relevant passages were found."
+# Between paragraphs.
+SEPARATOR = "\n\n"
 
 
 def guarded_tools(
@@ -32,10 +36,11 @@ def guarded_tools(
 
     Passages that a tool returns (``RetrieverTool``, or a function that returns nodes) are filtered,
     and the text is made anew of those that are left. Any other text, such as the answer of a
-    ``QueryEngineTool``, the result of a function or the message of an error, is judged as a whole
-    by the filter's detectors of single texts; a suspicious one is replaced by a remark. Images and
-    the like pass unjudged. An engine behind a tool reads its passages before the tool returns: put
-    a PoisonFilter among its postprocessors as well.
+    ``QueryEngineTool`` or the result of a function, is judged by the filter's detectors of single
+    texts, paragraph by paragraph and then as a whole; suspicious paragraphs are withheld, and a
+    remark takes their place if nothing is left. So it does for a suspicious message of an error.
+    Images and the like pass unjudged. An engine behind a tool reads its passages before the tool
+    returns: put a PoisonFilter among its postprocessors as well.
 
     Parameters
     ----------
@@ -100,13 +105,31 @@ class _Screen:
             raise ValueError(msg)
 
     def suspicious(self, text: str, name: str) -> bool:
-        """Return whether a text that a tool returned is to be held back."""
-        if not text.strip():
-            return False
-        batch = Batch.of(ids=[f"result of {name}"], texts=[text], embeddings=None)
+        """Return whether a text is to be held back as a whole."""
+        return bool(text.strip()) and not self._good([text], name)
+
+    def kept(self, text: str, name: str) -> str | None:
+        """Return what is left of a text that a tool returned; ``None`` for all of it."""
+        parts = parts_of(text, SEPARATOR)
+        passages, short = sorted_out(parts)
+        good = set(self._good(passages, name))
+        if short and self._good([SEPARATOR.join(short)], name):
+            good.update(short)
+        left = done(good_together([one for one in parts if one in good], partial(self._pass, name)))
+        return None if len(left) == len(parts) else SEPARATOR.join(left) or WITHHELD
+
+    def _pass(self, name: str, parts: Sequence[str]) -> Steps[bool]:
+        return bool((yield own(self._good, [SEPARATOR.join(parts)], name)))
+
+    def _good(self, texts: Sequence[str], name: str) -> list[str]:
+        """Return the texts that are not suspicious."""
+        if not texts:
+            return []
+        ids = [f"result of {name}" + (f", part {n}" if n else "") for n in range(len(texts))]
+        batch = Batch.of(ids=ids, texts=texts, embeddings=None)
         report = self._texts.screen(None, batch, has_vectors=False)
         report_detection(report, stage="retrieval")
-        return not report.admitted.all()
+        return [text for text, good in zip(texts, report.admitted, strict=True) if good]
 
 
 class _Guarded(AsyncBaseTool):
@@ -125,8 +148,8 @@ class _Guarded(AsyncBaseTool):
             raise
         passages = _passages(output)
         if passages is None:
-            held = yield own(screen.suspicious, output.content, output.tool_name)
-            return _with_text(output, WITHHELD, WITHHELD) if held else output
+            left = yield own(screen.kept, output.content, output.tool_name)
+            return output if left is None else _with_text(output, left, left)
         kept = yield asked(screen.filter, "postprocess_nodes", passages, _query(args, kwargs))
         return _of_passages(output, kept)
 

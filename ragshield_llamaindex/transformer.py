@@ -38,6 +38,7 @@ from ragshield_llamaindex.convert import (
     noting_images,
     passed,
     to_node,
+    warn_of_paths,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
@@ -214,6 +215,8 @@ class PoisonGuard(Keyed, TransformComponent):
         """
         del kwargs
         self._look_around()
+        check_are_nodes(nodes)
+        warn_of_paths(nodes)
         return self.screen(nodes)[0]
 
     @dispatcher.span
@@ -304,7 +307,9 @@ class PoisonGuard(Keyed, TransformComponent):
             raise MalformedEntriesError(sifted.refused, written=False)
         screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
         return judged(
-            self._guard, lambda: with_family(screen()), partial(self._decided, sifted=sifted)
+            self._guard,
+            lambda: with_family(screen(), self._guard),
+            partial(self._decided, sifted=sifted),
         )
 
     def _decided(self, report: Report, sifted: Sifted) -> Report:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import learns
 from ragshield_core.hooks import Quiet, excused, screening
@@ -79,6 +80,19 @@ class Judge:
         """Judge entries that nobody brings: no tool counts them."""
         with self._state.lock:
             return self._screened(batch, ())
+
+    def finds_nothing(self, batch: Batch) -> NDArray[np.bool_]:
+        """Return in which entries no detector that reads contexts finds anything suspicious.
+
+        Tools do not hear of it: an adapter asks how an entry looks without a part of its context.
+        """
+        quiet = np.ones(len(batch), dtype=np.bool_)
+        with self._state.lock:
+            detectors, thresholds = self._state.detectors, self._state.calibrator.thresholds
+            for name in [one.name for one in detectors if one.traits.reads_contexts]:
+                args = (detectors, thresholds, self._budget, self._policy, name)
+                quiet &= finds_nothing(*args, batch, range(len(batch)))
+        return quiet
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self._state.connections.check()

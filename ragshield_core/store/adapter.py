@@ -123,8 +123,12 @@ class Adapter(ABC, Generic[Item]):
 
     # Hooks for documents and related entries
 
-    def judge_related(self, report: Report) -> Report:
-        """Return a report that also holds new entries which would serve the text of held ones."""
+    def judge_related(self, report: Report, *, stored: bool) -> Report:  # noqa: ARG002 - for those who know
+        """Return a report that also holds entries which would serve the text of held ones.
+
+        Of new entries, it may change metadata and contexts instead, as they are written then;
+        ``stored`` ones stay as the store has them.
+        """
         return report
 
     def annotated(self, report: Report) -> Report:

@@ -145,9 +145,15 @@ class Sifted:
         also = {places[row]: one for row, one in suspects.items()}
         return taken(look(replace(among, remarkable={**among.remarkable, **also})), mine)
 
-    def admitted(self, report: Report) -> Batch:
-        """Return the entries that a report of all of them admits."""
-        return self.batch if report.admitted.all() else self.batch.take(report.admitted)
+    def changed(self, report: Report) -> Self:
+        """Return the same with the entries of :attr:`whole` as they are in a report of these."""
+        if len(report.batch) == len(self.batch):
+            return replace(self, batch=report.batch)
+        metadatas, contexts = list(self.batch.metadatas), list(self.batch.contexts)
+        for row, one in zip(self._open, report.batch, strict=True):
+            metadatas[row], contexts[row] = one.metadata, one.context
+        batch = replace(self.batch, metadatas=tuple(metadatas), contexts=tuple(contexts))
+        return replace(self, batch=batch)
 
     def without(self, unfit: Mapping[int, str]) -> Sifted:
         """Return the same with further malformed entries, by row of the batch: of a store, say."""
@@ -237,6 +243,11 @@ class Sifted:
     def _decision(self, row: int) -> Decision:
         note = f"{NOT_JUDGED}{self.reasons[row]}"
         return Decision(entry_id=self.batch.ids[row], verdict=Verdict.QUARANTINE, note=note)
+
+
+def admitted_by(report: Report) -> Batch:
+    """Return the entries that a report admits."""
+    return report.batch if report.admitted.all() else report.batch.take(report.admitted)
 
 
 def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:

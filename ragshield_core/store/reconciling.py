@@ -19,7 +19,7 @@ from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
 from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide
 from ragshield_core.store.judging import undisturbed
-from ragshield_core.store.malformed import Sifted, keepable
+from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.recovering import give_up
 from ragshield_core.store.steps import Steps, done, own
@@ -393,7 +393,7 @@ def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
     sifted = Sifted.of(whole)
     report, intent = yield from screen_and_hold(adapter, sifted, stored=True)
     adapter.last_report = report
-    admitted = sifted.admitted(report)
+    admitted = admitted_by(report)
     try:
         yield from recall_found(adapter, report.retroactive)
         held = [one.entry_id for one in report.quarantined if one.entry_id not in cut]

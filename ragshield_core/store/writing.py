@@ -23,7 +23,7 @@ from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide
 from ragshield_core.store.held import keep_replaced, stays_held
 from ragshield_core.store.judging import undisturbed
-from ragshield_core.store.malformed import Sifted, keepable
+from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.recovering import as_told, carry_out, give_up, leave
 from ragshield_core.store.steps import Steps, own
@@ -93,7 +93,7 @@ def add(
         if report.retroactive:
             yield from recall_found(adapter, report.retroactive)
         writing = to_write(report, waiting) if waiting else report
-        admitted = sifted.admitted(writing)
+        admitted = admitted_by(writing)
         older = older_than(coming) if delete and coming else []
         leaving = (yield from adapter.stored(older)).entries if older else NOTHING
         if len(admitted):
@@ -157,7 +157,11 @@ def screen(
         sifted = sifted.but((yield own(decided_before, sifted.batch, versions, guard.quarantine)))
     report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
     position = report.position
-    report = yield own(sifted.beside, report, adapter.judge_related)
+    judged = report.batch
+    related = partial(adapter.judge_related, stored=stored)
+    report = yield own(sifted.beside, report, related)
+    if report.batch is not judged:
+        sifted = sifted.changed(report)
     report = yield from note_copies(adapter, report)
     older = NOTHING
     if guard.writes.shared:
@@ -176,7 +180,7 @@ def hold_and_announce(
         report = _without_suspects(adapter, screened.report, sifted, versions)
         if not guard.writes.shared:
             return report, None
-        coming = sifted.admitted(to_write(report, rejected(report, versions)))
+        coming = admitted_by(to_write(report, rejected(report, versions)))
         leaving = older if stored else _left_for(adapter, coming, older)
         if not (len(coming) or len(leaving)):
             return report, None

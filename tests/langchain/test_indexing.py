@@ -166,6 +166,17 @@ def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cl
     assert world.held == {BAD: ids[BAD]}
 
 
+def test_a_new_document_that_is_held_is_judged_once(world):
+    given = [doc("billing score=3"), doc("shipping", "b.txt")]
+    assert world.run(given) == {"num_added": 1, "num_quarantined": 1}
+    with patch.object(world.store.guard, "screen", side_effect=AssertionError):
+        assert world.run(given) == {"num_skipped": 1, "num_quarantined": 1}
+    assert world.state == ({"shipping"}, {"billing score=3"})
+    world.store.release(list(world.held.values()))
+    assert world.run(given) == {"num_skipped": 2}
+    assert world.run([doc("billing score=4"), given[1]], cleanup="full")["num_quarantined"] == 1
+
+
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
 def test_a_fixed_version_replaces_the_good_one(world, cleanup):
     world.run(V1, cleanup=cleanup)

@@ -136,17 +136,6 @@ def test_a_release_does_not_cover_another_title():
     assert screened(titled(INJECTION + " Say it twice."), by=by)[0] == []
 
 
-def test_windows_of_the_neighbours_are_held_with_the_sentence():
-    parser = SentenceWindowNodeParser.from_defaults(window_size=1)
-    text = f"Bread is sold here. {BODY} {INJECTION} Cars wait in line. Dogs travel free."
-    nodes = parser([Document(text=text)])
-    kept, poison_guard = screened(*nodes)
-    served = [one.metadata["window"] for one in nodes if one.node_id in kept]
-    assert len(served) == 2
-    assert not any(INJECTION in window for window in served)
-    assert poison_guard.quarantine.count() == 3
-
-
 def test_the_node_behind_an_index_node_is_judged_and_comes_back():
     entry = IndexNode(id_="entry", text=BODY, index_id="page", obj=titled())
     kept, poison_guard = screened(entry)
@@ -213,20 +202,6 @@ class Marked(InstructionDetector):
 
     def explain(self, _batch, rows):
         return [Evidence(sentence="marked (1.0)") for _ in rows]
-
-
-def test_a_sentence_held_for_any_reason_takes_the_windows_around_it_along():
-    parser = SentenceWindowNodeParser.from_defaults(window_size=1)
-    text = f"Bread is sold here. Cars wait in line. {BODY} Dogs travel free. Cats as well."
-    other = parser([Document(text=text, id_="other")])
-    nodes = parser([Document(text=text, id_="this")])
-    by = guard_of(Marked(BODY))
-    kept, _ = screened(*nodes, by=by)
-    assert len(kept) == 2
-    notes = [held.note for held in by.quarantine.list() if not held.findings]
-    assert len(notes) == 2
-    assert all("which stands in its window" in note for note in notes)
-    assert len(screened(*other, by=guard_of(Marked("Cats as well.")))[0]) == 3
 
 
 def hierarchy():

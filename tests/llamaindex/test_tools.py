@@ -162,6 +162,32 @@ def test_what_asks_the_engine_itself_is_refused():
     assert guarded_tools([tool])[0] is tool
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_suspicious_paragraph_is_withheld_and_the_rest_goes_on(asynchronous):
+    def page(topic: str) -> str:
+        "Return a page."
+        return f"# {topic}\n\n{BODY}\n\n{INJECTION}\n\n---\n\nDogs travel free.\n\n---"
+
+    (tool,) = guarded_tools([page])
+    output = await asked(tool, asynchronous, topic="Ferry")
+    expected = f"# Ferry\n\n{BODY}\n\n---\n\nDogs travel free.\n\n---"
+    assert (output.content, output.raw_output) == (expected, expected)
+
+
+def test_an_order_over_two_paragraphs_is_withheld():
+    words = INJECTION.split()
+    first, last = " ".join(words[:3]), " ".join(words[3:])
+
+    def page() -> str:
+        "Return a page."
+        return f"{BODY}\n\n{first}\n\n{last}\n\nDogs travel free."
+
+    (tool,) = guarded_tools([page])
+    content = tool.call().content
+    assert BODY in content
+    assert first not in content or last not in content
+
+
 def test_wrong_arguments_are_refused_when_given():
     with pytest.raises(TypeError, match="expected a list"):
         guarded_tools(timetable)
