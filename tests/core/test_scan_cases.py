@@ -12,6 +12,7 @@ from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.tools.audit import scan
 from ragshield_core.tools.audit.cases import Severity
 from ragshield_core.tools.audit.html_page import html_page
+from ragshield_core.tools.audit.together import groups_in
 
 WORDS = [
     "ferry",
@@ -131,6 +132,39 @@ def test_too_few_entries_to_judge_are_no_clean_bill(n):
     assert "label_model" not in report.idle  # nobody expects labels
     assert not report.enough
     assert "not enough was judged" in report.verdict
+
+
+# Groups that hide each other
+
+
+def test_a_group_is_judged_as_if_it_came_today():
+    batch = with_attacks()
+    groups = groups_in(CliqueDetector(), batch)
+    best = max(groups, key=lambda group: group.score)
+    assert {batch.ids[row] for row in best.rows} <= {f"group-{i}" for i in range(5)}
+    assert all(3 <= len(group.rows) <= 6 for group in groups)
+
+
+def test_chunks_of_one_document_are_no_group():
+    batch = with_attacks()
+    lineages = ["one" if i.startswith("group") else i for i in batch.ids]
+    same = Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.vectors, lineages=lineages)
+    groups = groups_in(CliqueDetector(), same)
+    assert not any(
+        sum(same.ids[row].startswith("group") for row in group.rows) > 1 for group in groups
+    )
+
+
+def test_too_few_entries_have_no_groups_and_a_crash_costs_nothing(monkeypatch):
+    few = Batch.of(ids=["a", "b"], texts=["one", "two"], embeddings=[[1.0, 0.0], [0.9, 0.1]])
+    assert groups_in(CliqueDetector(), few) == []
+    plain = {d.entry_id for d in scan(with_attacks(), [CliqueDetector()]).found}
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(CliqueDetector, "forget", broken)
+    assert {d.entry_id for d in scan(with_attacks(), [CliqueDetector()]).found} & plain
 
 
 # The page of HTML

@@ -26,6 +26,7 @@ from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.power import power_of
 from ragshield_core.tools.audit.report import ScanReport
+from ragshield_core.tools.audit.together import with_groups
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -122,7 +123,11 @@ def scan(
     acting = [detector for detector in detectors if detector.name in report.scores]
 
     def found_in(entries: Batch) -> NDArray[np.bool_]:
-        return ~_scanned(entries, acting, policy, trusted, seed, lambda *_: None).admitted
+        found = np.zeros(len(entries), dtype=np.bool_)
+        timings: dict[str, float] = {}
+        for judge in _judges(entries, acting, seed, lambda *_: None, timings)[0]:
+            found |= _with_groups(judge, entries, timings).scores > report.thresholds[judge.name]
+        return found
 
     power = power_of(batch, embed, found_in) if acting else {}
     tell("auditing planted attacks", 1, 1)
@@ -140,6 +145,7 @@ def _scanned(
     """Judge every entry of a knowledge base that is in memory."""
     timings: dict[str, float] = {}
     judges, skipped, failed = _judges(batch, detectors, seed, tell, timings)
+    judges = [_with_groups(judge, batch, timings) for judge in judges]
     found = found_by(judges, policy, trusted, lambda rows: [batch.ids[row] for row in rows])
     tell("auditing", len(detectors), len(detectors))
     acting = [judge for judge in judges if judge.name in found.thresholds]
@@ -164,6 +170,18 @@ def _scanned(
         high=found.high,
         idle=_idle(detectors, batch, {judge.name for judge in acting}),
     )
+
+
+def _with_groups(judge: Judge, batch: Batch, timings: dict[str, float]) -> Judge:
+    """Return a judge that sees groups; what fails there costs no finding of the audit."""
+    start = time.perf_counter()
+    try:
+        return with_groups(judge, batch)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        logger.error("%s, judging groups: %s", judge.name, crash(error))  # noqa: TRY400
+        return judge
+    finally:
+        timings[judge.name] += time.perf_counter() - start
 
 
 def _idle(detectors: Sequence[Detector], batch: Batch, acting: Collection[str]) -> tuple[str, ...]:

@@ -38,11 +38,14 @@ class Judge:
         Of all entries; NaN where there is no opinion.
     explain
         Returns the reasons for the scores of numbered entries.
+    doubtful
+        Which entries are poison beyond doubt; ``None`` to tell it by the scores.
     """
 
     detector: Detector
     scores: NDArray[np.float64]
     explain: Callable[[NDArray[np.int64]], Sequence[Evidence]]
+    doubtful: NDArray[np.bool_] | None = None
 
     @property
     def name(self) -> str:
@@ -199,8 +202,8 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     found = sum((judge.scores > thresholds[judge.name] for judge in of_texts), np.zeros(1)) > 0
     if not comparable or np.count_nonzero(found) <= max(FEW, policy.quarantine_at * len(found)):
         return thresholds
-    doubtful = np.logical_or.reduce([_doubtful(judge) for judge in comparable])
-    calibration = _calibration(comparable, ~doubtful, int(np.count_nonzero(doubtful)))
+    poison = np.logical_or.reduce([doubtful(judge) for judge in comparable])
+    calibration = _calibration(comparable, ~poison, int(np.count_nonzero(poison)))
     try:
         risen = calibration.thresholds(policy.quarantine_at, EXPECTED)
     except CalibrationError:  # too few entries to tell a rate
@@ -211,8 +214,10 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     return thresholds
 
 
-def _doubtful(judge: Judge) -> NDArray[np.bool_]:
+def doubtful(judge: Judge) -> NDArray[np.bool_]:
     """Return which entries have scores of poison."""
+    if judge.doubtful is not None:
+        return judge.doubtful
     found = np.zeros(len(judge.scores), dtype=np.bool_)
     if isinstance(judge.detector, StatelessDetector):
         found = judge.detector.doubtful(judge.scores)

@@ -35,8 +35,8 @@ def power_of(
     embed
         Its embedding model.
     found_in
-        Returns which entries an audit of the knowledge base finds, with the planted ones at its
-        end; shape (n_entries,).
+        Returns which entries an audit of the knowledge base finds by the thresholds that it has,
+        with the planted ones at its end; shape (n_entries,).
 
     Returns
     -------
