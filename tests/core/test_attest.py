@@ -275,7 +275,7 @@ def envelope(payload="", kind=PAYLOAD_TYPE, sigs=("",)):
         ),
         (envelope(payload="%%"), "the payload of"),
         (envelope(sigs=["\u00e9"]), "a signature of"),
-        (envelope(payload="\ud800"), "payload: string"),
+        (envelope(payload="\ud800"), "payload"),
         (envelope(sigs=[""] * 33), "signatures: too_long"),
     ],
 )
