@@ -191,6 +191,14 @@ def test_a_folder_is_named_file_by_file(tmp_path, keys):
     assert "a.md is missing" in verify(signed, key, folder).differences
 
 
+def test_the_folder_one_is_in_has_a_name(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("A page on frogs.")
+    monkeypatch.chdir(tmp_path / "docs")
+    report = json.loads(scan(tmp_path, ".").read_text())
+    assert report["provenance"]["source"] == "docs"
+
+
 def test_an_audit_by_partitions_is_named_by_its_files(tmp_path, keys, rows):
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415

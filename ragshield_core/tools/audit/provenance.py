@@ -46,7 +46,7 @@ def provenance_of(
     return {
         "tool": {"name": "ragshield", "version": version("ragshield")},
         "scanned_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "source": data.name,
+        "source": data.resolve().name,  # "." has none
         "columns": asdict(columns),
         "settings": dict(settings),
         "subjects": [
