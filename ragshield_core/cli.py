@@ -27,6 +27,7 @@ COMMANDS = {
         "Plant attacks in a corpus: what is held?",
     ),
     "review": (f"{TOOLS}.review.command:review_command", "Serve the page on which people judge."),
+    "attest": (f"{TOOLS}.attest.command:attest_app", "Sign what a scan found, for auditors."),
     "status": ("ragshield_core.sharing.command:status_command", "Say how guards stand."),
     "quarantine": (
         f"{TOOLS}.review.quarantine_command:quarantine_app",

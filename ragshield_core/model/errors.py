@@ -142,6 +142,10 @@ class SourceError(RAGShieldError, ValueError):
     """A knowledge base on disk that cannot be read; the message names the file and the row."""
 
 
+class AttestationError(RAGShieldError, ValueError):
+    """A statement, a report or a key that cannot be read, or not be used for this."""
+
+
 class ContractError(AssertionError):
     """A detector does not do what is asked of every detector."""
 

@@ -44,7 +44,7 @@ class Finding:
     evidence: str  # one sentence, holding the number that convinced us
     related_ids: tuple[str, ...] = ()  # other entries that the evidence speaks of
     span: tuple[int, int] | None = None  # characters of the text, end excluded
-    taxonomy: tuple[str, ...] = ()  # MITRE ATLAS and OWASP ids
+    taxonomy: tuple[str, ...] = ()  # ids of model.taxonomy
 
     @property
     def beside(self) -> bool:

@@ -39,7 +39,7 @@ class Traits:
     Attributes
     ----------
     taxonomy
-        MITRE ATLAS and OWASP ids for its findings.
+        Ids for its findings, of :data:`~ragshield_core.model.taxonomy.TAXONOMY`.
     floor
         The policy never acts on a score up to this, however rare it is among clean entries.
     scope

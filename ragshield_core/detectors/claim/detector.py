@@ -28,6 +28,7 @@ from ragshield_core.detectors.claim.roles import (
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, MISINFORMATION, POISONING
 from ragshield_core.text.languages import unknown_language
 
 # How often a planted claim plays a role. A broad guess, not fitted to any attack.
@@ -86,7 +87,7 @@ class MetaClaimDetector(Detector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     default_threshold: float = 10.0
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *MISINFORMATION, CRAFTED, "CWE-345"),
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,

@@ -17,6 +17,7 @@ from ragshield_core.detectors.gibberish.language import Languages
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
 # tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of
@@ -107,7 +108,7 @@ class DisfluencyDetector(Detector):
     name: str = "disfluency"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=FLOOR,
         acts_unfitted=False,
         in_pieces=True,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.evidence import nearness
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.copies import containment
 
 # Group sizes looked for; a larger group contains groups of five.
@@ -82,7 +83,7 @@ class ConsensusDetector(RetrievalDetector):
     # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
     default_threshold: ClassVar[float] = 1.8
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=1.2,
         scope=Scope.RETRIEVAL,
     )

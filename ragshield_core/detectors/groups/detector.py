@@ -27,6 +27,7 @@ from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
+from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 
@@ -93,7 +94,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
     # Without a calibration: a group that one clean entry in a thousand would have.
     default_threshold: float = 6.9
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, OUTLIERS, CRAFTED, "CWE-349"),
         scope=Scope.CORPUS,
         acts_unfitted=False,
         in_pieces=True,

@@ -21,6 +21,7 @@ from ragshield_core.detectors.hidden.payload import COMMENT, HTML, MARKED, Paylo
 from ragshield_core.detectors.hidden.payloads import payloads
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, INJECTION
 
 
 class HiddenTextDetector(StatelessDetector):
@@ -64,7 +65,7 @@ class HiddenTextDetector(StatelessDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     default_threshold: float = 1.0
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026"),
+        taxonomy=("AML.T0070", "AML.T0068", *INJECTION, CRAFTED, "CWE-451", "CWE-1427"),
         floor=0.3,
         reads_contexts=True,
     )

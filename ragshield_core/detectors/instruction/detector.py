@@ -22,6 +22,7 @@ from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overl
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, INJECTION
 from ragshield_core.text.languages import unknown_language
 from ragshield_core.text.normalized import sentences
 
@@ -116,7 +117,7 @@ class InstructionDetector(StatelessDetector):
     # A weight of 1.45: one strong rule, or two weaker ones of different families.
     default_threshold = 1 - math.exp(-RATE * 1.45)
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0051.001", "LLM01:2025"),
+        taxonomy=("AML.T0070", "AML.T0051.001", *INJECTION, CRAFTED, "CWE-1427"),
         # A weight of 1: less than any rule that stands for itself.
         floor=1 - math.exp(-RATE * 1.0),
         reads_contexts=True,

@@ -33,6 +33,7 @@ from ragshield_core.detectors.instruction.head import (
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError, StateError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, INJECTION
 
 QUOTED = 80
 # Entries of the knowledge base whose candidates tell what is usual: more change nothing.
@@ -99,7 +100,7 @@ class OrderDetector(Detector, UsesEmbedder):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     default_threshold = 0.8
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0051.001", "LLM01:2025"),
+        taxonomy=("AML.T0070", "AML.T0051.001", *INJECTION, CRAFTED, "CWE-1427"),
         # Near misses score 0 on average and orders 1: what scores less is usual in some corpus.
         floor=0.6,
         acts_unfitted=False,

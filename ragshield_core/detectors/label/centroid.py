@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 
 # Shorter than this, a sum of unit vectors has no direction to speak of: they cancel out.
 NO_DIRECTION = 1e-6
@@ -63,7 +64,7 @@ class LabelCentroidDetector(Detector):
     name: str = "label_centroid"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
         in_pieces=True,
     )
 

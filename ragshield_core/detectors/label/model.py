@@ -24,6 +24,7 @@ from ragshield_core.detectors.label.neighbors import (
     unjudged_labels,
 )
 from ragshield_core.model.entries import Batch
+from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 from ragshield_core.neighbors.known import (
     Borrower,
     KnownNeighbors,
@@ -137,7 +138,7 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
     name: str = "label_model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
         in_pieces=True,
     )
 

@@ -13,6 +13,7 @@ from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlo
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 from ragshield_core.neighbors.known import (
     Borrower,
     KnownNeighbors,
@@ -85,7 +86,7 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
     name: str = "label_neighbors"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
         in_pieces=True,
     )
 

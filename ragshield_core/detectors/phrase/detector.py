@@ -22,6 +22,7 @@ from ragshield_core.detectors.phrase.surprise import MIN_LIFT
 from ragshield_core.detectors.phrase.telling_apart import NOTHING
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.model.taxonomy import CRAFTED, POISONING
 
 logger = logging.getLogger("ragshield")
 
@@ -113,12 +114,7 @@ class TriggerPhraseDetector(GroupDetector):
     # Without a calibration: one batch in a hundred has such a phrase by chance.
     default_threshold: float = 2.0
     traits = Traits(
-        taxonomy=(
-            "AML.T0070",
-            "AML.T0043.004",
-            "LLM04:2025",
-            "LLM05:2026",
-        ),
+        taxonomy=("AML.T0070", "AML.T0043.004", *POISONING, CRAFTED, "CWE-349"),
         # What one batch in a hundred has by chance is no reason to act, however rare it is here.
         floor=2.0,
         scope=Scope.BATCH,

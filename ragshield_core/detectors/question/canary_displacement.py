@@ -17,6 +17,7 @@ from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryE
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 
 # Each rank weighs so much of the one before.
 PERSISTENCE = 0.8
@@ -91,7 +92,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     default_threshold: float = 0.6
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=0.3,  # one entry at the first rank of one query, of six places
         scope=Scope.BATCH,
         in_pieces=True,

@@ -34,6 +34,7 @@ from ragshield_core.detectors.question.questions import (
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import BESIDE, printable
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.readings import Remembered
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
@@ -158,7 +159,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     default_threshold: float = 5.0
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         # In a knowledge base that never asks, any question would be rare: 32 times likelier, at
         # least.
         floor=5.0,

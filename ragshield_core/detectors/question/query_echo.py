@@ -27,6 +27,7 @@ from ragshield_core.detectors.question.questions import (
     content_words,
     opening_of,
 )
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.text.readings import Remembered
 
 # Words of a query that are looked at; longer ones are no questions.
@@ -105,7 +106,7 @@ class QueryEchoDetector(RetrievalDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
     default_threshold: ClassVar[float] = 0.8
     traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+        taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
         floor=0.7,
         scope=Scope.RETRIEVAL,

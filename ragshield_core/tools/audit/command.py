@@ -40,6 +40,7 @@ from ragshield_core.tools.audit.output import cases_table, write_csv
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
+from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import Columns
 from ragshield_core.tools.audit.report import ScanReport
@@ -224,6 +225,10 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         report = replace(report, skipped=(*missing, *report.skipped), unread=unread, files=files)
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
+        if json_file is not None:  # hashing takes a while
+            options = {name: getattr(reading, name) for name in ("seed", "engine", "embedder")}
+            of_what = provenance_of(data, reading.columns, options, knowledge)
+            report = replace(report, provenance=of_what)
         source = data.as_posix()
         _write(json_file, report.to_json)
         _write(sarif_file, partial(to_sarif, report, source))

@@ -69,6 +69,9 @@ class ScanReport(Report):
         By the form of an attack, the share of its texts that this audit would find: texts that
         were made up about the knowledge base and audited in its midst. Empty where no embedding
         model was at hand.
+    provenance
+        Of what the audit is: see :func:`~ragshield_core.tools.audit.provenance.provenance_of`.
+        Empty unless the command has written a report.
     """
 
     fpr: float = 0.01
@@ -88,6 +91,7 @@ class ScanReport(Report):
     idle: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     power: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
@@ -210,6 +214,7 @@ class ScanReport(Report):
         return json.dumps(
             {
                 "entries": self.n_audited,
+                "detectors": list(self.scores),
                 "judged": self.n_audited - self.n_unjudged,
                 "fpr": self.fpr,
                 "calibrated": bool(self.n_clean),
@@ -238,6 +243,7 @@ class ScanReport(Report):
                 "unread": list(self.unread),
                 "files": list(self.files),
                 "timings": dict(self.timings),
+                "provenance": dict(self.provenance),
             },
             allow_nan=False,
         )

@@ -7,12 +7,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Finding, printable
+from ragshield_core.model.taxonomy import (
+    EDITIONS,
+    ORGANIZATIONS,
+    TAXONOMY,
+    Framework,
+    by_framework,
+)
 from ragshield_core.tools.audit.cases import Severity
 from ragshield_core.tools.audit.report import ScanReport
 
@@ -61,8 +69,9 @@ def to_sarif(report: ScanReport, source: str) -> str:
         for skipped in report.skipped
     ]
     notes += [("error", sentence) for sentence in report.unread]
+    terms = by_framework(name for finding in findings for name in finding.taxonomy)
     return document(
-        rules=[_rule(kind, findings) for kind in kinds],
+        rules=[_rule(kind, findings, terms) for kind in kinds],
         results=[
             {
                 **_result(finding, kinds.index(finding.detector)),
@@ -79,6 +88,7 @@ def to_sarif(report: ScanReport, source: str) -> str:
             "verdict": report.verdict,
             "note": report.note,
         },
+        terms=terms,
     )
 
 
@@ -89,6 +99,7 @@ def document(
     notes: Sequence[tuple[str, str]],
     successful: bool,
     properties: Mapping[str, Any],
+    terms: Mapping[Framework, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Return one run as a whole file.
 
@@ -100,6 +111,8 @@ def document(
         Level and text of what is to be said of the run.
     successful
         Whether all was done.
+    terms
+        Ids that rules name, by framework.
     """
     run = {
         "tool": {
@@ -107,8 +120,13 @@ def document(
                 "name": "RAGShield",
                 "semanticVersion": version("ragshield"),
                 "rules": rules,
+                "supportedTaxonomies": [
+                    {"name": str(framework), "index": index}
+                    for index, framework in enumerate(terms)
+                ],
             }
         },
+        "taxonomies": [_taxonomy(framework, names) for framework, names in terms.items()],
         "invocations": [
             {
                 "executionSuccessful": successful,
@@ -146,14 +164,43 @@ def _location(batch: Batch, row: int, finding: Finding, source: str) -> dict[str
     return location
 
 
-def _rule(kind: str, findings: list[Finding]) -> dict[str, Any]:
+def _rule(
+    kind: str, findings: list[Finding], terms: Mapping[Framework, Sequence[str]]
+) -> dict[str, Any]:
     first = next(finding for finding in findings if finding.detector == kind)
     said = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0] if kind in BUILT_IN else kind
+    # Code hosts know weaknesses by such tags, and read no taxonomies.
+    weaknesses = [f"external/cwe/{name.lower()}" for name in first.taxonomy if name[:4] == "CWE-"]
     return {
         "id": kind,
         "shortDescription": {"text": said},
         "help": {"text": HELP},
-        "properties": {"tags": ["security", *first.taxonomy]},
+        "relationships": [
+            {
+                "target": {
+                    "id": name,
+                    "index": names.index(name),
+                    "toolComponent": {"name": str(framework), "index": index},
+                },
+                "kinds": ["relevant"],
+            }
+            for index, (framework, names) in enumerate(terms.items())
+            for name in names
+            if name in first.taxonomy
+        ],
+        "properties": {"tags": ["security", *first.taxonomy, *weaknesses]},
+    }
+
+
+def _taxonomy(framework: Framework, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": str(framework),
+        "version": EDITIONS[framework],
+        "organization": ORGANIZATIONS[framework],
+        "isComprehensive": False,
+        "taxa": [
+            {"id": name, "shortDescription": {"text": TAXONOMY[name].title}} for name in names
+        ],
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ragshield_core.model.findings import Decision, Finding, Verdict, printable
+from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
 from ragshield_core.tools.canary.passages import Passage
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Suspect:
             p_value=None,
             evidence=self.why,
             related_ids=self.related_ids,
-            taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
+            taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         )
         return Decision(entry_id=self.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
 

@@ -153,7 +153,7 @@ def _events(decisions: Iterable[Decision], report: Report) -> Iterator[dict[str,
                 "ragshield.detector": finding.detector,
                 "ragshield.score": float(finding.score),
                 "ragshield.threshold": float(finding.threshold),
-                "ragshield.taxonomy": list(finding.taxonomy),  # MITRE ATLAS and OWASP ids
+                "ragshield.taxonomy": list(finding.taxonomy),
             }
             if row is not None:
                 attributes["ragshield.entry.fingerprint"] = report.batch[row].fingerprint

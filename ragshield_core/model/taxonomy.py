@@ -1,0 +1,116 @@
+"""The ids of risks, techniques, requirements and weaknesses that findings carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Framework(StrEnum):
+    """Who defines an id."""
+
+    ATLAS = "MITRE ATLAS"
+    OWASP_2025 = "OWASP Top 10 for LLM Applications 2025"
+    OWASP_2026 = "OWASP Top 10 for LLM Applications 2026"
+    AISVS = "OWASP AISVS"
+    CWE = "CWE"
+
+
+ORGANIZATIONS: Mapping[Framework, str] = {
+    Framework.ATLAS: "MITRE",
+    Framework.OWASP_2025: "OWASP",
+    Framework.OWASP_2026: "OWASP",
+    Framework.AISVS: "OWASP",
+    Framework.CWE: "MITRE",
+}
+EDITIONS: Mapping[Framework, str] = {
+    Framework.ATLAS: "5.6",
+    Framework.OWASP_2025: "2025",
+    Framework.OWASP_2026: "2026",
+    Framework.AISVS: "1.0",
+    Framework.CWE: "4.16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What an id stands for."""
+
+    title: str
+    framework: Framework
+
+    @property
+    def edition(self) -> str:
+        """The edition of the framework in which the id means this."""
+        return EDITIONS[self.framework]
+
+
+# A risk of the OWASP Top 10 in both editions: the numbers changed, and dashboards ask for either.
+INJECTION = ("LLM01:2025", "LLM01:2026")
+POISONING = ("LLM04:2025", "LLM05:2026")
+VECTORS = ("LLM08:2025", "LLM09:2026")
+MISINFORMATION = ("LLM09:2025", "LLM07:2026")
+PAIRS = (INJECTION, POISONING, VECTORS, MISINFORMATION)
+
+# AISVS numbers its requirements anew with each version, so that an id names the version.
+OUTLIERS = "AISVS:v1.0-C8.2.2"
+CRAFTED = "AISVS:v1.0-C8.2.4"
+
+_ATLAS = {
+    "AML.T0020": "Poison Training Data",
+    "AML.T0043.004": "Craft Adversarial Data: Insert Backdoor Trigger",
+    "AML.T0051.001": "LLM Prompt Injection: Indirect",
+    "AML.T0066": "Retrieval Content Crafting",
+    "AML.T0068": "LLM Prompt Obfuscation",
+    "AML.T0070": "RAG Poisoning",
+}
+_OWASP = {
+    INJECTION: "Prompt Injection",
+    POISONING: "Data and Model Poisoning",
+    VECTORS: "Vector and Embedding Weaknesses",
+    MISINFORMATION: "Misinformation",
+}
+# All requirements of chapter C8, in our words; docs/aisvs.md says how far each is met.
+_AISVS = {
+    "8.1.1": "Identifiers and namespaces are unique to a tenant",
+    "8.1.2": "Metadata of a document does not change after the first write",
+    "8.1.3": "Retrieval stays within its scope",
+    "8.2.1": "Sensitive fields are masked or dropped before embedding",
+    "8.2.2": "Vectors unlike their surroundings are held before production",
+    "8.2.3": "Outputs of agents and tools enter memory only after a check of their source",
+    "8.2.4": "Content that is written to manipulate retrieval is rejected or held",
+    "8.2.5": "New content that contradicts stored content raises an alert",
+    "8.3.1": "Expired vectors are not retrieved",
+    "8.3.2": "Memory can be reset",
+    "8.3.3": "Quarantined content is kept, and never retrieved",
+}
+_CWE = {
+    "CWE-345": "Insufficient Verification of Data Authenticity",
+    "CWE-349": "Acceptance of Extraneous Untrusted Data With Trusted Data",
+    "CWE-451": "User Interface (UI) Misrepresentation of Critical Information",
+    "CWE-1427": "Improper Neutralization of Input Used for LLM Prompting",
+}
+
+TAXONOMY: Mapping[str, Term] = MappingProxyType(
+    {
+        **{name: Term(title, Framework.ATLAS) for name, title in _ATLAS.items()},
+        **{old: Term(title, Framework.OWASP_2025) for (old, _), title in _OWASP.items()},
+        **{new: Term(title, Framework.OWASP_2026) for (_, new), title in _OWASP.items()},
+        **{f"AISVS:v1.0-C{n}": Term(title, Framework.AISVS) for n, title in _AISVS.items()},
+        **{name: Term(title, Framework.CWE) for name, title in _CWE.items()},
+    }
+)
+
+
+def by_framework(ids: Iterable[str]) -> dict[Framework, list[str]]:
+    """Return known ids by who defines them, each once; ids of plug-ins may be unknown.
+
+    >>> by_framework(["CWE-349", "mine", "CWE-345", "CWE-349"])
+    {<Framework.CWE: 'CWE'>: ['CWE-345', 'CWE-349']}
+    """
+    found: dict[Framework, list[str]] = {}
+    for name in sorted({*ids} & TAXONOMY.keys()):
+        found.setdefault(TAXONOMY[name].framework, []).append(name)
+    return {framework: found[framework] for framework in Framework if framework in found}
