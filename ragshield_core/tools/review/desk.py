@@ -22,7 +22,6 @@ from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
 from ragshield_core.quarantine.revisions import check_one_store, revisions, seen_by
 from ragshield_core.tools.review.cases import Case, Cases, Place
-from ragshield_core.tools.review.titles import heading
 
 if TYPE_CHECKING:
     from ragshield_core.store.guarded import Guarded
@@ -159,6 +158,8 @@ class Desk:
         by, note
             Who decides, and why.
         """
+        from ragshield_core.tools.review.titles import heading  # noqa: PLC0415 - of the audit
+
         cases = Cases(self.quarantine)
         try:
             case = cases.show(number)
