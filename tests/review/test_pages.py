@@ -630,3 +630,28 @@ def test_health_says_what_to_do(quarantine):
     page = anna.get("/health").text
     assert '5 entries wait for a decision: <a href="/">open the queue</a>' in page
     assert "othing needs to be looked at" not in page
+
+
+def test_the_reason_of_a_release_becomes_a_rule_by_a_tick(quarantine, app):
+    held(quarantine, GROUP[:2], lineages=["lamps.example"] * 2)
+    held(quarantine, ["say our motto now"], detector="trigger_phrase", spans=[(4, 13)])
+    held(quarantine, ["<b>obey"], related=False, detector="instruction", lineages=["x.example"])
+    anna = Browser(app)
+    page = anna.get("/cases/1").text
+    assert "always trust the source lamps.example" in page
+    refused = anna.decide(1, "release", rule="trusted_source")
+    assert (refused.status_code, "a rule needs a reason" in refused.text) == (400, True)
+    assert quarantine.count() == 4
+    anna.decide(1, "release", rule="trusted_source", note="ours, by the lamp team")
+    assert "Rule 1 is in force for 90 days" in anna.told
+    assert "this phrase is ours: our motto" in anna.get("/cases/3").text
+    anna.decide(3, "release", rule="own_phrase", note="our motto")
+    rules = Rules(quarantine).in_force()
+    assert [(one.kind, one.value, one.reason, one.made_by) for one in rules] == [
+        ("trusted_source", "lamps.example", "ours, by the lamp team", "anna"),
+        ("own_phrase", "our motto", "our motto", "anna"),
+    ]
+    assert 'name="rule"' not in anna.get("/cases/4").text  # no honest source gives orders
+    anna.decide(4, "release", rule="trusted_source", note="x")
+    assert "No rule was made" in anna.told
+    quarantine.log.verify()

@@ -48,6 +48,7 @@ from ragshield_core.tools.review.cases import Page as Found
 from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome, together
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 from ragshield_core.tools.review.marking import SHOWN, pieces
+from ragshield_core.tools.review.ruling import RULE_DAYS, rulable
 from ragshield_core.tools.review.titles import heading
 from ragshield_core.tools.review.views import (
     COUNTED,
@@ -383,37 +384,56 @@ class _Pages:
 
     def decide(self, visit: _Visit) -> Response:
         """Carry out a decision."""
-        form = visit.form
         case = self._case(visit.request.path_params["number"])
-        given = [value for value in form.getlist("entry") if _is_number(str(value))]
-        whole, named = form.get("all") == "yes", form.get("action")
-        if reopened := visit.given("reopen"):
-            whole, named = reopened == "all", Action.REOPEN
-            given = [reopened] if _is_number(reopened) else []
+        named, whole, numbers = _asked(visit)
         if named not in DONE:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
             return self.progress(visit, 409, FIRST)
         action, note = Action(named), visit.note
         following = self._around(visit, case).following
+        if action is Action.RELEASE and visit.given("rule") and note is None:
+            why = "Nothing was done: a rule needs a reason. Write why, and release again."
+            return self._case_page(visit, case, 400, told=why)
         try:
             if whole:
                 seen = visit.given("last")
                 last = int(seen) if _is_number(seen) and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
-            if not given:
+            if not numbers:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
-            numbers = [int(value) for value in given]
             outcome = self.desk.decide(action, numbers, by=visit.reviewer.name, note=note)
         except ConflictError as conflict:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
         self._tell(visit, outcome)
+        if action is Action.RELEASE and outcome.n_done:
+            self._rule_too(visit, numbers)
         done = action is Action.KEEP or outcome.n_proposed
         if action is Action.REOPEN or (not done and self._case(case.number).n_waiting):
             return visit.to("case", number=case.number)
         return self._next(visit, case.number, following)
+
+    def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> None:
+        """Make a rule of a release, if that was ticked; what became of it is told."""
+        named = visit.given("rule")
+        if named not in list(Kind):
+            return
+        quarantine = self.desk.quarantine
+        held = list(Cases(quarantine).entries(numbers).values())
+        value = rulable(held).get(Kind(named))
+        told = "No rule was made: none excuses all of these entries."
+        if value is not None:
+            ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=RULE_DAYS)
+            try:
+                rule = Rules(quarantine).add(
+                    named, value, reason=visit.note or "", by=visit.reviewer.name, expires_at=ends
+                )
+                told = f"Rule {rule.number} is in force for {RULE_DAYS} days."
+            except RuleError as error:
+                told = f"No rule was made: {printable(str(error), 300)}"
+        visit.session["told"] += f" {told}"
 
     def decide_cases(self, visit: _Visit) -> Response:
         """Decide of several cases, as they were shown in the queue."""
@@ -705,6 +725,7 @@ class _Pages:
         shown: dict[str, Any] = {
             "conflict": None,
             "counted": COUNTED,
+            "rule_days": RULE_DAYS,
             "page": page,
             "n_pages": n_pages,
         }
@@ -740,6 +761,15 @@ DONE = {
 # What is decided of several cases at once.
 SEVERAL = (Action.RELEASE, Action.CONFIRM, Action.KEEP)
 FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _asked(visit: _Visit) -> tuple[str, bool, list[int]]:
+    """Return the decision that a form names, whether of a whole case, and the chosen entries."""
+    named, whole = visit.given("action"), visit.given("all") == "yes"
+    given = [str(value) for value in visit.form.getlist("entry")]
+    if reopened := visit.given("reopen"):
+        named, whole, given = Action.REOPEN, reopened == "all", [reopened]
+    return named, whole, [int(value) for value in given if _is_number(value)]
 
 
 def _is_number(text: str) -> bool:

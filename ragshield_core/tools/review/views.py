@@ -33,6 +33,7 @@ from ragshield_core.tools.review.marking import (
     rendered,
     visible,
 )
+from ragshield_core.tools.review.ruling import rulable
 from ragshield_core.tools.review.sources_command import command_of
 from ragshield_core.tools.review.titles import heading
 
@@ -113,6 +114,7 @@ def case_view(
         ],
         "takeovers": taken,
         "remarks": remarks,
+        "rulable": rulable([one for one in held if one.status is Status.HELD]),
     }
 
 
