@@ -11,6 +11,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import Status
 from ragshield_core.tools.canary import CanaryMonitor
 from ragshield_core.tools.review import review_app
@@ -655,3 +656,23 @@ def test_the_reason_of_a_release_becomes_a_rule_by_a_tick(quarantine, app):
     anna.decide(4, "release", rule="trusted_source", note="x")
     assert "No rule was made" in anna.told
     quarantine.log.verify()
+
+
+def test_what_fails_among_several_is_told_and_the_rest_can_be_taken_back(
+    quarantine, app, monkeypatch
+):
+    held(quarantine, ["about lamps", "about chairs"], related=False)
+    anna = Browser(app)
+    anna.get("/")
+    confirm, full = Quarantine.confirm, QuarantineError("the disk is full")
+
+    def refuse(self, ids, **how):
+        if "e1" in ids:
+            raise full
+        return confirm(self, ids, **how)
+
+    monkeypatch.setattr(Quarantine, "confirm", refuse)
+    anna.post("/cases", action="confirm", case=["1", "2"], last="2")
+    assert "1 entry confirmed as poisoned. The rest was left: the disk is full" in anna.told
+    anna.post("/undo")
+    assert "1 entry waits again" in anna.told

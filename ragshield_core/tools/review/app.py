@@ -447,14 +447,19 @@ class _Pages:
         if not numbers:
             return visit.to("queue", told="Choose at least one case.")
         action, by = Action(named), visit.reviewer.name
-        done, left = [], []
-        for number in numbers:
-            outcome = self.desk.decide_seen(action, number, int(seen), by=by, note=visit.note)
-            left += [number] if outcome is None else []
-            done += [] if outcome is None else [outcome]
+        done: list[Outcome] = []
+        left: list[int] = []
+        why = ""
+        try:
+            for number in numbers:
+                outcome = self.desk.decide_seen(action, number, int(seen), by=by, note=visit.note)
+                left += [number] if outcome is None else []
+                done += [] if outcome is None else [outcome]
+        except RAGShieldError as error:  # what was decided before stays so, and can be taken back
+            why = f" The rest was left: {printable(str(error), 300)}"
         if done:
             self._tell(visit, together(done))
-        told = visit.session.pop("told", "Nothing was done.")
+        told = visit.session.pop("told", "Nothing was done.") + why
         if left:
             told += f" Open these, which are large or have changed: {_cases(left)}."
         return visit.to("queue", told=told)

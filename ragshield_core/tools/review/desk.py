@@ -163,16 +163,16 @@ class Desk:
         cases = Cases(self.quarantine)
         try:
             case = cases.show(number)
-            if case.number != number or case.n_waiting > AT_ONCE:
-                return None
-            held = [one for one in cases.members(number, limit=AT_ONCE) if one.number <= last]
-            held = [one for one in held if one.status in action.of]
-            if action is Action.CONFIRM:
-                head = heading(case, cases.firsts([case]).get(number))
-                held = [one for one in held if head.convicts(one)]
-            return self._decide(action, held, by, note) if held else None
         except QuarantineError:
+            return None  # it is gone
+        if case.number != number or case.n_waiting > AT_ONCE:
             return None
+        held = [one for one in cases.members(number, limit=AT_ONCE) if one.number <= last]
+        held = [one for one in held if one.status in action.of]
+        if action is Action.CONFIRM:
+            head = heading(case, cases.firsts([case]).get(number))
+            held = [one for one in held if head.convicts(one)]
+        return self._decide(action, held, by, note) if held else None
 
     def begin(self, action: Action, case: Case, *, last: int | None = None) -> Outcome:
         """Return a decision of a whole case, of which nothing is carried out; see :meth:`go_on`.
