@@ -15,6 +15,7 @@ from conftest import TOKEN, held
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from playwright.sync_api import expect, sync_playwright
+from test_sources_page import guarded as asked_about
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -399,6 +400,25 @@ def test_a_large_decision_shows_how_far_it_is_and_is_stopped(quarantine, person,
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("status")).to_contain_text("60 entries released")
     anna.wrong[:] = [one for one in anna.wrong if "ERR_FAILED" not in one and "htmx" not in one]
+
+
+def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
+    store, _ = asked_about(quarantine)
+    with served(review_app(store, token=TOKEN)) as address:
+        anna = Person(chromium, address, viewport={"width": 390, "height": 844})
+        page = anna.go("/")
+        question = page.get_by_text("New source or mass attack?")
+        assert question.bounding_box()["height"] < 120  # the cases are what a person came for
+        expect(page.get_by_role("button", name="Adopt the source")).not_to_be_visible()
+        question.focus()
+        anna.press("Enter")
+        expect(page.get_by_role("button", name="Adopt the source")).to_be_visible()
+        assert not faults(page)
+        page.get_by_role("button", name="Keep holding").focus()
+        anna.press("Enter")
+        expect(page.get_by_role("status")).to_contain_text("what is held stays held")
+        anna.context.close()
+    assert anna.wrong == []
 
 
 def is_post(route):
