@@ -403,7 +403,7 @@ def _one_word(name: str) -> str:
 
 # Columns of a member but for its case.
 MEMBER = (
-    *("number", "namespace", "store", "tells", "source", "wording", "anchor"),
+    *("number", "namespace", "store", "tells", "source", "wording"),
     *("severity", "detectors", "searched"),
 )
 
@@ -419,7 +419,6 @@ def _entry(row: Values) -> Entry:
         "case_number": row["number"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
-        "anchor": None,  # nothing is tied by it any more
         "severity": rarity_of(findings),
         "detectors": detectors,
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
