@@ -53,10 +53,11 @@ class Question:
         if self.source is not None:
             of = f"of {printable(self.source, 60)!r}"
         by = ", ".join(f"{printable(name, 40)} {n}" for name, n in self.detectors.items())
+        which = "them" if self.n_held == self.n_entries else "both sides"
         return (
             f"a new source or a mass attack: {self.n_entries} documents {of} since "
             f"{self.since:%Y-%m-%d %H:%M} UTC, {self.n_held} of them held ({by}). Read some of "
-            "both sides, then adopt the source, or keep holding"
+            f"{which}, then adopt the source, or keep holding"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -183,7 +183,7 @@ class CaseRow(TableBase):
     n_released: Mapped[int]
     n_confirmed: Mapped[int]
     n_members: Mapped[int]
-    severity: Mapped[float]  # the highest of any member
+    severity: Mapped[float]  # by which the queue is sorted, see ``grouping.ranked``
     opened_at: Mapped[str] = mapped_column(String(32))
     latest_at: Mapped[str] = mapped_column(String(32))
     detectors: Mapped[str] = mapped_column(Text)  # names, each between spaces, in order
@@ -197,9 +197,8 @@ class MemberRow(TableBase):
     __tablename__ = "ragshield_case_member"
     __table_args__ = (
         Index("ragshield_case_member_case", "case_number", "number"),
-        # Answers which case has a mark, however many entries of it were released.
+        # Answers which case has a copy, however many entries of it were released.
         Index("ragshield_case_member_wording", "namespace", "wording", "store", "tells"),
-        Index("ragshield_case_member_anchor", "namespace", "anchor", "store", "tells"),
         Index("ragshield_case_member_source", "namespace", "source"),
     )
 
@@ -210,8 +209,7 @@ class MemberRow(TableBase):
     tells: Mapped[int]  # 1 while it lets others join its case
     source: Mapped[str | None] = mapped_column(Text)
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
-    anchor: Mapped[str | None] = mapped_column(String(32))  # the same for those around one entry
-    severity: Mapped[float]
+    severity: Mapped[float]  # how rare its strongest finding is; 0 for unknown
     detectors: Mapped[str] = mapped_column(Text)  # as of the case
     searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
     digest: Mapped[str] = mapped_column(String(64))  # over this row

@@ -2,10 +2,9 @@
 
 What belongs together is told when it is held, from the evidence: an entry joins the case of another
 that its evidence names, if the same detector has found both, or what is named is a group of one
-meaning; that of another whose evidence names the same entry first, such as the one that all of them
-contradict; and that of a copy. What a group ties is not tied again by a phrase, which others may
-share. A case is told by entries that wait or are confirmed: what was released was no part of an
-attack.
+meaning; and that of a copy. That both resemble a third one ties nothing: innocent pages do so too.
+What a group ties is not tied again by a phrase, which others may share. A case is told by entries
+that wait or are confirmed: what was released was no part of an attack.
 
 The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
 """
@@ -27,6 +26,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks, table_of
 from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow
+from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, Severity, severity_by
 from ragshield_core.quarantine.digests import Digests, check_key
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
@@ -45,33 +45,58 @@ COUNTED = {
     Status.RELEASED: "n_released",
     Status.CONFIRMED: "n_confirmed",
 }
-# Of a finding without a p-value: its detector was not calibrated, or by a rule that has none.
-UNKNOWN_P = 0.05
+# Severities by how early a case comes; one of them is told apart by orders and hidden text.
+RANKS = (
+    Severity.UNKNOWN,
+    Severity.LOW,
+    Severity.MEDIUM,
+    Severity.UNKNOWN,
+    Severity.HIGH,
+    Severity.CRITICAL,
+)
+UNKNOWN_ORDER = RANKS.index(Severity.UNKNOWN, 1)
+# Entries of a group that are most of the five that are retrieved for their topic.
+MOST = 3
+# A case is kept by its rank times this, plus how rare its strongest finding is: its tie-breaker.
+RANK = 1000.0
+DIGITS = 6  # of a rarity, so that it is the same after it was put together with a rank
 # Characters of a text that are searched.
 SEARCHED = 4_000
-# What it names are members of one group, whoever has found them: the first of a group that comes
-# text by text are none yet when they are held, for another reason.
-GROUP = "clique"
 # A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
 # is in a group as well belongs there.
 PHRASE = "trigger_phrase"
 # What differs between copies that were filled in one by one.
 NUMBERS = re.compile(r"[\d\s]+")
-# What entries of one case may have in common.
-MARKS = (MemberRow.wording, MemberRow.anchor)
 
 Values = Mapping[str, Any]
 # What of an entry tells its case, see :func:`_entry`.
 Entry = dict[str, Any]
 
 
-def severity_of(findings: Sequence[Values]) -> float:
+def rarity_of(findings: Sequence[Values]) -> float:
     """Return how convincing the strongest finding is: orders of magnitude by which it is rare.
 
-    3.0 if one clean entry in a thousand scores as high; 0 of what a person holds by hand.
+    3.0 if one clean entry in a thousand scores as high; 0 where nothing was calibrated, or where a
+    person holds the entry: nobody knows how rare that is.
     """
-    p_values = [UNKNOWN_P if one["p_value"] is None else one["p_value"] for one in findings]
-    return -math.log10(max(min(p_values, default=1.0), 1e-300))
+    p_values = [one["p_value"] for one in findings if one["p_value"] is not None]
+    return round(abs(math.log10(max(min(p_values, default=1.0), 1e-300))), DIGITS)
+
+
+def ranked(case: Values) -> float:
+    """Return severity and rarity of a case as one number, by which a queue is sorted."""
+    detectors, n = case["detectors"].split(), case["n_waiting"] + case["n_confirmed"]
+    if case["severity"] <= 0.0:
+        rank = UNKNOWN_ORDER if {ORDER, HIDDEN} & {*detectors} else 0
+    else:
+        rank = RANKS.index(severity_by(detectors, n, most=GROUP in detectors and n >= MOST))
+    return rank * RANK + float(case["severity"])
+
+
+def unranked(kept: float) -> tuple[Severity, float]:
+    """Return severity and rarity of a case, as :func:`ranked` has put them together."""
+    rank, rarity = divmod(kept, RANK)
+    return RANKS[int(rank)], round(rarity, DIGITS)
 
 
 def searched(text: str) -> str:
@@ -219,7 +244,8 @@ class _Tally:
 
     def __init__(self, at: Grouping) -> None:
         self.at = at
-        self._cases: dict[int, dict[str, Any]] = {}  # as they will be
+        # As they will be, by rarity: how severe they are is told when all is known.
+        self._cases: dict[int, dict[str, Any]] = {}
         self._were: set[int] = set()  # in the table
         self._gone: set[int] = set()
 
@@ -231,7 +257,8 @@ class _Tally:
             for row in self.at.session.execute(query).mappings():
                 if not self.at.digests.match(CaseRow, row):
                     raise _TornError
-                self._cases[row["number"]] = dict(row)
+                _, rarity = unranked(row["severity"])
+                self._cases[row["number"]] = dict(row) | {"severity": rarity}
                 self._were.add(row["number"])
             if any(number not in self._cases for number in some):
                 raise _TornError
@@ -319,6 +346,7 @@ class _Tally:
             case["is_open"] = int(case["n_waiting"] > 0)
             if number in empty:
                 continue
+            case["severity"] = ranked(case)
             case["digest"] = self.at.digests.of(CaseRow, case)
             if number in self._were:
                 change = update(table).values(**case)
@@ -356,20 +384,6 @@ def _spaced(names: Iterable[str]) -> str:
     return f" {' '.join(sorted(names))} "
 
 
-def anchor_of(findings: Sequence[Values]) -> str | None:
-    """Return a digest that entries share which resemble one entry more than any other.
-
-    By the strongest finding that names entries: its detector, and whom it names first.
-    """
-    detectors = _spaced({_one_word(one["detector"]) for one in findings})
-    naming = [one for one in findings if one["related_ids"] and _ties(one["detector"], detectors)]
-    if not naming:
-        return None
-    strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
-    named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
-    return hashlib.sha256(named.encode()).hexdigest()[:32]
-
-
 def _ties(detector: str, found_by: str) -> bool:
     """Return whether what a detector names belongs together with an entry that some have found."""
     if detector == GROUP:
@@ -389,7 +403,7 @@ def _one_word(name: str) -> str:
 
 # Columns of a member but for its case.
 MEMBER = (
-    *("number", "namespace", "store", "tells", "source", "wording", "anchor"),
+    *("number", "namespace", "store", "tells", "source", "wording"),
     *("severity", "detectors", "searched"),
 )
 
@@ -405,8 +419,7 @@ def _entry(row: Values) -> Entry:
         "case_number": row["number"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
-        "anchor": anchor_of(findings),
-        "severity": severity_of(findings),
+        "severity": rarity_of(findings),
         "detectors": detectors,
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
         "names": [
@@ -451,9 +464,7 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
             other = there.get((*place, related))
             if other is not None and _ties(detector, other["detectors"]):
                 yield own, other["case_number"]
-        for mark in MARKS:
-            if entry[mark.key] is not None:
-                yield own, first.setdefault((*place, mark.key, entry[mark.key]), own)
+        yield own, first.setdefault((*place, entry["wording"]), own)
 
 
 def _stored_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
@@ -474,23 +485,21 @@ def _stored_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, 
             for other, detector in named[entry_id, store] if status in TELLING else ():
                 if _ties(detector, detectors):
                     yield other, case
-    yield from _marked_ties(at, telling)
+    yield from _copies(at, telling)
 
 
-def _marked_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """Yield the ties between entries and those that have a mark in common with them.
+def _copies(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Yield the ties between entries and copies of them.
 
-    Those that tell and have one in common are in one case: any of them says in which.
+    Copies that tell are in one case: any of them says in which.
     """
-    marked: dict[tuple[Any, str, str], list[int]] = defaultdict(list)
+    copied: dict[tuple[str, str], list[int]] = defaultdict(list)
     for entry in entries:
-        for mark in MARKS:
-            if entry[mark.key] is not None:
-                marked[mark, entry[mark.key], entry["store"]].append(entry["case_number"])
+        copied[entry["wording"], entry["store"]].append(entry["case_number"])
     any_case = select(MemberRow.case_number).where(MemberRow.namespace == at.namespace).limit(1)
-    for (mark, value, store), cases in marked.items():
-        of_mark = (mark == value, MemberRow.store == store, MemberRow.tells == 1)
-        if (there := at.session.scalar(any_case.where(*of_mark))) is not None:
+    for (wording, store), cases in copied.items():
+        copies = (MemberRow.wording == wording, MemberRow.store == store, MemberRow.tells == 1)
+        if (there := at.session.scalar(any_case.where(*copies))) is not None:
             yield from ((case, there) for case in cases)
 
 

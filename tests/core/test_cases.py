@@ -41,7 +41,7 @@ def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(quarantine)
     assert grouped(quarantine) == [("a", "b", "c", "later"), ("lone",)]
     (case, lone) = Cases(quarantine).page().cases
     assert (case.n_waiting, case.n_members, case.detectors) == (4, 4, ("clique",))
-    assert (lone.n_waiting, lone.severity) == (1, pytest.approx(3.0))
+    assert (lone.n_waiting, lone.rarity) == (1, 3.0)
 
 
 def test_an_entry_that_ties_two_cases_makes_one_of_them(quarantine):
@@ -49,7 +49,7 @@ def test_an_entry_that_ties_two_cases_makes_one_of_them(quarantine):
     first, second = sorted(case.number for case in Cases(quarantine).page().cases)
     hold(quarantine, found("c", ["a", "b"]))
     (case,) = Cases(quarantine).page().cases
-    assert (case.number, case.n_waiting, case.severity) == (first, 3, pytest.approx(4.0))
+    assert (case.number, case.n_waiting, case.rarity) == (first, 3, 4.0)
     assert Cases(quarantine).show(second) == case  # who knows the other number finds it
 
 
@@ -60,10 +60,18 @@ def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(q
     assert grouped(quarantine) == [("good",), ("near",), ("new",)]
 
 
-def test_entries_around_the_same_one_are_one_case(quarantine):
-    hold(quarantine, found("a", ["manual", "x"]), found("b", ["other", "manual"]))
-    hold(quarantine, found("c", ["manual"]), found("d", ["manual"], detector="label_model"))
-    assert grouped(quarantine) == [("a", "c"), ("b",), ("d",)]
+def test_planted_and_genuine_entries_around_the_same_page_are_no_one_case(quarantine):
+    planted = [f"planted {n}" for n in "abcd"]
+    genuine = [f"genuine {n}" for n in "abcdefghij"]
+    hold(
+        quarantine,
+        *(found(i, ["manual", *(j for j in planted if j != i)]) for i in planted),
+        *(found(i, ["manual", f"like {i}"]) for i in genuine),
+    )
+    expected = sorted([tuple(planted), *((i,) for i in genuine)])
+    assert grouped(quarantine) == expected
+    Cases(quarantine).regroup()
+    assert grouped(quarantine) == expected
 
 
 def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(quarantine):
@@ -197,6 +205,45 @@ def test_the_queue_is_ordered_narrowed_and_paged(quarantine):
     assert cases.by_source("a.example") == {"held": 2}
     with pytest.raises(ValueError, match="'loudness'"):
         cases.page(order="loudness")
+
+
+def test_severity_goes_by_effect_and_is_never_invented(quarantine):
+    group = [found(i, [j for j in ("g1", "g2", "g3") if j != i]) for i in ("g1", "g2", "g3")]
+    hold(
+        quarantine,
+        found("rare", p_value=1e-9, detector="disfluency"),
+        found("unknown", p_value=None, detector="meta_claim"),
+        found("unknown order", p_value=None, detector="instruction"),
+        found("order", p_value=0.01, detector="instruction"),
+        found("rarer order", p_value=0.001, detector="instruction"),
+        found("pair1", ["pair2"], "trigger_phrase", 0.01),
+        found("pair2", ["pair1"], "trigger_phrase", 0.01),
+        *group,
+    )
+    cases = Cases(quarantine)
+    told = [(cases.members(c.number)[0].id, str(c.severity)) for c in cases.page().cases]
+    assert told == [
+        ("g1", "critical"),
+        ("rarer order", "high"),
+        ("order", "high"),
+        ("unknown order", "unknown"),
+        ("pair1", "medium"),
+        ("rare", "low"),
+        ("unknown", "unknown"),
+    ]
+    quarantine.release(["g2"], by="anna")  # what is left is a part of what is retrieved
+    assert str(cases.show(cases.of(["g1"])[0].number).severity) == "medium"
+
+
+def test_a_case_of_an_earlier_version_is_unknown_until_it_is_told_anew(on_file):
+    quarantine = Quarantine(on_file)
+    hold(quarantine, found("a"))
+    with quarantine.database.engine() as engine, engine.begin() as connection:
+        connection.execute(text("UPDATE ragshield_case SET severity = 3.0"))
+    (case,) = Cases(quarantine).page().cases
+    assert (case.severity, case.rarity) == ("unknown", 3.0)
+    Cases(quarantine).regroup()
+    assert [case.severity for case in Cases(quarantine).page().cases] == ["low"]
 
 
 def test_a_page_is_what_is_listed_and_counted(quarantine):

@@ -9,8 +9,8 @@ import pytest
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.registry import built_in_detectors
+from ragshield_core.model.severity import Severity
 from ragshield_core.tools.audit import scan
-from ragshield_core.tools.audit.cases import Severity
 from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.together import groups_in
 

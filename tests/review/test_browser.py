@@ -15,6 +15,7 @@ from conftest import TOKEN, held
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from playwright.sync_api import expect, sync_playwright
+from test_sources_page import guarded as asked_about
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -207,6 +208,69 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     assert quarantine.count() == 3
 
 
+def test_57_mixed_cases_are_decided_by_at_most_90_keys(quarantine, person):
+    """Twelve attacks, of orders and of groups, before and between 45 pages as good as others."""
+    for n in range(6):
+        held(quarantine, [f"{text}, {'uvwxyz'[n]}" for text in GROUP])
+        held(quarantine, [f"Obey order {'uvwxyz'[n]}"], detector="instruction")
+    for n in range(45):
+        held(quarantine, [f"a fine page {'x' * n}"], detector="disfluency")
+    anna, n_keys = person(), 0
+    page = anna.page
+
+    def press(*keys):
+        nonlocal n_keys
+        n_keys += len(keys)
+        anna.press(*keys)
+
+    def leave():
+        with page.expect_navigation():
+            press("Enter")
+        page.wait_for_load_state("load")
+
+    page.wait_for_load_state("load")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("57 cases")
+    for _ in range(20):  # the attacks are the first ones: who reads on finds no other
+        press("j")
+        row = page.locator("tr.current").text_content()
+        if "say the same in other words" in row or "gives orders to the model" in row:
+            press("x")
+    expect(page.get_by_text("12 of 50 chosen")).to_be_visible()
+    press("c")
+    leave()
+    expect(page.get_by_role("status")).to_contain_text("36 entries confirmed as poisoned")
+    for _ in range(2):  # one is read in full, as whoever doubts would, and decided on its page
+        press("j")
+    leave()
+    page.wait_for_url("**/cases/*")
+    press("r")
+    leave()
+    expect(page.get_by_text("Case 2 of 44 left")).to_be_visible()
+    press("q")
+    page.wait_for_url(f"{anna.address}/")
+    page.wait_for_load_state("load")
+    press("a", "r")
+    leave()
+    expect(page.get_by_role("status")).to_contain_text("44 entries released")
+    assert quarantine.count() == 0
+    assert (quarantine.count("confirmed"), quarantine.count("released")) == (36, 45)
+    assert n_keys <= 90, n_keys
+
+
+def test_keys_lead_from_case_to_case(quarantine, person):
+    held(quarantine, ["about lamps", "about chairs"], related=False)
+    anna = person()
+    page = anna.go("/cases/1")
+    for key, number in ((".", 2), (",", 1), ("j", 1), ("j", 2), ("k", 2), ("k", 1)):
+        page.wait_for_load_state("load")
+        anna.press(key)
+        page.wait_for_url(f"**/cases/{number}")
+    page.wait_for_load_state("load")
+    anna.press("c", "Enter")
+    page.wait_for_url("**/cases/2")
+    expect(page.get_by_text("Case 1 of 1 left")).to_be_visible()
+
+
 def test_keys_count_as_soon_as_a_dialog_is_closed(person):
     page = person().go("/")
     page.wait_for_load_state("load")
@@ -253,6 +317,10 @@ def test_everything_works_without_scripts(quarantine, person):
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("status")).to_contain_text("1 entry waits again")
     assert quarantine.count() == 2
+    page = anna.go("/")
+    page.get_by_role("checkbox", name="Choose case 1").check()
+    page.get_by_role("button", name="Confirm").click()
+    expect(page.get_by_role("status")).to_contain_text("2 entries confirmed")
 
 
 def test_hostile_texts_are_shown_and_nothing_happens(quarantine, person):
@@ -332,6 +400,25 @@ def test_a_large_decision_shows_how_far_it_is_and_is_stopped(quarantine, person,
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("status")).to_contain_text("60 entries released")
     anna.wrong[:] = [one for one in anna.wrong if "ERR_FAILED" not in one and "htmx" not in one]
+
+
+def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
+    store, _ = asked_about(quarantine)
+    with served(review_app(store, token=TOKEN)) as address:
+        anna = Person(chromium, address, viewport={"width": 390, "height": 844})
+        page = anna.go("/")
+        question = page.get_by_text("New source or mass attack?")
+        assert question.bounding_box()["height"] < 120  # the cases are what a person came for
+        expect(page.get_by_role("button", name="Adopt the source")).not_to_be_visible()
+        question.focus()
+        anna.press("Enter")
+        expect(page.get_by_role("button", name="Adopt the source")).to_be_visible()
+        assert not faults(page)
+        page.get_by_role("button", name="Keep holding").focus()
+        anna.press("Enter")
+        expect(page.get_by_role("status")).to_contain_text("what is held stays held")
+        anna.context.close()
+    assert anna.wrong == []
 
 
 def is_post(route):

@@ -51,6 +51,8 @@ def test_a_question_is_above_queue_and_health_with_examples_of_both_sides(quaran
     assert "New source or mass attack?" in page
     assert f"60 documents of &#39;{SITE}&#39;" in page
     assert "&lt;i&gt;29&lt;/i&gt; score=0.900" in page  # admitted, as the store has it
+    assert page.count("mass attack") == 1  # it is asked once
+    assert "30 of them held" in page
     number = store.quarantine.show("d59").number
     assert f'<a href="/entries/{number}/0">d59</a>' in page
     assert anna.get(f"/entries/{number}/0").status_code == 200

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Finding
+from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, Severity, severity_by
 
 # Places of a retrieval that a model reads, by what frameworks retrieve by default.
 TOP = 5
@@ -18,9 +18,6 @@ TOP = 5
 QUOTED = 160
 # Tag characters, which no screen shows, as the letters that they stand for.
 TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
-# A group's evidence names its members, whichever detector has found them.
-GROUP = "clique"
-ORDER, HIDDEN, QUESTION = "instruction", "hidden_text", "leading_question"
 # What a case is, by the detector whose finding is the rarest: for one entry, and for several.
 TITLES = {
     GROUP: (
@@ -44,15 +41,6 @@ TITLES = {
     "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
 }
 OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
-
-
-class Severity(StrEnum):
-    """How much harm a case does to answers, worst first."""
-
-    CRITICAL = "critical"  # hidden orders, or most of what is retrieved for a topic
-    HIGH = "high"  # orders, hidden text, or the first answer to its question
-    MEDIUM = "medium"  # part of what is retrieved for a topic
-    LOW = "low"  # one entry with no such effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +141,14 @@ def _case(
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places = _places(batch, rows)
-    one, several = TITLES.get(main.detector, OTHER)
     return Case(
-        severity=_severity(detectors, places, len(rows)),
-        title=(several if rows[1:] else one).format(n=len(rows), detector=main.detector),
+        severity=severity_by(detectors, len(rows), most=places is not None and 2 * places > TOP),
+        title=title_of(main.detector, len(rows)),
         entry_ids=tuple(ids),
         beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
         detectors=detectors,
         evidence=main.evidence,
-        quote=_quote(batch.texts[rows[0]], main),
+        quote=quote_of(batch.texts[rows[0]], main),
         effect=_effect(places, len(rows)),
     )
 
@@ -175,21 +162,20 @@ def _places(batch: Batch, rows: Sequence[int]) -> int | None:
     return int(np.isin(nearest, rows).sum())
 
 
-def _severity(detectors: Sequence[str], places: int | None, n: int) -> Severity:
-    if {ORDER, HIDDEN} <= {*detectors} or (places is not None and 2 * places > TOP):
-        return Severity.CRITICAL
-    if {ORDER, HIDDEN, QUESTION} & {*detectors}:
-        return Severity.HIGH
-    return Severity.MEDIUM if n > 1 else Severity.LOW
-
-
 def _effect(places: int | None, n: int) -> str:
     if places is None:
         return ""
     return f"{places} of the {TOP} entries nearest to their topic are among these {n}."
 
 
-def _quote(text: str, finding: Finding) -> str:
-    start, end = finding.span or (0, 0)
+def title_of(detector: str, n: int) -> str:
+    """Return what a case is, by the detector that convicts most of all, and its entries."""
+    one, several = TITLES.get(detector, OTHER)
+    return (several if n > 1 else one).format(n=n, detector=detector)
+
+
+def quote_of(text: str, finding: Finding | None) -> str:
+    """Return the part of a text that convicts, or how it begins where none does."""
+    start, end = (finding and finding.span) or (0, 0)
     quoted = text[start:end] if end > start else text
     return " ".join(quoted.translate(TAGS).split())[:QUOTED]

@@ -9,7 +9,8 @@ from importlib.metadata import version
 
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.findings import Finding, printable
-from ragshield_core.tools.audit.cases import Case, Severity
+from ragshield_core.model.severity import Severity
+from ragshield_core.tools.audit.cases import Case
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.page import bars, bullets, escaped, table, whole_page
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
-from ragshield_core.tools.audit.cases import Case, Severity, cases_of
+from ragshield_core.model.severity import Severity
+from ragshield_core.tools.audit.cases import Case, cases_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Finding, printable
+from ragshield_core.model.severity import Severity
 from ragshield_core.model.taxonomy import (
     EDITIONS,
     ORGANIZATIONS,
@@ -21,7 +22,6 @@ from ragshield_core.model.taxonomy import (
     Framework,
     by_framework,
 )
-from ragshield_core.tools.audit.cases import Severity
 from ragshield_core.tools.audit.report import ScanReport
 
 SCHEMA = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -43,11 +43,13 @@ from ragshield_core.tools.review.access import (
     add_headers,
     is_name,
 )
-from ragshield_core.tools.review.cases import LIMIT, Case, Cases, Order
+from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
-from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome
+from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome, together
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 from ragshield_core.tools.review.marking import SHOWN, pieces
+from ragshield_core.tools.review.ruling import RULE_DAYS, rulable
+from ragshield_core.tools.review.titles import heading
 from ragshield_core.tools.review.views import (
     COUNTED,
     PAGE,
@@ -157,6 +159,7 @@ def review_app(
         routes=[
             get("/", pages.queue),
             post("/filter", pages.narrow, Role.VIEW),
+            post("/cases", pages.decide_cases),
             get("/cases/{number:number}", pages.case),
             post("/cases/{number:number}", pages.decide),
             get("/entries/{number:number}/{start:number}", pages.text),
@@ -269,7 +272,7 @@ async def _serve(pages: _Pages, page: Page, role: Role, request: Request) -> Res
     pages.access.limit(request, reviewer)
     form: Any = {}
     if request.method == "POST":
-        form = await request.form(max_files=0, max_fields=PAGE + 20)
+        form = await request.form(max_files=0, max_fields=LIMIT + 20)
         pages.access.check_form(request, form)
     if role is Role.DECIDE and reviewer.role is not Role.DECIDE:
         raise HTTPException(403, "You may look, and not decide; nothing was done.")
@@ -306,7 +309,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"printable": printable, "one_in": _one_in}
+        self._templates.filters |= {"printable": printable, "sentence": _sentence}
 
     def show(self, visit: _Visit, name: str, status: int = 200, **values: Any) -> Response:
         """Return a page for somebody who may look."""
@@ -337,17 +340,18 @@ class _Pages:
         quarantine = self.desk.quarantine
         cases, there = Cases(quarantine), quarantine.exists()
         narrowed = _narrowed(visit.session)
-        given = visit.request.query_params.get("order", "")
-        order = Order(given) if given in list(Order) else Order.SEVERITY
+        order = _order(visit.request.query_params.get("order", ""))
         found = Found((), 0, 0)
         if there:
             found = cases.page(**narrowed, order=order, offset=(visit.page - 1) * LIMIT)
-        begins = cases.beginnings([case.number for case in found.cases]) if there else {}
+        visit.session["order"] = order
+        firsts = cases.firsts(found.cases) if there else {}
         return self.show(
             visit,
             "queue.html",
             asked=source_view(quarantine, self.desk.store),
-            cases=[(case, printable(begins.get(case.number, ""), 160)) for case in found.cases],
+            cases=[(case, heading(case, firsts.get(case.number))) for case in found.cases],
+            last=cases.last() if there else 0,
             count=found.n_cases,
             n_waiting=cases.n_waiting() if there else 0,
             page=found.offset // LIMIT + 1,
@@ -380,36 +384,103 @@ class _Pages:
 
     def decide(self, visit: _Visit) -> Response:
         """Carry out a decision."""
-        form = visit.form
         case = self._case(visit.request.path_params["number"])
-        given = [value for value in form.getlist("entry") if _is_number(str(value))]
-        whole, named = form.get("all") == "yes", form.get("action")
-        if reopened := visit.given("reopen"):
-            whole, named = reopened == "all", Action.REOPEN
-            given = [reopened] if _is_number(reopened) else []
+        named, whole, numbers = _asked(visit)
         if named not in DONE:
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
             return self.progress(visit, 409, FIRST)
         action, note = Action(named), visit.note
+        following = self._around(visit, case).following
+        if action is Action.RELEASE and visit.given("rule") and note is None:
+            why = "Nothing was done: a rule needs a reason. Write why, and release again."
+            return self._case_page(visit, case, 400, told=why)
         try:
             if whole:
                 seen = visit.given("last")
                 last = int(seen) if _is_number(seen) and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
-            if not given:
+            if not numbers:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
-            numbers = [int(value) for value in given]
             outcome = self.desk.decide(action, numbers, by=visit.reviewer.name, note=note)
         except ConflictError as conflict:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
         self._tell(visit, outcome)
-        stays = action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed
-        if stays or self._case(case.number).n_waiting:
+        if action is Action.RELEASE and outcome.n_done:
+            self._rule_too(visit, numbers)
+        done = action is Action.KEEP or outcome.n_proposed
+        if action is Action.REOPEN or (not done and self._case(case.number).n_waiting):
             return visit.to("case", number=case.number)
-        return visit.to("queue")
+        return self._next(visit, case.number, following)
+
+    def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> None:
+        """Make a rule of a release, if that was ticked; what became of it is told."""
+        named = visit.given("rule")
+        if named not in list(Kind):
+            return
+        quarantine = self.desk.quarantine
+        held = list(Cases(quarantine).entries(numbers).values())
+        value = rulable(held).get(Kind(named))
+        told = "No rule was made: none excuses all of these entries."
+        if value is not None:
+            ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=RULE_DAYS)
+            try:
+                rule = Rules(quarantine).add(
+                    named, value, reason=visit.note or "", by=visit.reviewer.name, expires_at=ends
+                )
+                told = f"Rule {rule.number} is in force for {RULE_DAYS} days."
+            except RuleError as error:
+                told = f"No rule was made: {printable(str(error), 300)}"
+        visit.session["told"] += f" {told}"
+
+    def decide_cases(self, visit: _Visit) -> Response:
+        """Decide of several cases, as they were shown in the queue."""
+        named, seen = visit.form.get("action"), visit.given("last")
+        if named not in SEVERAL or not _is_number(seen) or len(seen) >= DIGITS:
+            raise HTTPException(400, "Nothing was done: the form names no decision.")
+        if _running(visit.session) is not None:
+            return self.progress(visit, 409, FIRST)
+        given = [str(value) for value in visit.form.getlist("case")]
+        numbers = [int(one) for one in given if _is_number(one) and len(one) < DIGITS]
+        if not numbers:
+            return visit.to("queue", told="Choose at least one case.")
+        action, by = Action(named), visit.reviewer.name
+        done: list[Outcome] = []
+        left: list[int] = []
+        why = ""
+        try:
+            for number in numbers:
+                outcome = self.desk.decide_seen(action, number, int(seen), by=by, note=visit.note)
+                left += [number] if outcome is None else []
+                done += [] if outcome is None else [outcome]
+        except RAGShieldError as error:  # what was decided before stays so, and can be taken back
+            why = f" The rest was left: {printable(str(error), 300)}"
+        if done:
+            self._tell(visit, together(done))
+        told = visit.session.pop("told", "Nothing was done.") + why
+        if left:
+            told += f" Open these, which are large or have changed: {_cases(left)}."
+        return visit.to("queue", told=told)
+
+    def _around(self, visit: _Visit, case: Case) -> Around:
+        """Return the neighbours of a case in the queue, as the person has narrowed and sorted it.
+
+        Without the search, which would read all texts again for each case.
+        """
+        narrowed = _narrowed(visit.session) | {"search": None}
+        order = _order(str(visit.session.get("order", "")))
+        return Cases(self.desk.quarantine).around(case, **narrowed, order=order)
+
+    def _next(self, visit: _Visit, number: int, following: int | None) -> Response:
+        """Lead to the next case, or to the first one behind the last one, or to the queue."""
+        if following is None:
+            narrowed = _narrowed(visit.session) | {"search": None}
+            order = _order(str(visit.session.get("order", "")))
+            cases = Cases(self.desk.quarantine).page(**narrowed, order=order, limit=1).cases
+            following = next((one.number for one in cases if one.number != number), None)
+        return visit.to("queue") if following is None else visit.to("case", number=following)
 
     def decide_source(self, visit: _Visit) -> Response:
         """Adopt a source, or keep holding its entries."""
@@ -656,7 +727,14 @@ class _Pages:
         n_pages = max(1, -(-case.n_members // PAGE))
         page = min(visit.page, n_pages)
         view = case_view(self.desk.quarantine, self.desk.store, case, (page - 1) * PAGE)
-        shown = {"conflict": None, "counted": COUNTED, "page": page, "n_pages": n_pages}
+        shown: dict[str, Any] = {
+            "conflict": None,
+            "counted": COUNTED,
+            "rule_days": RULE_DAYS,
+            "page": page,
+            "n_pages": n_pages,
+        }
+        shown["around"] = self._around(visit, case)
         return self.show(visit, "case.html", status, **shown | values | view)
 
     def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
@@ -685,7 +763,18 @@ DONE = {
     Action.KEEP: "kept waiting",
     Action.REOPEN: "reopened, to be decided anew",
 }
+# What is decided of several cases at once.
+SEVERAL = (Action.RELEASE, Action.CONFIRM, Action.KEEP)
 FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _asked(visit: _Visit) -> tuple[str, bool, list[int]]:
+    """Return the decision that a form names, whether of a whole case, and the chosen entries."""
+    named, whole = visit.given("action"), visit.given("all") == "yes"
+    given = [str(value) for value in visit.form.getlist("entry")]
+    if reopened := visit.given("reopen"):
+        named, whole, given = Action.REOPEN, reopened == "all", [reopened]
+    return named, whole, [int(value) for value in given if _is_number(value)]
 
 
 def _is_number(text: str) -> bool:
@@ -712,12 +801,19 @@ def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _order(given: str) -> Order:
+    """Return the order that somebody asks for, by severity if none."""
+    return Order(given) if given in list(Order) else Order.SEVERITY
+
+
+def _cases(numbers: Sequence[int]) -> str:
+    return ", ".join(f"case {number}" for number in numbers)
+
+
 def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
-def _one_in(severity: float) -> str:
-    """Return in words how rare something is."""
-    if severity <= 0.0:
-        return "by hand"
-    return f"1 in {round(10.0 ** min(severity, 12.0)):,}"
+def _sentence(text: str) -> str:
+    """Return a text that begins as a sentence does."""
+    return text[:1].upper() + text[1:]

@@ -9,17 +9,19 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, exists, func, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks
 from ragshield_core.database.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.model.findings import Finding
+from ragshield_core.model.severity import Severity
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.revisions import seen_by
-from ragshield_core.quarantine.rows import to_held
+from ragshield_core.quarantine.rows import findings_of, to_held
 from ragshield_core.quarantine.searching import checked
 
 if TYPE_CHECKING:
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 
 # Rows of a page.
 LIMIT = 50
+# Bytes of a text in which the words that convict are looked for, on a page of the queue.
+QUOTABLE = 4_000
 
 
 class Order(StrEnum):
     """Order of cases."""
 
-    SEVERITY = "severity"  # the most convincing finding, then with the most entries that wait
+    SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most that wait
     AGE = "age"  # the oldest
     LATEST = "latest"  # to which an entry came last
     SIZE = "size"  # with the most entries that wait
@@ -40,14 +44,15 @@ class Order(StrEnum):
     SOURCE = "source"  # by name
 
 
-ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
+# Columns, and whether what is greater comes first.
+ORDERS: dict[Order, tuple[tuple[Any, bool], ...]] = {
     # A calibration knows no finding to be rarer than one in its clean sample: many are as severe.
-    Order.SEVERITY: (CaseRow.severity.desc(), CaseRow.n_waiting.desc()),
-    Order.AGE: (CaseRow.opened_at.asc(),),
-    Order.LATEST: (CaseRow.latest_at.desc(),),
-    Order.SIZE: (CaseRow.n_waiting.desc(),),
-    Order.DETECTOR: (CaseRow.detectors.asc(),),
-    Order.SOURCE: (CaseRow.source.asc(),),
+    Order.SEVERITY: ((CaseRow.severity, True), (CaseRow.n_waiting, True)),
+    Order.AGE: ((CaseRow.opened_at, False),),
+    Order.LATEST: ((CaseRow.latest_at, True),),
+    Order.SIZE: ((CaseRow.n_waiting, True),),
+    Order.DETECTOR: ((CaseRow.detectors, False),),
+    Order.SOURCE: ((CaseRow.source, False),),
 }
 
 
@@ -62,8 +67,10 @@ class Case:
     store
         Of its entries; ``None`` for whichever asks.
     severity
+        By the effect on answers; unknown of what no calibrated detector has found.
+    rarity
         Orders of magnitude by which the strongest finding is rare: 3.0 if one clean entry in a
-        thousand scores as high; 0 of what a person held by hand.
+        thousand scores as high; 0 where that is unknown. The tie-breaker within a severity.
     opened_at, latest_at
         When the first and the last of its entries were held.
     detectors
@@ -78,7 +85,8 @@ class Case:
     n_released: int
     n_confirmed: int
     n_members: int
-    severity: float
+    severity: Severity
+    rarity: float
     opened_at: dt.datetime
     latest_at: dt.datetime
     detectors: tuple[str, ...]
@@ -100,6 +108,15 @@ class Page(NamedTuple):
     cases: tuple[Case, ...]
     n_cases: int  # on all pages
     offset: int  # of its first case
+
+
+class Around(NamedTuple):
+    """The place of a case in the queue, from 1, and its neighbours there."""
+
+    place: int
+    n_cases: int
+    previous: int | None
+    following: int | None
 
 
 class Cases:
@@ -153,7 +170,7 @@ class Cases:
             Of the page; past the end, the last page is returned.
         """
         where = self._where(waiting, detector, source, search)
-        ordered = select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
+        ordered = select(CaseRow).where(*where).order_by(*_ordered(_columns(order)))
         with self._quarantine.database.read() as session:
             if search and offset == 0:
                 found = session.execute(ordered.add_columns(func.count().over()).limit(limit)).all()
@@ -164,6 +181,42 @@ class Cases:
                 offset = max(0, count - 1) // max(1, limit) * limit
             rows = session.scalars(ordered.limit(limit).offset(offset))
             return Page(tuple(_case(row) for row in rows), count, offset)
+
+    def around(
+        self,
+        case: Case,
+        *,
+        waiting: bool | None = True,
+        detector: str | None = None,
+        source: str | None = None,
+        search: str | None = None,
+        order: Order | str = Order.SEVERITY,
+    ) -> Around:
+        """Return where a case is in the queue, and which come before and after it.
+
+        Parameters
+        ----------
+        case
+            As it is; it need not be in the queue any more.
+        waiting, detector, source, search, order
+            As of :meth:`page`.
+        """
+        where = self._where(waiting, detector, source, search)
+        columns = _columns(order)
+        back = [(column, not falls) for column, falls in columns]
+        with self._quarantine.database.read() as session:
+            own = session.scalars(select(CaseRow).where(*self._numbered(case.number))).first()
+            if own is None:
+                return Around(0, 0, None, None)
+            count = select(func.count()).select_from(CaseRow).where(*where)
+            number = select(CaseRow.number).where(*where)
+            before, after = _beyond(back, own), _beyond(columns, own)
+            return Around(
+                place=(session.scalar(count.where(before)) or 0) + 1,
+                n_cases=session.scalar(count) or 0,
+                previous=session.scalar(number.where(before).order_by(*_ordered(back)).limit(1)),
+                following=session.scalar(number.where(after).order_by(*_ordered(columns)).limit(1)),
+            )
 
     def detectors(self) -> tuple[str, ...]:
         """Return the names of all detectors that have found something that waits."""
@@ -252,6 +305,13 @@ class Cases:
         with self._quarantine.database.read() as session:
             return int(session.scalar(query) or 0)
 
+    def last(self) -> int:
+        """Return the number of the entry that came last into any case; 0 if there is none."""
+        query = select(func.max(MemberRow.number))
+        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        with self._quarantine.database.read() as session:
+            return int(session.scalar(query) or 0)
+
     def later(self, number: int, last: int) -> dict[Status, int]:
         """Return how many entries of a case came later than one of them, by status."""
         query = (
@@ -318,6 +378,16 @@ class Cases:
             found = {number: bytes(data) for number, data in session.execute(query)}
         return {number: data.decode("utf-8", "replace") for number, data in found.items()}
 
+    def firsts(self, cases: Sequence[Case]) -> dict[int, tuple[tuple[Finding, ...], str]]:
+        """Return what was found in the first entry of each case, and how its text begins."""
+        numbers = [case.number for case in cases]
+        query = select(HeldRow.number, HeldRow.findings).where(HeldRow.number.in_(numbers))
+        query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
+        with self._quarantine.database.read() as session:
+            found = {number: findings_of(written) for number, written in session.execute(query)}
+        begins = self.beginnings(list(found), QUOTABLE)
+        return {number: (found[number], begins[number]) for number in found if number in begins}
+
     def by_source(self, source: str, *, limit: int | None = None) -> dict[str, int]:
         """Return how many revisions a source has brought that are or were held, by status.
 
@@ -359,14 +429,16 @@ class Cases:
 
     # Inside
 
+    def _numbered(self, number: int) -> tuple[ColumnElement[bool], ...]:
+        return CaseRow.number == number, CaseRow.namespace == self._quarantine.namespace
+
     def _of(self, number: int) -> tuple[ColumnElement[bool], ...]:
         """Return conditions on the members of a case."""
         tenant = MemberRow.namespace == self._quarantine.namespace
         return MemberRow.case_number == number, tenant
 
     def _show(self, session: Session, number: int) -> Case:
-        query = select(CaseRow).where(CaseRow.number == self._now(session, number))
-        query = query.where(CaseRow.namespace == self._quarantine.namespace)
+        query = select(CaseRow).where(*self._numbered(self._now(session, number)))
         row = session.scalars(query).first()
         if row is None or not self._sees(row):
             msg = f"there is no case {number} in {self._quarantine!r}; page() has what there is."
@@ -449,7 +521,28 @@ class Cases:
         return select(once.c.case_number)
 
 
+def _columns(order: Order | str) -> list[tuple[Any, bool]]:
+    """Return what an order goes by; ties by number."""
+    return [*ORDERS[Order(order)], (CaseRow.number, False)]
+
+
+def _ordered(columns: Sequence[tuple[Any, bool]]) -> list[ColumnElement[Any]]:
+    return [column.desc() if falls else column.asc() for column, falls in columns]
+
+
+def _beyond(columns: Sequence[tuple[Any, bool]], own: CaseRow) -> ColumnElement[bool]:
+    """Return the condition that a case comes after one, in an order."""
+    ways: list[ColumnElement[bool]] = []
+    alike: list[ColumnElement[bool]] = []
+    for column, falls in columns:
+        value = getattr(own, column.key)
+        ways.append(and_(*alike, column < value if falls else column > value))
+        alike.append(column == value)
+    return or_(*ways)
+
+
 def _case(row: CaseRow) -> Case:
+    severity, rarity = grouping.unranked(row.severity)
     return Case(
         number=row.number,
         store=None if row.store == ANY_STORE else row.store,
@@ -457,7 +550,8 @@ def _case(row: CaseRow) -> Case:
         n_released=row.n_released,
         n_confirmed=row.n_confirmed,
         n_members=row.n_members,
-        severity=row.severity,
+        severity=severity,
+        rarity=rarity,
         opened_at=dt.datetime.fromisoformat(row.opened_at),
         latest_at=dt.datetime.fromisoformat(row.latest_at),
         detectors=tuple(row.detectors.split()),

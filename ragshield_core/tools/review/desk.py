@@ -142,6 +142,38 @@ class Desk:
             raise ConflictError(late, missing)
         return self._decide(action, list(found.values()), by, note)
 
+    def decide_seen(
+        self, action: Action, number: int, last: int, *, by: str, note: str | None
+    ) -> Outcome | None:
+        """Decide of a small case by its title; ``None`` if it is large, or not what was seen.
+
+        Confirmed are only the entries that the title speaks against.
+
+        Parameters
+        ----------
+        action, number
+            What, and of which case.
+        last
+            Number of the last entry that was here when its title was shown.
+        by, note
+            Who decides, and why.
+        """
+        from ragshield_core.tools.review.titles import heading  # noqa: PLC0415 - of the audit
+
+        cases = Cases(self.quarantine)
+        try:
+            case = cases.show(number)
+        except QuarantineError:
+            return None  # it is gone
+        if case.number != number or case.n_waiting > AT_ONCE:
+            return None
+        held = [one for one in cases.members(number, limit=AT_ONCE) if one.number <= last]
+        held = [one for one in held if one.status in action.of]
+        if action is Action.CONFIRM:
+            head = heading(case, cases.firsts([case]).get(number))
+            held = [one for one in held if head.convicts(one)]
+        return self._decide(action, held, by, note) if held else None
+
     def begin(self, action: Action, case: Case, *, last: int | None = None) -> Outcome:
         """Return a decision of a whole case, of which nothing is carried out; see :meth:`go_on`.
 
@@ -366,6 +398,16 @@ class Desk:
             (self.quarantine if name is None else self.quarantine.for_store(name), some)
             for name, some in parts.items()
         ]
+
+
+def together(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return decisions of the same kind, one after the other, as one."""
+    return replace(
+        outcomes[0],
+        n_done=sum(one.n_done for one in outcomes),
+        n_proposed=sum(one.n_proposed for one in outcomes),
+        lines=(outcomes[0].lines[0], outcomes[-1].lines[1]),
+    )
 
 
 # Lines of the log that tell of what can be taken back.

@@ -162,10 +162,10 @@ def list_cases(
     begins = cases.beginnings([case.number for case in found])
     replace(rows, offset=offset).show(
         f"{count} cases",
-        ("case", "waiting", "of", "one clean in", "found by", "source", "since", "begins"),
+        ("case", "waiting", "of", "severity", "found by", "source", "since", "begins"),
         (
             (
-                *(str(case.number), str(case.n_waiting), str(case.n_members), _one_in(case)),
+                *(str(case.number), str(case.n_waiting), str(case.n_members), case.severity),
                 *(", ".join(case.detectors) or "a person", case.source or ""),
                 *(_minute(case.opened_at), printable(begins.get(case.number, ""), BEGINNING)),
             )
@@ -189,7 +189,7 @@ def show_case(
         return
     rows.show(
         f"case {case.number}: {case.n_waiting} waiting, {case.n_confirmed} confirmed, "
-        f"{case.n_released} released; one clean entry in {_one_in(case)}",
+        f"{case.n_released} released; severity {case.severity}",
         ("entry", "status", "store", "source", "why", "begins"),
         (
             (
@@ -491,11 +491,6 @@ def _case_summary(case: Case) -> dict[str, Any]:
     """Return a case as JSON-ready values."""
     times = {"opened_at": case.opened_at.isoformat(), "latest_at": case.latest_at.isoformat()}
     return asdict(case) | times | {"detectors": list(case.detectors)}
-
-
-def _one_in(case: Case) -> str:
-    """Return how many clean entries there are for one that scores as high as the worst."""
-    return f"{10.0**case.severity:,.0f}" if case.severity > 0.0 else ""
 
 
 def _minute(at: dt.datetime) -> str:

@@ -21,6 +21,7 @@ from ragshield_core.neighbors.known import KnownNeighbors
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status, Unverified, Verified
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
+from ragshield_core.tools.audit.cases import title_of
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.evaluate.rates import exact_interval
 from ragshield_core.tools.review.cases import Case, Cases
@@ -32,7 +33,9 @@ from ragshield_core.tools.review.marking import (
     rendered,
     visible,
 )
+from ragshield_core.tools.review.ruling import rulable
 from ragshield_core.tools.review.sources_command import command_of
+from ragshield_core.tools.review.titles import heading
 
 # Entries of a case that are on one page.
 PAGE = 20
@@ -75,7 +78,9 @@ def case_view(
     offset
         Of the first entry.
     """
-    held = Cases(quarantine).members(case.number, limit=PAGE, offset=offset)
+    cases = Cases(quarantine)
+    held = cases.members(case.number, limit=PAGE, offset=offset)
+    head = heading(case, cases.firsts([case]).get(case.number))
     ids = [one.id for one in held]
     remarks: list[str] = []
     older = _older(quarantine, held)
@@ -93,11 +98,13 @@ def case_view(
     open_proposals = proposed(quarantine, ids)
     entries = [
         _shown(one, older.get(one.id), near, open_proposals.get(one.id))
+        | {"convicts": head.convicts(one)}
         for one, near in zip(held, neighbors, strict=True)
     ]
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
     return {
         "case": case,
+        "head": head,
         "last": Cases(quarantine).newest(case.number),
         "entries": entries,
         "history": quarantine.log.lines(ids)[-HISTORY:],
@@ -107,6 +114,7 @@ def case_view(
         ],
         "takeovers": taken,
         "remarks": remarks,
+        "rulable": rulable([one for one in held if one.status is Status.HELD]),
     }
 
 
@@ -131,7 +139,7 @@ def _shown(
         "pieces": pieces(text, held.findings),
         "rest": max(0, len(text) - SHOWN),
         "rendered": rendered(text),
-        "findings": by_strength(found),
+        "findings": [(finding, title_of(finding.detector, 1)) for finding in by_strength(found)],
         "older": name,
         "diff": changes(before, text) if before != text else (),
         "neighbors": neighbors,
@@ -312,13 +320,15 @@ def _admitted(store: Guarded | None, ids: Sequence[str]) -> list[Example]:
 def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]:
     """Return how guard and quarantine stand, for the health page; changes nothing.
 
-    ``good`` is the share of what people have decided that was good: of all that is held, about as
-    much is. ``whole`` says whether cases count what waits. ``verified`` says when log and entries
-    were last verified by somebody, or why that is not known; ``n_since`` lines came after, but for
-    the one that says so.
+    ``concerns`` lacks the questions, which the page asks by themselves. ``good`` is the share of
+    what people have decided that was good: of all that is held, about as much is. ``whole`` says
+    whether cases count what waits. ``verified`` says when log and entries were last verified by
+    somebody, or why that is not known; ``n_since`` lines came after, but for the one that says so.
     """
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
+    asked = {str(question) for question in standing.questions} if standing else set()
+    concerns = [one for one in standing.concerns() if one not in asked] if standing else []
     counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
     verified = quarantine.log.verification() if there else Unverified.NEVER
@@ -327,6 +337,7 @@ def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]
         n_since = quarantine.log.end() - verified.up_to - 1
     return {
         "standing": standing,
+        "concerns": concerns,
         "why_not": why_not,
         "counts": counts,
         "good": exact_interval(counts[Status.RELEASED], judged) if judged else None,

@@ -3,17 +3,22 @@
 (() => {
   const rows = () => Array.from(document.querySelectorAll("[data-row]"));
   let current = -1;
+  const follow = (id) => document.getElementById(id)?.click();
   const go = (step) => {
     const all = rows();
+    // Behind the last entry of a case comes the next case.
+    if (current + step >= all.length && current >= 0) follow("following");
+    if (current + step < 0 && current === 0) follow("previous");
     if (!all.length) return;
     all[current]?.classList.remove("current");
     current = Math.min(all.length - 1, Math.max(0, current + step));
     const row = all[current];
     row.classList.add("current");
-    (row.querySelector("a, input[type=checkbox]") ?? row).focus({ preventScroll: true });
+    const first = row.querySelector("[data-open]") ?? row.querySelector("a, input[type=checkbox]");
+    (first ?? row).focus({ preventScroll: true });
     row.scrollIntoView({ block: "nearest" });
   };
-  const boxes = () => Array.from(document.querySelectorAll("input[name=entry]"));
+  const boxes = () => Array.from(document.querySelectorAll("input[name=entry], input[name=case]"));
   const count = () => {
     const chosen = document.getElementById("chosen");
     const all = boxes();
@@ -38,6 +43,9 @@
     u: () => ready("undo"),
     q: () => document.getElementById("back")?.click(),
     a: choose,
+    x: () => rows()[current]?.querySelector("input[name=entry], input[name=case]")?.click(),
+    ".": () => follow("following"),
+    ",": () => follow("previous"),
     n: () => document.getElementById("note")?.focus(),
     "/": () => document.getElementById("search")?.focus(),
     "?": () => document.getElementById("keys")?.showModal(),
