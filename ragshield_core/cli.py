@@ -45,6 +45,26 @@ COMMANDS = {
 }
 
 
+# Extras that bring a module.
+EXTRAS = {
+    "faiss": "langchain,community,minilm",
+    "httpx": "webhooks",
+    "jinja2": "review",
+    "langchain": "agents",
+    "langchain_community": "langchain,community,minilm",
+    "langchain_core": "langchain,community,minilm",
+    "llama_index": "llamaindex",
+    "pyarrow": "parquet",
+    "ray": "ray",
+    "sentence_transformers": "minilm",
+    "sklearn": "labels",
+    "starlette": "review",
+    "torch": "minilm",
+    "uvicorn": "review",
+    "yaml": "canary",
+}
+
+
 class Commands(TyperGroup):
     """Loads a command when it is called; the overview needs none of them."""
 
@@ -65,17 +85,15 @@ class Commands(TyperGroup):
         module, _, name = target.partition(":")
         try:
             found = getattr(import_module(module), name)
-        except ImportError as error:
-            if point is None:
-                raise
-            _fail(f"{cmd_name} needs {error.name}; pip install 'ragshield[all]'.")
+        except ModuleNotFoundError as error:
+            _fail(_missing(error))
         if not isinstance(found, typer.Typer):
-            alone = typer.Typer()
+            alone = typer.Typer(add_completion=False)
             alone.command(cmd_name)(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return command
+        return _readable(command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the overview."""
@@ -84,6 +102,23 @@ class Commands(TyperGroup):
             super().format_help(ctx, formatter)
         finally:
             self.listing = False
+
+
+def _readable(command: Any) -> Any:
+    """Return a command whose help is plain: frames and columns of types leave no room for words."""
+    command.rich_markup_mode = None
+    for below in getattr(command, "commands", {}).values():
+        _readable(below)
+    return command
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """Return what is to be installed for a module that is not there."""
+    module = (error.name or "").partition(".")[0]
+    if not module or module.startswith("ragshield"):
+        raise error
+    extras = EXTRAS.get(module, "all")
+    return f"{module} is not installed; pip install 'ragshield[{extras}]'."
 
 
 def _of_others() -> dict[str, EntryPoint]:
@@ -95,6 +130,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables, hostile text among them
     help="Keep poisoned documents out of RAG knowledge bases.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
 
@@ -132,6 +169,8 @@ def main() -> None:
         app()
     except RAGShieldError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        _fail(_missing(error))
 
 
 def _fail(message: str) -> NoReturn:
