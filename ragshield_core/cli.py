@@ -37,6 +37,11 @@ COMMANDS = {
         "Decide on new sources, or mass attacks.",
     ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
+    "detectors": (
+        f"{TOOLS}.detectors_command:detectors_app",
+        "Say what detectors look for.",
+    ),
+    "init": (f"{TOOLS}.init_command:init_command", "Write a file of settings to begin with."),
     "config": ("ragshield_core.settings.command:config_app", "Settings of file and environment."),
     "rules": (
         f"{TOOLS}.rules.command:rules_app",
@@ -64,6 +69,9 @@ EXTRAS = {
     "yaml": "canary",
 }
 
+# What the overview says of commands that our other packages bring.
+OF_OURS = {"demo": "Watch a guard keep a wrong answer out."}
+
 
 class Commands(TyperGroup):
     """Loads a command when it is called; the overview needs none of them."""
@@ -81,7 +89,7 @@ class Commands(TyperGroup):
             return None
         target, line = COMMANDS.get(cmd_name) or (point.value if point else "", "")
         if self.listing:
-            return TyperCommand(cmd_name, help=line or f"Of {target.partition('.')[0]}.")
+            return TyperCommand(cmd_name, help=line or OF_OURS.get(cmd_name, f"Of {target}."))
         module, _, name = target.partition(":")
         try:
             found = getattr(import_module(module), name)

@@ -79,7 +79,7 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
 def test_trace_and_quarantine(folder):
     run("baseline")
     bad = poisoned(folder)
-    assert "and 3 more: --limit, --json" in run("trace", "--limit", "1").output
+    assert "and 3 more: --limit, or --output suspects.json" in run("trace", "--limit", "1").output
     result = run("trace", "--output", "trace.json", "--quarantine")
     assert result.exit_code == 1, result.output
     assert "more: --limit" not in result.output
@@ -198,7 +198,7 @@ def test_an_absent_folder_is_named_before_the_work(folder):
     del folder
     run("baseline")
     for command, ending in [("check", "json"), ("check", "html"), ("trace", "json")]:
-        result = run(command, option, "absent/out")
+        result = run(command, "--output", f"absent/out.{ending}")
         assert result.exit_code == 2
         assert "is not a folder" in " ".join(result.output.split())
     assert CliRunner().invoke(app, ["canary", "report", "suite"]).exit_code == 2  # no check yet
