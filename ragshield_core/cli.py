@@ -93,7 +93,7 @@ class Commands(TyperGroup):
         module, _, name = target.partition(":")
         try:
             found = getattr(import_module(module), name)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             _fail(_missing(error))
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False)
@@ -116,12 +116,16 @@ def _readable(command: Any) -> Any:
     """Return a command whose help is plain: frames and columns of types leave no room for words."""
     command.rich_markup_mode = None
     for below in getattr(command, "commands", {}).values():
+        # Set, it is wrapped; else it would be cut.
+        below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
         _readable(below)
     return command
 
 
-def _missing(error: ModuleNotFoundError) -> str:
-    """Return what is to be installed for a module that is not there."""
+def _missing(error: ImportError) -> str:
+    """Return what is to be installed for a module that is not there; other errors are raised."""
+    if "pip install" in str(error):  # ours, which name the extra
+        return str(error)
     module = (error.name or "").partition(".")[0]
     if not module or module.startswith("ragshield"):
         raise error
@@ -177,7 +181,7 @@ def main() -> None:
         app()
     except RAGShieldError as error:
         _fail(str(error))
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         _fail(_missing(error))
 
 

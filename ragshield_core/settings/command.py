@@ -13,7 +13,9 @@ from rich.text import Text
 
 from ragshield_core.settings.reading import Settings, file_of, listed
 
-config_app = typer.Typer(no_args_is_help=True, help="Settings of file and environment.")
+config_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Settings of file and environment."
+)
 console = Console()
 
 

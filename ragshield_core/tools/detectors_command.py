@@ -27,7 +27,9 @@ WHEN = {
     "retrieval": "when passages are retrieved",
 }
 
-detectors_app = typer.Typer(no_args_is_help=True, help="Say what detectors look for.")
+detectors_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Say what detectors look for."
+)
 console = Console()
 
 

@@ -18,7 +18,7 @@ def sections(documented: type) -> dict[str, str]:
 
 def parameters(documented: type) -> dict[str, str]:
     """Return what is said of each parameter of a class, on one line and without markup."""
-    found = {}
+    found: dict[str, str] = {}
     for names, text in re.findall(
         r"^(\S.*)\n((?:(?: +.*)?\n?)*)", sections(documented).get("Parameters", ""), re.MULTILINE
     ):

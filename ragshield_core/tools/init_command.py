@@ -52,8 +52,9 @@ def settings_file() -> str:
     """Return the text of the file."""
     lines = [_comment(HEAD), "", *_settings(Settings)]
     for name, field in Settings.model_fields.items():
-        if _is_table(field.annotation):
-            lines += [f"[{name}]", "", *_settings(field.annotation)]
+        kind: Any = field.annotation
+        if _is_table(kind):
+            lines += [f"[{name}]", "", *_settings(kind)]
     return "\n".join(lines)
 
 

@@ -111,7 +111,10 @@ class Place(Tenant):
 class Reports:
     """The options that say how a report is printed, and where it is written."""
 
-    form: Annotated[Form, typer.Option("--format", help="Of what is printed.")] = Form.TABLE
+    form: Annotated[
+        Form,
+        typer.Option("--format", metavar="FORM", help="What is printed: " + ", ".join(Form) + "."),
+    ] = Form.TABLE
     output: Annotated[
         list[Path] | None,
         typer.Option(

@@ -374,9 +374,10 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     try:
         embed: Callable[[list[str]], ArrayLike] = points[name].load()()
     except ImportError as error:
+        module = (error.name or "").partition(".")[0] or "a package"
         msg = (
-            f"the embedder {name!r} needs {error.name or 'a package'}, which is not installed; "
-            "pip install 'ragshield[langchain,minilm]'."
+            f"the embedder {name!r} needs {module}, which is not installed; pip install "
+            "'ragshield[langchain,minilm]'."
         )
         raise SourceError(msg) from error
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)

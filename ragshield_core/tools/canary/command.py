@@ -40,7 +40,9 @@ from ragshield_core.tools.options import Reports, Tenant, takes
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
 
-canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions retrieve.")
+canary_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Watch what known questions retrieve."
+)
 console = Console()
 
 Suite = Annotated[Path, typer.Argument(help="YAML or JSONL file of canary queries.")]

@@ -46,7 +46,9 @@ BETWEEN = 0.5
 INTERRUPTED = 130
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
-quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
+quarantine_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Look at held entries and judge them."
+)
 console = Console()
 
 

@@ -42,7 +42,7 @@ LONGEST_NAME = 300
 AT_ONCE = 200
 
 sources_app = typer.Typer(
-    no_args_is_help=True, help="Decide on sources: new ones, or mass attacks?"
+    no_args_is_help=True, add_completion=False, help="Decide on sources: new ones, or mass attacks?"
 )
 console = Console()
 

@@ -18,7 +18,9 @@ from ragshield_core.tools.options import AsListing, By, Listing, Place, takes
 from ragshield_core.tools.rules.register import NEVER, Rules
 from ragshield_core.tools.rules.rule import CAUTIONS, Kind
 
-rules_app = typer.Typer(no_args_is_help=True, help="Say what is not to be held, and until when.")
+rules_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Say what is not to be held, and until when."
+)
 console = Console()
 
 Reason = Annotated[str, typer.Option(help="Why; kept in the log.")]
