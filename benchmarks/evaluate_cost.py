@@ -57,7 +57,7 @@ def main() -> None:
         model.embed_documents([chunks[row] for row in by_length(chunks).tolist()])
         like_length = time.perf_counter() - begin
         command = [sys.executable, "-W", "ignore", "-c", COMMAND, "evaluate", str(corpus)]
-        command += ["--fpr", fpr, "--json", str(report), "--work-dir", f"{folder}/vectors"]
+        command += ["--fpr", fpr, "--output", str(report), "--work-dir", f"{folder}/vectors"]
         begin = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - of our own making
         whole = time.perf_counter() - begin

@@ -38,12 +38,40 @@ COMMANDS = {
         "Decide on new sources, or mass attacks.",
     ),
     "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
+    "detectors": (
+        f"{TOOLS}.detectors_command:detectors_app",
+        "Say what detectors look for.",
+    ),
+    "init": (f"{TOOLS}.init_command:init_command", "Write a file of settings to begin with."),
     "config": ("ragshield_core.settings.command:config_app", "Settings of file and environment."),
     "rules": (
         f"{TOOLS}.rules.command:rules_app",
         "Say what is not to be held, and until when.",
     ),
 }
+
+
+# Extras that bring a module.
+EXTRAS = {
+    "faiss": "langchain,community,minilm",
+    "httpx": "webhooks",
+    "jinja2": "review",
+    "langchain": "agents",
+    "langchain_community": "langchain,community,minilm",
+    "langchain_core": "langchain,community,minilm",
+    "llama_index": "llamaindex",
+    "pyarrow": "parquet",
+    "ray": "ray",
+    "sentence_transformers": "minilm",
+    "sklearn": "labels",
+    "starlette": "review",
+    "torch": "minilm",
+    "uvicorn": "review",
+    "yaml": "canary",
+}
+
+# What the overview says of commands that our other packages bring.
+OF_OURS = {"demo": "Watch a guard keep a wrong answer out."}
 
 
 class Commands(TyperGroup):
@@ -62,21 +90,19 @@ class Commands(TyperGroup):
             return None
         target, line = COMMANDS.get(cmd_name) or (point.value if point else "", "")
         if self.listing:
-            return TyperCommand(cmd_name, help=line or f"Of {target.partition('.')[0]}.")
+            return TyperCommand(cmd_name, help=line or OF_OURS.get(cmd_name, f"Of {target}."))
         module, _, name = target.partition(":")
         try:
             found = getattr(import_module(module), name)
         except ImportError as error:
-            if point is None:
-                raise
-            _fail(f"{cmd_name} needs {error.name}; pip install 'ragshield[all]'.")
+            _fail(_missing(error))
         if not isinstance(found, typer.Typer):
-            alone = typer.Typer()
+            alone = typer.Typer(add_completion=False)
             alone.command(cmd_name)(found)
             found = alone
         command = typer.main.get_command(found)
         command.name = cmd_name
-        return command
+        return _readable(command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the overview."""
@@ -85,6 +111,27 @@ class Commands(TyperGroup):
             super().format_help(ctx, formatter)
         finally:
             self.listing = False
+
+
+def _readable(command: Any) -> Any:
+    """Return a command whose help is plain: frames and columns of types leave no room for words."""
+    command.rich_markup_mode = None
+    for below in getattr(command, "commands", {}).values():
+        # Set, it is wrapped; else it would be cut.
+        below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
+        _readable(below)
+    return command
+
+
+def _missing(error: ImportError) -> str:
+    """Return what is to be installed for a module that is not there; other errors are raised."""
+    if "pip install" in str(error):  # ours, which name the extra
+        return str(error)
+    module = (error.name or "").partition(".")[0]
+    if not module or module.startswith("ragshield"):
+        raise error
+    extras = EXTRAS.get(module, "all")
+    return f"{module} is not installed; pip install 'ragshield[{extras}]'."
 
 
 def _of_others() -> dict[str, EntryPoint]:
@@ -96,6 +143,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables, hostile text among them
     help="Keep poisoned documents out of RAG knowledge bases.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
 
@@ -133,6 +182,8 @@ def main() -> None:
         app()
     except RAGShieldError as error:
         _fail(str(error))
+    except ImportError as error:
+        _fail(_missing(error))
 
 
 def _fail(message: str) -> NoReturn:

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core import Guard, Quarantine
+from ragshield_core.database import database_url
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_core.tools.evaluate.help_desk import help_desk
@@ -37,7 +38,12 @@ console = Console()
 
 def demo(
     database: Annotated[
-        str | None, typer.Option(help="Keep the quarantine there (SQLAlchemy URL).")
+        str | None,
+        typer.Option(
+            parser=database_url,
+            metavar="PATH|URL",
+            help="Keep the quarantine in this SQLite file, or at this SQLAlchemy URL.",
+        ),
     ] = None,
     namespace: Annotated[str, typer.Option(help="Of the tenant, in --database.")] = "default",
 ) -> None:
@@ -77,8 +83,8 @@ def demo(
     _show_retrieved(guarded, model)
     quarantine.close()
     if database is None:
-        console.print("\nTo keep the quarantine: ragshield demo --database sqlite:///ragshield.db")
-    console.print("To look at one: ragshield quarantine list --database sqlite:///ragshield.db")
+        console.print("\nTo keep the quarantine: ragshield demo --database ragshield.db")
+    console.print("To look at one: ragshield quarantine list --database ragshield.db")
 
 
 def _embedded(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:

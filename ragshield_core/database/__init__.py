@@ -1,7 +1,7 @@
 """The database of a quarantine, and of what is kept beside it."""
 
-from ragshield_core.database.connecting import DEFAULT_URL
+from ragshield_core.database.connecting import DEFAULT_URL, database_url
 from ragshield_core.database.database import Database
 from ragshield_core.database.tables import TableBase, chunks, table_of
 
-__all__ = ["DEFAULT_URL", "Database", "TableBase", "chunks", "table_of"]
+__all__ = ["DEFAULT_URL", "Database", "TableBase", "chunks", "database_url", "table_of"]

@@ -19,6 +19,9 @@ from ragshield_core.model.findings import printable
 
 DEFAULT_URL = "sqlite:///ragshield.db"
 
+# What stands for a file: no scheme and no password before it, but perhaps the letter of a drive.
+_PATH = re.compile(r"([A-Za-z]:[\\/])?[^:@]+")
+
 # Execution option of a transaction that is going to write: it waits for all others that do.
 WRITES = "ragshield_writes"
 
@@ -41,6 +44,17 @@ SQLITE_UNIQUE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMAR
 
 # How often the switch of a new file to a write-ahead log is tried.
 WAL_TRIES = 20
+
+
+def database_url(named: str) -> str:
+    """Return the URL of a database that is named by its URL, or by the path of an SQLite file.
+
+    Examples
+    --------
+    >>> database_url("held/guard.db"), database_url("sqlite://")
+    ('sqlite:///held/guard.db', 'sqlite://')
+    """
+    return f"sqlite:///{named}" if _PATH.fullmatch(named) else named
 
 
 def in_memory(url: URL) -> bool:

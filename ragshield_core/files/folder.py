@@ -242,7 +242,7 @@ class Folder:
         """Return why a file is left out, or an empty text."""
         if why := _dotted(path.name):
             return why
-        if (self.include and not _matches(name, self.include)) or _matches(name, self.exclude):
+        if (self.include and not matches(name, self.include)) or matches(name, self.exclude):
             return "left out by include or exclude"
         if ending_of(name) is None:
             return f"{path.suffix[:20] or 'a name without an ending'} is not read"
@@ -265,7 +265,8 @@ def _dotted(name: str) -> str:
     return "its name begins with a dot" if name.startswith(".") else ""
 
 
-def _matches(name: str, globs: Sequence[str]) -> bool:
+def matches(name: str, globs: Sequence[str]) -> bool:
+    """Return whether one of the globs is for a path within a folder, or for its last part."""
     base = name.rpartition("/")[2]
     return any(fnmatchcase(name, glob) or fnmatchcase(base, glob) for glob in globs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from ragshield_core.settings.reading import Settings, file_of, listed
 
-config_app = typer.Typer(no_args_is_help=True, help="Settings of file and environment.")
+config_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Settings of file and environment."
+)
 console = Console()
 
 
@@ -26,12 +28,14 @@ def _options() -> None:
 def show_config(
     context: typer.Context,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    form: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="json is for programs.")
+    ] = "table",
 ) -> None:
     """Show every setting, and where it is from; passwords and keys are hidden."""
     path = context.obj
     found = list(listed(Settings.read(path), path))
-    if as_json:
+    if form == "json":
         values = {each.name: {"value": each.value, "from": each.origin} for each in found}
         typer.echo(json.dumps(values, indent=2))
         return
@@ -51,8 +55,6 @@ def apply_settings(context: typer.Context, path: Path | None) -> None:
     context.obj = path
     settings = Settings.read(path)
     said = {name: getattr(settings, name) for name in settings.model_fields_set}
-    if "database" in said:
-        said["url"] = said["database"]
     context.default_map = _of(context.command, said)
     if called := context.invoked_subcommand:
         group: Any = context.command

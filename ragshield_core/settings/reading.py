@@ -27,7 +27,7 @@ from pydantic_settings import (
 )
 from sqlalchemy.exc import ArgumentError
 
-from ragshield_core.database import DEFAULT_URL
+from ragshield_core.database import DEFAULT_URL, database_url
 from ragshield_core.database.connecting import shown
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.errors import ConfigurationError
@@ -49,8 +49,8 @@ class Settings(BaseSettings):
     Parameters
     ----------
     database
-        SQLAlchemy URL of knowledge, quarantine and log; the default is ``sqlite:///ragshield.db``,
-        in the working directory.
+        SQLAlchemy URL of knowledge, quarantine and log, or the path of an SQLite file; the default
+        is ``sqlite:///ragshield.db``, in the working directory.
     namespace
         Of the tenant.
     store
@@ -147,7 +147,8 @@ class Settings(BaseSettings):
 
     @field_validator("database")
     @classmethod
-    def _is_url(cls, url: str) -> str:
+    def _is_url(cls, named: str) -> str:
+        url = database_url(named)
         try:
             shown(url)
         except ArgumentError:  # which would quote it, with its password

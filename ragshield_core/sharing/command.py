@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.database import DEFAULT_URL
+from ragshield_core.database import DEFAULT_URL, database_url
 from ragshield_core.database.connecting import shown as url_shown
 from ragshield_core.database.read_only import read_only
 from ragshield_core.model.errors import RAGShieldError
@@ -25,17 +25,25 @@ console = Console()
 
 
 def status_command(
-    url: Annotated[
-        str, typer.Argument(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
-    ] = DEFAULT_URL,
     *,
+    database: Annotated[
+        str,
+        typer.Option(
+            envvar="RAGSHIELD_DATABASE",
+            parser=database_url,
+            metavar="PATH|URL",
+            help="SQLite file, or SQLAlchemy URL.",
+        ),
+    ] = DEFAULT_URL,
     namespace: Annotated[
         str | None, typer.Option(help="Of the tenant; default: the only one, or a list of all.")
     ] = None,
     lease: Annotated[
         float, typer.Option(min=0.0, help="Seconds of silence after which a process crashed.")
     ] = DEFAULT_LEASE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    form: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="json is for programs.")
+    ] = "table",
 ) -> None:
     """Show how a guard that was opened on a database stands; nothing is changed.
 
@@ -43,11 +51,11 @@ def status_command(
     Exit code 2: there is no guard, or it cannot be read.
     """
     try:
-        code = _shown(url, namespace, lease, as_json=as_json)
+        code = _shown(database, namespace, lease, as_json=form == "json")
     except RAGShieldError as error:
         code = _failed(str(error))
     except Exception as error:  # noqa: BLE001 - Python's own code for a crash is that of LOOK
-        code = _failed(f"{url_shown(url)} cannot be read ({crash(error)}).")
+        code = _failed(f"{url_shown(database)} cannot be read ({crash(error)}).")
     raise typer.Exit(code)
 
 

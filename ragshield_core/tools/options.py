@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from ragshield_core.model.errors import ConfigurationError, QuarantineError
+from ragshield_core.database import database_url
+from ragshield_core.model.errors import ConfigurationError, QuarantineError, SourceError
+from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.settings.objects import named_object
 
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Listing(StrEnum):
+    """What a list is printed as."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Form(StrEnum):
+    """What a report is printed as."""
+
+    TABLE = "table"
+    JSON = "json"
+    SARIF = "sarif"
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+# What a report is written as, by the ending of the file.
+ENDINGS = {
+    ".json": "json",
+    ".csv": "csv",
+    ".sarif": "sarif",
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+}
+AsListing = Annotated[Listing, typer.Option("--format", help="json is for programs.")]
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        envvar="RAGSHIELD_DATABASE",
+        parser=database_url,
+        metavar="PATH|URL",
+        help="SQLite file, or SQLAlchemy URL.",
+    ),
+]
 Into = Annotated[
     str | None,
     typer.Option(
@@ -31,9 +75,7 @@ Into = Annotated[
 class Tenant:
     """The options that say whose quarantine is meant."""
 
-    database: Annotated[str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")] = (
-        DEFAULT_URL
-    )
+    database: DatabaseUrl = DEFAULT_URL
     namespace: Annotated[str, typer.Option(help="Of the tenant.")] = "default"
 
     def quarantine(self) -> Quarantine:
@@ -63,6 +105,84 @@ class Place(Tenant):
     def quarantine(self) -> Quarantine:
         """Return the quarantine as the store sees it; it may not exist yet."""
         return Quarantine(self.database, namespace=self.namespace, store=self.store)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """The options that say how a report is printed, and where it is written."""
+
+    form: Annotated[
+        Form,
+        typer.Option("--format", metavar="FORM", help="What is printed: " + ", ".join(Form) + "."),
+    ] = Form.TABLE
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the report there as well; the ending (.json, .csv, .sarif, .html, .md) "
+            "says how. Repeatable.",
+        ),
+    ] = None
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the verdict only, and no progress.")
+    ] = False
+
+    def check(self, known: Sequence[str]) -> None:
+        """Refuse what cannot be written, before an hour of work.
+
+        Parameters
+        ----------
+        known
+            Forms that the report has.
+        """
+        for path in self.output or ():
+            if not path.parent.is_dir():
+                msg = f"{path.parent} is not a folder, so {path.name} cannot be written; make it."
+                raise SourceError(msg)
+            if ENDINGS.get(path.suffix.lower()) not in known:
+                endings = ", ".join(end for end, form in ENDINGS.items() if form in known)
+                msg = f"--output {path.name}: expected a name that ends in one of {endings}."
+                raise SourceError(msg)
+        if self.form not in ("table", *known):
+            forms = ", ".join(form for form in Form if form in ("table", *known))
+            msg = f"--format {self.form} is none of this command's, expected one of {forms}."
+            raise SourceError(msg)
+
+    def give(
+        self,
+        forms: Mapping[str, Callable[[], str]],
+        verdict: str,
+        table: Callable[[], None],
+        console: Console,
+    ) -> None:
+        """Write the files, and print what was asked for.
+
+        Parameters
+        ----------
+        forms
+            What makes the report, by its form.
+        verdict
+            The whole answer in a sentence or two.
+        table
+            Prints the report for people.
+        console
+            Where the verdict goes.
+        """
+        made: dict[str, str] = {}
+
+        def text(form: str) -> str:
+            if form not in made:
+                made[form] = forms[form]()
+            return made[form]
+
+        for path in self.output or ():
+            path.write_text(text(ENDINGS[path.suffix.lower()]), encoding="utf-8", newline="")
+        if self.form is not Form.TABLE:
+            typer.echo(text(self.form).rstrip("\n"))
+        elif self.quiet:
+            console.print(Text(printable(verdict, limit=2000)), soft_wrap=True)
+        else:
+            table()
 
 
 def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

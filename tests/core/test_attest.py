@@ -31,7 +31,7 @@ def run(*words):
 
 def scan(folder, data, *options):
     words = ["scan", data, "--detector", "instruction", "--work-dir", folder / "work", *options]
-    done = CliRunner().invoke(app, [*map(str, words), "--json", str(folder / "report.json")])
+    done = CliRunner().invoke(app, [*map(str, words), "--output", str(folder / "report.json")])
     assert done.exit_code in {0, 1, 3}, done.output
     return folder / "report.json"
 
@@ -119,7 +119,7 @@ def test_a_statement_is_verified_alone_and_with_its_data(signed, kb, keys):
 
 
 def test_json_of_a_verified_statement_is_for_programs(signed, keys):
-    done = run("verify", signed, "--key", keys[1], "--json")
+    done = run("verify", signed, "--key", keys[1], "--format", "json")
     assert json.loads(done.stdout) == payload_of(signed)
 
 
@@ -342,7 +342,7 @@ def test_errors_of_a_command_name_the_way_out(keys, tmp_path):
     words = ["sign", tmp_path / "none.json", "--key", keys[0]]
     done = subprocess.run([*main, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "ragshield scan DATA --json FILE" in " ".join(done.stderr.split())
+    assert "ragshield scan DATA --output FILE.json" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     for path in (tmp_path / "report.json", keys[0]):
         done = run("sign", tmp_path / "report.json", "--key", keys[0], "-o", path)
@@ -424,3 +424,22 @@ def test_a_report_of_an_earlier_version_is_refused(keys, tmp_path):
     (tmp_path / "old.json").write_text(json.dumps(report))
     done = run("sign", tmp_path / "old.json", "--key", keys[0])
     assert "provenance: missing" in str(done.exception)
+
+
+def test_files_that_were_left_out_are_no_difference(tmp_path, keys):
+    folder = tmp_path / "kb"
+    folder.mkdir()
+    for name in ("one.md", "two.md", "draft.md"):
+        (folder / name).write_text(f"The ferry of {name} leaves at nine and takes an hour.")
+    words = ["scan", folder, "--exclude", "draft.md", "--detector", "instruction"]
+    report = tmp_path / "report.json"
+    words += ["--work-dir", tmp_path / "work", "--output", report]
+    CliRunner().invoke(app, [*map(str, words)])
+    assert report.exists()
+    signed = tmp_path / "signed.json"
+    assert run("sign", report, "--key", keys[0], "--output", signed).exit_code == 0
+    assert run("verify", signed, folder, "--key", keys[1]).exit_code == 0
+    (folder / "draft.md").write_text("Changed.")
+    assert run("verify", signed, folder, "--key", keys[1]).exit_code == 0
+    (folder / "one.md").write_text("Changed.")
+    assert run("verify", signed, folder, "--key", keys[1]).exit_code == 1

@@ -51,7 +51,7 @@ def test_baseline_then_check_then_drift(folder):
     assert "baseline 1 of suite 'suite': 32 canaries" in result.output
     assert run("check").exit_code == 0
     bad = poisoned(folder)
-    result = run("check", "--json", "out.json", "--html", "out.html")
+    result = run("check", "--output", "out.json", "--output", "out.html")
     assert result.exit_code == 1, result.output
     assert "1 of 32 canaries flagged" in result.output
     assert "overlap@k" in result.output
@@ -79,8 +79,8 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
 def test_trace_and_quarantine(folder):
     run("baseline")
     bad = poisoned(folder)
-    assert "and 3 more: --limit, --json" in run("trace", "--limit", "1").output
-    result = run("trace", "--json", "trace.json", "--quarantine")
+    assert "and 3 more: --limit, or --output suspects.json" in run("trace", "--limit", "1").output
+    result = run("trace", "--output", "trace.json", "--quarantine")
     assert result.exit_code == 1, result.output
     assert "more: --limit" not in result.output
     assert "remove them there" in " ".join(result.output.split())
@@ -99,7 +99,9 @@ def test_trace_and_quarantine(folder):
 
 def test_trace_one_answer_without_a_baseline(folder):
     bad = poisoned(folder)
-    result = run("trace", "--query", questions()[5], "--answer", "false0 wrong", "--json", "t.json")
+    result = run(
+        "trace", "--query", questions()[5], "--answer", "false0 wrong", "--output", "t.json"
+    )
     assert result.exit_code == 1, result.output
     assert set(json.loads((folder / "t.json").read_text())["suspects"]) <= set(bad.ids)
 
@@ -109,7 +111,7 @@ def test_report_of_all_checks(folder):
     run("check")
     poisoned(folder)
     run("check")
-    options = ["report", "suite", "--html", "r.html", "--json", "r.json"]
+    options = ["report", "suite", "--output", "r.html", "--output", "r.json"]
     result = CliRunner().invoke(app, ["canary", *options])
     assert result.exit_code == 0, result.output
     flagged = [check["flagged"] for check in json.loads((folder / "r.json").read_text())]
@@ -122,7 +124,7 @@ def test_hostile_names_are_escaped(folder):
     (folder / "suite.jsonl").write_text(line, encoding="utf-8")
     run("baseline")
     poisoned(folder)
-    result = run("check", "--html", "out.html")
+    result = run("check", "--output", "out.html")
     assert result.exit_code == 1
     assert "\x1b" not in result.output
     page = (folder / "out.html").read_text()
@@ -195,8 +197,8 @@ def test_a_retriever_that_finds_nothing_does_not_pass(folder):
 def test_an_absent_folder_is_named_before_the_work(folder):
     del folder
     run("baseline")
-    for command, option in [("check", "--json"), ("check", "--html"), ("trace", "--json")]:
-        result = run(command, option, "absent/out")
+    for command, ending in [("check", "json"), ("check", "html"), ("trace", "json")]:
+        result = run(command, "--output", f"absent/out.{ending}")
         assert result.exit_code == 2
         assert "is not a folder" in " ".join(result.output.split())
     assert CliRunner().invoke(app, ["canary", "report", "suite"]).exit_code == 2  # no check yet
@@ -207,7 +209,7 @@ def test_trace_against_an_earlier_baseline(folder):
     bad = poisoned(folder)
     run("baseline")
     assert run("trace").exit_code == 0
-    result = run("trace", "--baseline", "1", "--json", "trace.json")
+    result = run("trace", "--baseline", "1", "--output", "trace.json")
     assert result.exit_code == 1
     assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
     run("check")
@@ -225,7 +227,7 @@ def test_trace_of_one_answer_since_it_was_right(folder):
     vectors = embed([row["text"] for row in rows]).tolist()
     lines = [json.dumps(r | {"embedding": v}) for r, v in zip(rows, vectors, strict=True)]
     (folder / "kb.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    asked = ["--query", questions()[5], "--answer", "Vale Royal", "--json", "t.json"]
+    asked = ["--query", questions()[5], "--answer", "Vale Royal", "--output", "t.json"]
     run("trace", *asked, "--since", "2026-02-01")
     assert json.loads((folder / "t.json").read_text())["suspects"] == ["new"]
 

@@ -385,7 +385,16 @@ def test_what_is_no_parquet_is_refused(tmp_path):
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_command(folder, partitioned, tmp_path, monkeypatch, engine):
     monkeypatch.chdir(tmp_path)
-    options = ["--engine", engine, "--partition-rows", "100", "--fpr", "0.02", "--json", "out.json"]
+    options = [
+        "--engine",
+        engine,
+        "--partition-rows",
+        "100",
+        "--fpr",
+        "0.02",
+        "--output",
+        "out.json",
+    ]
     named = [part for one in detectors() for part in ("--detector", one.name)]
     result = CliRunner().invoke(app, ["scan", str(folder), *options, *named])
     assert result.exit_code == 1, result.output
@@ -403,7 +412,7 @@ def test_command_refuses_what_cannot_be(folder, tmp_path, monkeypatch):
         assert result.exit_code == 2
         return " ".join(result.output.split())
 
-    held = told("--engine", "local", "--quarantine", "sqlite://")
+    held = told("--engine", "local", "--quarantine")
     assert "--quarantine needs whole entries" in held
     assert "name --engine ray" in told("--address", "auto")
     assert "expected 'local' or 'ray'" in told("--engine", "dask")

@@ -42,16 +42,16 @@ def test_ids_are_whole_on_a_narrow_terminal(ragshield):
 
 @pytest.mark.usefixtures("held")
 def test_json_for_programs(ragshield):
-    _, out, _ = ragshield("quarantine", "list", "--json")
+    _, out, _ = ragshield("quarantine", "list", "--format", "json")
     first, second = json.loads(out)
     assert (first["entry_id"], second["entry_id"], first["status"]) == (UUID, "b", "held")
     assert "text" not in first
-    _, out, _ = ragshield("quarantine", "show", UUID, "--json")
+    _, out, _ = ragshield("quarantine", "show", UUID, "--format", "json")
     assert "\x1b" not in out
     whole = json.loads(out)
     assert whole["text"] == HOSTILE
     assert whole["metadata"]["source"] == "a.pdf"
-    _, out, _ = ragshield("quarantine", "log", "--json")
+    _, out, _ = ragshield("quarantine", "log", "--format", "json")
     assert [line["action"] for line in json.loads(out)] == ["hold", "hold"]
 
 
@@ -70,9 +70,9 @@ def test_a_note_is_kept_in_the_log(ragshield, held):
         (["quarantine", "log"], "does not exist"),
         (["quarantine", "release", "x"], "does not exist"),
         (["canary", "report", "suite"], "does not exist"),
-        (["quarantine", "list", "--database", "mistyped"], "it is no URL"),
+        (["quarantine", "list", "--database", "mistyped"], "does not exist"),
         (["quarantine", "list", "--database", "nosuch://host/db"], "expected an SQLAlchemy URL"),
-        (["canary", "report", "suite", "--database", "mistyped"], "it is no URL"),
+        (["canary", "report", "suite", "--database", "mistyped"], "does not exist"),
         (["quarantine", "list", "--status", "lost"], "'lost' is not one of 'held', 'released'"),
     ],
 )
@@ -140,7 +140,7 @@ def case_of(quarantine, detector):
 
 
 def listed(ragshield, *options):
-    code, out, error = ragshield("quarantine", "list", "--json", *options)
+    code, out, error = ragshield("quarantine", "list", "--format", "json", *options)
     assert code == 0, error
     return [entry["entry_id"] for entry in json.loads(out)]
 
@@ -167,11 +167,11 @@ def test_what_is_listed_is_narrowed(ragshield, options, expected):
 def test_entries_say_their_case_and_a_case_its_entries(ragshield, grouped):
     number = case_of(grouped, "clique")
     assert listed(ragshield, "--case", number) == list(GROUP)
-    _, out, _ = ragshield("quarantine", "list", "--json")
+    _, out, _ = ragshield("quarantine", "list", "--format", "json")
     assert [str(entry["case"]) for entry in json.loads(out)][:3] == [number] * 3
-    _, out, _ = ragshield("quarantine", "show", "g2", "--json")
+    _, out, _ = ragshield("quarantine", "show", "g2", "--format", "json")
     assert str(json.loads(out)["case"]) == number
-    _, out, _ = ragshield("quarantine", "show-case", number, "--json")
+    _, out, _ = ragshield("quarantine", "show-case", number, "--format", "json")
     case = json.loads(out)
     assert (case["n_waiting"], case["detectors"]) == (3, ["clique"])
     assert [entry["entry_id"] for entry in case["entries"]] == list(GROUP)
@@ -187,7 +187,7 @@ def test_what_is_replaced_is_found_by_its_source(ragshield, grouped):
 
 def test_cases_are_listed_in_orders_and_by_status(ragshield, grouped):
     def cases(*options):
-        _, out, _ = ragshield("quarantine", "cases", "--json", *options)
+        _, out, _ = ragshield("quarantine", "cases", "--format", "json", *options)
         return [(case["n_waiting"], case["detectors"]) for case in json.loads(out)]
 
     group, lone = (3, ["clique"]), (1, ["hidden_text"])

@@ -81,7 +81,7 @@ def test_the_command_names_stores(on_file):
     only = say("list", "--store", "news")
     assert "2 entries held" in only
     assert "(unnamed)" not in only
-    assert '"store": "news"' in say("list", "--json", "--store", "news")
+    assert '"store": "news"' in say("list", "--format", "json", "--store", "news")
     assert "news" in say("show", SECOND, "--store", "news")
     assert "several stores" in say("release", SECOND)
     assert "released 1" in say("release", SECOND, "--store", "")

@@ -589,7 +589,7 @@ def test_rules_on_the_command_line(ragshield):
     code, out, _ = ragshield("rules", "add", "trusted_source", "wiki", *given, "--expires", "30d")
     assert code == 0
     assert CAUTIONS[Kind.TRUSTED_SOURCE] in " ".join(out.split())
-    code, out, _ = ragshield("rules", "list", "--json")
+    code, out, _ = ragshield("rules", "list", "--format", "json")
     assert '"value": "wiki"' in out
     code, _, err = ragshield("rules", "add", "own_phrase", "x", *given, "--expires", "soon")
     assert (code, "expected days such as 30d" in err) == (2, True)

@@ -364,7 +364,7 @@ def test_the_real_detectors_from_npz(tmp_path, monkeypatch):
         texts=np.array(batch.texts),
         embeddings=batch.vectors,
     )
-    result = run(tmp_path / "kb.npz", "--json", tmp_path / "out.json")
+    result = run(tmp_path / "kb.npz", "--output", tmp_path / "out.json")
     assert result.exit_code == 1
     assert "skipped label_centroid: needs labels" in result.stdout
     assert "suspected attacks found in 7 of 405 entries: 1 critical" in result.stdout
@@ -390,7 +390,7 @@ def test_the_table_is_limited_and_escaped(kb, told):  # noqa: ARG001
 
 def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_path):  # noqa: ARG001
     ids = [HOSTILE, "+1", "-1", "@x", "\t=1", "＝1", " =1", "|1", "%1", 'a",=1', "plain"]
-    run(kb([9.0] * len(ids), ids=ids), "--csv", tmp_path / "out.csv")
+    run(kb([9.0] * len(ids), ids=ids), "--output", tmp_path / "out.csv")
     content = (tmp_path / "out.csv").read_text(encoding="utf-8")
     assert "secret" not in content
     assert "\x1b" not in content
@@ -406,14 +406,14 @@ def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_pat
 
 
 def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
-    run(kb([9.0], ids=[HOSTILE]), "--json", tmp_path / "out.json")
+    run(kb([9.0], ids=[HOSTILE]), "--output", tmp_path / "out.json")
     (found,) = json.loads((tmp_path / "out.json").read_text())["findings"]
     assert found["entry_id"] == HOSTILE
 
 
 def test_sarif_names_entries_and_detectors_and_keeps_a_finding_the_same(kb, told, tmp_path):
     def written(scores, ids):
-        run(kb(scores, ids=ids), "--sarif", tmp_path / "out.sarif")
+        run(kb(scores, ids=ids), "--output", tmp_path / "out.sarif")
         content = (tmp_path / "out.sarif").read_text(encoding="utf-8")
         assert "secret" not in content
         assert "\\u001b" not in content
@@ -447,7 +447,7 @@ def test_trusted_ids_from_a_file(kb, told, tmp_path):  # noqa: ARG001
     scores = np.linspace(0, 0.9, 300).tolist()
     path = kb([*scores, 3.0])
     (tmp_path / "clean.txt").write_text("".join(f"e{i}\n" for i in range(0, 300, 2)))
-    result = run(path, "--clean", tmp_path / "clean.txt", "--json", tmp_path / "out.json")
+    result = run(path, "--clean", tmp_path / "clean.txt", "--output", tmp_path / "out.json")
     assert result.exit_code == 1
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["trusted_entries"] == 150
@@ -465,9 +465,9 @@ def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeyp
     path = kb([0.0, 9.0])
     assert run(path).exit_code == 1
     assert not list(tmp_path.glob("*.db"))
-    result = run(path, "--quarantine", url)
+    result = run(path, "--quarantine", "--database", url)
     assert result.exit_code == 1
-    assert "1 entries are in quarantine" in result.stdout
+    assert "1 entries are in quarantine" in result.stderr
     quarantine = Quarantine(url)
     (held,) = quarantine.list()
     assert (held.id, held.entry.lineage, held.held_by) == ("e1", "doc", "ragshield scan")
@@ -475,7 +475,7 @@ def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeyp
     np.testing.assert_allclose(held.vector, [3.0, 4.0], rtol=1e-6)
     assert held.findings[0].evidence == "row 1 of 2"
     quarantine.release(["e1"])
-    assert run(path, "--quarantine", url).exit_code == 0  # a person has decided
+    assert run(path, "--quarantine", "--database", url).exit_code == 0  # a person has decided
     assert quarantine.count() == 0
 
 
@@ -485,22 +485,22 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
     how = {"reason": "ours", "by": "anna", "expires_at": "never"}
     other = rules.add("trusted_source", "another", **how)
     path = kb([0.0, 9.0])
-    result = run(path, "--quarantine", quarantine.database.url)
+    result = run(path, "--quarantine", "--database", quarantine.database.url)
     assert (result.exit_code, quarantine.count()) == (1, 1)
     quarantine.purge(["e1"])
     rules.revoke(other.number, by="anna", reason="wrong")
     rules.add("trusted_source", "doc", **how)
     assert run(path).exit_code == 1  # a scan that holds nothing lists all that it finds
-    result = run(path, "--quarantine", quarantine.database.url)
+    result = run(path, "--quarantine", "--database", quarantine.database.url)
     assert (result.exit_code, quarantine.count()) == (0, 0)
-    assert "1 entries are excused by rules" in result.stdout
+    assert "1 entries are excused by rules" in result.stderr
     copy = Batch.of(
         ids=["e1"], texts=["secret score=9.0"], embeddings=[[3.0, 4.0]], lineages=["doc"]
     )
     quarantine.hold(copy, by="anna")
     quarantine.confirm(["e1"])
-    result = run(path, "--quarantine", quarantine.database.url)
-    assert "excused" not in result.stdout  # what a person has confirmed is not
+    result = run(path, "--quarantine", "--database", quarantine.database.url)
+    assert "excused" not in result.stdout + result.stderr  # what a person has confirmed is not
 
 
 def test_a_phrase_is_excused_in_an_audit_if_nothing_is_found_without_it(tmp_path):
@@ -525,11 +525,11 @@ def test_a_phrase_is_excused_in_an_audit_if_nothing_is_found_without_it(tmp_path
 
 def test_what_cannot_be_written_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
-    for option in ("--json", "--csv", "--sarif"):
-        result = run(kb([9.0]), option, "/nowhere/out")
+    for name in ("out.json", "out.csv", "out.sarif", "out.html", "out.md"):
+        result = run(kb([9.0]), "--output", f"/nowhere/{name}")
         assert result.exit_code == 2
         assert "/nowhere is not a folder" in result.stderr
-    assert run(kb([9.0]), "--quarantine", "nonsense").exit_code == 2
+    assert run(kb([9.0]), "--quarantine", "--database", "no/such/folder.db").exit_code == 2
 
 
 # Embedding from the command line

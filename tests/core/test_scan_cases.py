@@ -179,7 +179,7 @@ def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():
     assert page.index("suspected attacks found in") < page.index("What to do next")
     assert "handbook/, 406 entries, looked at on 2026-11-26 09:30 UTC by RAGShield" in page
     assert "<mark>Ignore all previous instructions" in page
-    assert "ragshield scan handbook/ --quarantine sqlite:///guard.db" in page
+    assert "ragshield scan handbook/ --quarantine --database guard.db" in page
     assert "share of planted texts that were found" in page
     for case in report.cases:
         assert html.escape(case.title) in page

@@ -72,7 +72,7 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
         ("group = 0", "ragshield.toml: 'group': .*greater than or equal to 1"),
         ("policy.quarantine_at = 2", "ragshield.toml: 'policy.quarantine_at': .*less than 1"),
         ("[policy]\nquarantine_at = 0.1\nflag_at = 0.01", "ragshield.toml: 'policy': .*flag_at"),
-        ("database = 'no url'", "'database': is no SQLAlchemy URL, such as"),
+        ("database = 'postgresql:no-url'", "'database': is no SQLAlchemy URL, such as"),
         ("detectors = ['clik']", "'detectors': 'clik' is no built-in detector; did you mean cli"),
         ("detectors = []", "'detectors': expected at least one detector"),
         ("detectors = ['clique', 'clique']", "'detectors': .*none twice"),
@@ -132,13 +132,13 @@ def test_commands_go_by_the_settings(tmp_path):
     quarantine = Quarantine("sqlite:///held.db", namespace="shop")
     entries = Batch.of(ids=["a", "b"], texts=["hi", "ho"], embeddings=[[1, 0], [0, 1]])
     quarantine.hold(entries, by="tests")
-    listed = json.loads(run("quarantine", "list", "--json").stdout)
+    listed = json.loads(run("quarantine", "list", "--format", "json").stdout)
     assert [one["entry_id"] for one in listed] == ["a", "b"]
     assert run("quarantine", "confirm", "a").exit_code == 0
     assert run("quarantine", "confirm", "b", "--by", "ben").exit_code == 0
     by = {held.id: held.reviewed_by for held in quarantine.list("confirmed")}
     assert by == {"a": "anna", "b": "ben"}
-    confirmed = ("quarantine", "list", "--status", "confirmed", "--json")
+    confirmed = ("quarantine", "list", "--status", "confirmed", "--format", "json")
     assert len(json.loads(run(*confirmed).stdout)) == 2
     assert json.loads(run(*confirmed, "--namespace", "other").stdout) == []
     file.rename(tmp_path / "else.toml")
@@ -186,7 +186,7 @@ def test_status_keeps_its_own_defaults(tmp_path):
     written(tmp_path, "database = 'sqlite:///guard.db'")
     for namespace in ("a", "b"):
         Guard.open("sqlite:///guard.db", namespace).close()
-    assert json.loads(run("status", "--json").stdout) == {"namespaces": ["a", "b"]}
+    assert json.loads(run("status", "--format", "json").stdout) == {"namespaces": ["a", "b"]}
 
 
 def test_secrets_are_hidden(tmp_path, monkeypatch):
@@ -195,7 +195,7 @@ def test_secrets_are_hidden(tmp_path, monkeypatch):
         f"database = 'postgresql://me:{SECRET}@host/db?sslpassword={SECRET}&sslmode=require'\n",
     )
     monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", SECRET)
-    for arguments in (["config", "show"], ["config", "show", "--json"]):
+    for arguments in (["config", "show"], ["config", "show", "--format", "json"]):
         found = run(*arguments)
         assert found.exit_code == 0
         assert SECRET not in found.output
@@ -208,7 +208,7 @@ def test_secrets_are_hidden(tmp_path, monkeypatch):
 def test_it_is_shown_where_settings_are_from(tmp_path, monkeypatch):
     written(tmp_path, "namespace = 'shop'\n[policy]\nquarantine_at = 0.02\n")
     monkeypatch.setenv("RAGSHIELD_POLICY__FLAG_AT", "0.5")
-    found = json.loads(run("config", "show", "--json").stdout)
+    found = json.loads(run("config", "show", "--format", "json").stdout)
     assert found["namespace"] == {"value": "shop", "from": "ragshield.toml"}
     assert found["policy.quarantine_at"] == {"value": "0.02", "from": "ragshield.toml"}
     assert found["policy.flag_at"] == {"value": "0.5", "from": "RAGSHIELD_POLICY__FLAG_AT"}

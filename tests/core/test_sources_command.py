@@ -49,7 +49,7 @@ def test_nothing_is_asked_of_a_guard_that_holds_nothing(guard, url, ragshield):
     guard.close()
     code, out, _ = ragshield("sources", "list", "--database", url)
     assert (code, out) == (0, "no source is asked about\n")
-    code, out, _ = ragshield("sources", "list", "--database", url, "--json")
+    code, out, _ = ragshield("sources", "list", "--database", url, "--format", "json")
     assert (code, json.loads(out)) == (0, {"questions": []})
 
 
@@ -61,11 +61,11 @@ def test_an_open_question_is_listed_with_both_sides_and_what_to_run(guard, url, 
     assert f"a new source or a mass attack: 30 documents of '{SITE}'" in " ".join(out.split())
     assert f"held, for example: {', '.join(ids[-5:])}" in out
     assert f"ragshield sources adopt --by YOU {SITE}\n" in out
-    code, out, _ = ragshield("sources", "list", "--database", url, "--json")
+    code, out, _ = ragshield("sources", "list", "--database", url, "--format", "json")
     (question,) = json.loads(out)["questions"]
     assert code == 1
     assert (question["namespace"], question["source"], question["n_held"]) == ("default", SITE, 30)
-    code, out, _ = ragshield("status", url)
+    code, out, _ = ragshield("status", "--database", url)
     assert code == 1
     assert "a new source or a mass attack" in " ".join(out.split())
 
@@ -85,7 +85,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
     assert notes == {"ours"}
     assert quarantine.held_ids(ids) == set(ids) - released
     assert ragshield("sources", "list", "--database", url)[0] == 0
-    assert ragshield("status", url)[0] == 0
+    assert ragshield("status", "--database", url)[0] == 0
     again = [one.entry for one in quarantine.list("released")]
     batch = Batch.of(
         ids=[one.id for one in again],
@@ -103,7 +103,7 @@ def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     assert (code, out) == (0, "what names no source: what is held stays held\n")
     assert Quarantine(url).held_ids(ids) == set(ids)
     assert ragshield("sources", "list", "--database", url)[0] == 0
-    assert ragshield("status", url)[0] == 0
+    assert ragshield("status", "--database", url)[0] == 0
     code, _, err = ragshield("sources", "keep", "--unnamed", "--database", url)
     assert code == 2
     assert "is not asked about" in err

@@ -121,23 +121,23 @@ def test_the_command_says_the_same_as_the_guard(url, ragshield):
     guard = calibrated(url)
     written(guard, group(5, 3))
     written(guard, passages(20, 7, "later"))
-    code, out, err = ragshield("status", url, "--json")
+    code, out, err = ragshield("status", "--database", url, "--format", "json")
     assert (code, err) == (1, "")  # nine of the first 25 are held
     said, own = json.loads(out), json.loads(json.dumps(guard.status().to_dict()))
     assert said.pop("as_of") < said["position"]
     assert own.pop("as_of") is None
     assert said == own
-    _, out, _ = ragshield("status", url)
+    _, out, _ = ragshield("status", "--database", url)
     assert "taken at 300 entries from 300 vetted ones" in out
 
 
 def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
     guard = Guard.open(url, detectors=[CliqueDetector()], fpr=RATE)
-    assert ragshield("status", url)[0] == 1  # not calibrated
+    assert ragshield("status", "--database", url)[0] == 1  # not calibrated
     written(guard, passages(150, 1, "early"))
     written(guard, passages(100, 2, "later"))
     guard.writes.recalled(passages(100, 2, "later").take([0]), [])
-    code, out, _ = ragshield("status", url, "--json")
+    code, out, _ = ragshield("status", "--database", url, "--format", "json")
     said, own = json.loads(out), json.loads(json.dumps(guard.status().to_dict()))
     assert code == 0
     for name in ("n_known", "calibrated", "calibrated_at", "next_at", "n_sample", "spent"):
@@ -152,7 +152,7 @@ def test_the_command_changes_nothing_and_needs_no_detector(url, ragshield, serve
     guard = Guard.open(url, detectors=[Scripted()])  # which is not registered anywhere
     guard.learn(scored([-1.0, -1.0]))
     before = guard.status().position, Database(url).version()
-    code, out, _ = ragshield("status", url, "--json")
+    code, out, _ = ragshield("status", "--database", url, "--format", "json")
     assert (code, json.loads(out)["n_known"]) == (1, 2)
     assert guard.status().position == before[0]
     if server == "postgres":  # a file is looked at below
@@ -167,32 +167,32 @@ def test_no_byte_of_a_file_changes(url, tmp_path, ragshield):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     before = hashlib.sha256(file.read_bytes()).digest()
-    ragshield("status", url)
+    ragshield("status", "--database", url)
     assert hashlib.sha256(file.read_bytes()).digest() == before
 
 
 def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
     guard = calibrated(url)
-    assert ragshield("status", url)[0] == 0
+    assert ragshield("status", "--database", url)[0] == 0
     kept = guard.writes.intend(passages(1, 9, "new"))
-    assert ragshield("status", url)[0] == 0  # it is alive
-    code, out, _ = ragshield("status", url, "--lease", "1e-9")
+    assert ragshield("status", "--database", url)[0] == 0  # it is alive
+    code, out, _ = ragshield("status", "--database", url, "--lease", "1e-9")
     assert code == 1
     assert "(crashed, last sign of life" in out
-    assert ragshield("status", url, "--lease", "0")[0] == 2
+    assert ragshield("status", "--database", url, "--lease", "0")[0] == 2
     guard.close()
-    code, out, _ = ragshield("status", url)
+    code, out, _ = ragshield("status", "--database", url)
     assert code == 1
     assert "which is gone" in out
     assert kept
-    code, out, err = ragshield("status", url, "--namespace", "nope")
+    code, out, err = ragshield("status", "--database", url, "--namespace", "nope")
     assert (code, out) == (2, "")
     assert "there is no guard in namespace 'nope'" in err
-    assert ragshield("status", "nonsense")[0] == 2
+    assert ragshield("status", "--database", "nonsense")[0] == 2
     for name in ("none.db", "empty.db"):
         if name == "empty.db":
             (tmp_path / name).touch()
-        code, _, err = ragshield("status", f"sqlite:///{tmp_path}/{name}")
+        code, _, err = ragshield("status", "--database", f"sqlite:///{tmp_path}/{name}")
         assert code == 2
         assert "there is no" in err
     assert not (tmp_path / "none.db").exists()
@@ -204,7 +204,7 @@ def test_a_crash_of_the_command_does_not_look_like_something_to_look_at(url, rag
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE ragshield_snapshot_chunks SET data = x'00'")
     connection.close()
-    code, out, err = ragshield("status", url)
+    code, out, err = ragshield("status", "--database", url)
     assert (code, out) == (2, "")
     assert "error:" in err
 
@@ -212,13 +212,15 @@ def test_a_crash_of_the_command_does_not_look_like_something_to_look_at(url, rag
 def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
     calibrated(url)
     Guard.open(url, HOSTILE, detectors=[Scripted()])
-    code, out, _ = ragshield("status", url)
+    code, out, _ = ragshield("status", "--database", url)
     assert code == 0
     assert "2 guards; choose one with --namespace:" in out
     assert "\u202e" not in out
-    assert json.loads(ragshield("status", url, "--json")[1])["namespaces"] == ["default", HOSTILE]
-    assert ragshield("status", url, "--namespace", "default")[0] == 0
-    code, out, _ = ragshield("status", url, "--namespace", HOSTILE)
+    assert json.loads(ragshield("status", "--database", url, "--format", "json")[1])[
+        "namespaces"
+    ] == ["default", HOSTILE]
+    assert ragshield("status", "--database", url, "--namespace", "default")[0] == 0
+    code, out, _ = ragshield("status", "--database", url, "--namespace", HOSTILE)
     assert code == 1
     assert "\u202e" not in out
 
@@ -228,7 +230,7 @@ def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
     shift = Shift(detector="clique", source="a\x1b", n_entries=100, share=0.9, expected=0.2)
     monkeypatch.setattr("ragshield_core.calibration.arrivals.Arrivals.shifts", lambda _: [shift])
     assert guard.status().concerns() == (f"shift: {shift}",)
-    code, out, _ = ragshield("status", url)
+    code, out, _ = ragshield("status", "--database", url)
     assert code == 1
     assert "shift: clique" in out
     assert "\x1b" not in out

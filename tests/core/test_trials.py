@@ -467,7 +467,7 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     for number in range(0, len(rows), 2):
         page = "\n\n".join(f"# Page {number}\n\n{row['text']}" for row in rows[number : number + 2])
         (folder / ("deep" if number % 4 else "") / f"p{number}.md").write_text(page)
-    done = run(folder, "--json", "report.json", "--html", "report.html")
+    done = run(folder, "--output", "report.json", "--output", "report.html")
     assert done.exit_code == 0, done.output
     assert "question in front" in done.output
     report = Evaluation.read(tmp_path / "report.json")
@@ -498,7 +498,7 @@ def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
     (tmp_path / "words.json").write_text(json.dumps({"orders": ["Say {a} to {q}, zebra."]}))
     options = ["--wordings", "words.json", "--difficulty", "published", "--difficulty", "blended"]
-    options += ["--sizes", "2,4", "--json", "out.json", "--sarif", "out.sarif"]
+    options += ["--sizes", "2,4", "--output", "out.json", "--output", "out.sarif"]
     done = run("kb.jsonl", *options)
     assert done.exit_code == 0, done.output
     found = Evaluation.read(tmp_path / "out.json")
@@ -539,7 +539,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["missing"], "does not exist"),
         (["kb.jsonl", "--baseline", "kb.jsonl"], "no report"),
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
-        (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
+        (["kb.jsonl", "--output", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
         (["kb.jsonl", "--difficulty", "magic"], "'magic' is not known, expected one of: published"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
@@ -547,7 +547,7 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
         (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
         (["kb.jsonl", "--bound", "time=2"], "--baseline too"),
-        (["kb.jsonl", "--sarif", "no/such/out.sarif"], "is not a folder"),
+        (["kb.jsonl", "--output", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )

@@ -122,7 +122,9 @@ def run(words):
         words = [*words, *SMALL, *([] if "--fpr" in words else ["--fpr", "0.1"])]
         words += [] if "--attack" in words else ["--attack", "opinions"]
     done = CliRunner().invoke(app, words, input="y\n")
-    assert done.exit_code in (0, 1), f"{words}: {done.output}{done.exception!r}"
+    # So small a knowledge base cannot be judged by all detectors, which a scan says by its 3.
+    expected = (0, 1, 3) if words[0] == "scan" else (0, 1)
+    assert done.exit_code in expected, f"{words}: {done.output}{done.exception!r}"
     assert done.exception is None or isinstance(done.exception, SystemExit), words
 
 

@@ -234,7 +234,10 @@ def test_the_commands_say_what_is_not_covered(on_file, key, monkeypatch, capsys)
     guard.close()
     if key is not None:
         monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", key)
-    for command in (("quarantine", "verify", "--database", on_file), ("status", on_file)):
+    for command in (
+        ("quarantine", "verify", "--database", on_file),
+        ("status", "--database", on_file),
+    ):
         monkeypatch.setattr("sys.argv", ["ragshield", *command])
         with suppress(SystemExit):
             main()
@@ -245,7 +248,9 @@ def test_the_commands_say_what_is_not_covered(on_file, key, monkeypatch, capsys)
 def test_a_status_without_the_key_says_which_is_missing(file, monkeypatch, capsys):
     monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", OTHER)
     for command in (["--namespace", "others"], ["--namespace", "default"]):
-        monkeypatch.setattr("sys.argv", ["ragshield", "status", f"sqlite:///{file}", *command])
+        monkeypatch.setattr(
+            "sys.argv", ["ragshield", "status", "--database", f"sqlite:///{file}", *command]
+        )
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 2

@@ -65,8 +65,8 @@ def test_it_is_audited_from_the_command_line_and_released_into_the_index(folder,
     result = CliRunner().invoke(
         app,
         [
-            *("scan", str(folder), "--detector", "instruction", "--quarantine", url),
-            *("--json", str(found), "--work-dir", str(tmp_path / "work")),
+            *("scan", str(folder), "--detector", "instruction", "--quarantine", "--database", url),
+            *("--output", str(found), "--work-dir", str(tmp_path / "work")),
         ],
     )
     assert result.exit_code == 1, result.output

@@ -16,7 +16,7 @@ from ragshield_core.tools.attest.keys import key_id, make_keys, private_key, pub
 from ragshield_core.tools.attest.reading import bytes_of
 from ragshield_core.tools.attest.statement import Statement, statement_of
 from ragshield_core.tools.attest.verifying import verify
-from ragshield_core.tools.options import AsJson
+from ragshield_core.tools.options import AsListing, Listing
 
 NOT_VERIFIED = 1
 # Differences that are shown, and characters of a sentence.
@@ -43,7 +43,7 @@ def keys(
 
 @attest_app.command()
 def sign(
-    report: Annotated[Path, typer.Argument(help="What ragshield scan --json has written.")],
+    report: Annotated[Path, typer.Argument(help="What ragshield scan --output has written, JSON.")],
     *,
     key: Annotated[Path, typer.Option(help="The private key.")],
     output: Annotated[
@@ -75,13 +75,14 @@ def verify_command(
     ] = None,
     *,
     key: Annotated[Path, typer.Option(help="The public key of the signer.")],
-    as_json: AsJson = False,
+    form: AsListing = Listing.TABLE,
 ) -> None:
     """Check a statement. Exit code 1: not signed by this key, or the data is another."""
     checked = verify(file, public_key(key), data)
     if checked.statement is None:
         _say(f"NOT VERIFIED: {file} is not signed by {key}, or was changed.", "bold red")
         raise typer.Exit(NOT_VERIFIED)
+    as_json = form is Listing.JSON
     if as_json:
         typer.echo(checked.statement.to_bytes().decode())
     else:

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic.alias_generators import to_camel
 
 from ragshield_core.model.errors import AttestationError
+from ragshield_core.model.severity import Severity
 from ragshield_core.tools.attest.reading import parsed
-from ragshield_core.tools.audit.cases import Severity
 
 STATEMENT_TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Literal["urn:ragshield:scan:v1"] = "urn:ragshield:scan:v1"
@@ -78,7 +78,7 @@ class Settings(_Value):
     trusted_entries: Count
     thresholds: dict[str, FiniteFloat | None]
     columns: dict[str, str | None]
-    options: dict[str, str | int | None]
+    options: dict[str, str | int | list[str] | None]
 
 
 class Predicate(_Value):
@@ -118,7 +118,7 @@ class _Provenance(_Value):
     scanned_at: str
     source: str
     columns: dict[str, str | None]
-    settings: dict[str, str | int | None]
+    settings: dict[str, str | int | list[str] | None]
     subjects: Annotated[list[Subject], Field(min_length=1)]
 
 
@@ -148,7 +148,8 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
     Parameters
     ----------
     report
-        As ``ragshield scan --json`` has written it, to the byte: its hash is part of the statement.
+        As ``ragshield scan --output report.json`` has written it, to the byte: its hash is part of
+        the statement.
     where
         Its name, for errors.
 
@@ -157,7 +158,9 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
     AttestationError
         If it is none.
     """
-    way_out = "expected a report of this version; write it with ragshield scan DATA --json FILE."
+    way_out = (
+        "expected a report of this version; write it with ragshield scan DATA --output FILE.json."
+    )
     found = parsed(report, _Report, where=where, way_out=way_out)
     counts = Counter(case.severity for case in found.cases)
     return Statement(

@@ -68,7 +68,12 @@ def _differences(statement: Statement, data: Path) -> tuple[str, ...]:
     found: list[str] = []
     coverage = None
     if entries is not None:
-        source = open_source(data, _columns(statement))
+        source = open_source(
+            data,
+            _columns(statement),
+            include=_globs(statement, "include"),
+            exclude=_globs(statement, "exclude"),
+        )
         if digest_of_entries(source.chunks()) != entries:
             found.append("the entries are not those that were scanned")
         coverage = source.coverage
@@ -79,6 +84,12 @@ def _differences(statement: Statement, data: Path) -> tuple[str, ...]:
     found += [f"{name} is {'changed' if name in there else 'missing'}" for name in changed]
     found += [f"{name} is new" for name in there if name not in stated]
     return tuple(found)
+
+
+def _globs(statement: Statement, name: str) -> list[str]:
+    """Return the globs of one of the options that say which files of a folder are looked at."""
+    globs = statement.predicate.settings.options.get(name)
+    return globs if isinstance(globs, list) else []
 
 
 def _columns(statement: Statement) -> Columns:

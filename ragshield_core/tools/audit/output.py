@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -53,34 +53,35 @@ def cases_table(report: ScanReport, limit: int) -> Table:
         cells = [printable(row, SHOWN) for row in rows[:3]]
         table.add_row(*map(Text, cells), Text(rows[3]))
     if len(report.cases) > limit:
-        table.caption = f"and {len(report.cases) - limit} more: --limit, --json, --csv or --sarif"
+        table.caption = f"and {len(report.cases) - limit} more: --limit, or --output findings.json"
     return table
 
 
-def write_csv(report: ScanReport, path: Path) -> None:
-    """Write one line per finding, worst entries first: ids and evidence, never texts.
+def to_csv(report: ScanReport) -> str:
+    """Return one line per finding, worst entries first: ids and evidence, never texts.
 
     For people and spreadsheets: control characters are spelt out, and what a spreadsheet would take
     for a formula gets an apostrophe in front. Programs read the JSON, where ids are exact.
     """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
-        for rank, decision in enumerate(report.found, start=1):
-            for finding in decision.findings:
-                writer.writerow(
-                    (
-                        rank,
-                        safe_cell(finding.entry_id),
-                        safe_cell(finding.detector),
-                        finding.score,
-                        finding.threshold,
-                        "" if finding.p_value is None else finding.p_value,
-                        safe_cell(finding.evidence),
-                        safe_cell(json.dumps(finding.related_ids)),
-                        safe_cell(" ".join(finding.taxonomy)),
-                    )
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for rank, decision in enumerate(report.found, start=1):
+        for finding in decision.findings:
+            writer.writerow(
+                (
+                    rank,
+                    safe_cell(finding.entry_id),
+                    safe_cell(finding.detector),
+                    finding.score,
+                    finding.threshold,
+                    "" if finding.p_value is None else finding.p_value,
+                    safe_cell(finding.evidence),
+                    safe_cell(json.dumps(finding.related_ids)),
+                    safe_cell(" ".join(finding.taxonomy)),
                 )
+            )
+    return file.getvalue()
 
 
 def safe_cell(text: str) -> str:

@@ -73,6 +73,9 @@ class ScanReport(Report):
     provenance
         Of what the audit is: see :func:`~ragshield_core.tools.audit.provenance.provenance_of`.
         Empty unless the command has written a report.
+    old, n_old
+        Of an audit with a baseline: ids and revisions of entries in cases that stood in it, and
+        the number of these cases. They are no findings.
     """
 
     fpr: float = 0.01
@@ -93,6 +96,8 @@ class ScanReport(Report):
     files: tuple[str, ...] = ()
     power: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    old: tuple[tuple[str, str], ...] = ()
+    n_old: int = 0
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
@@ -120,10 +125,18 @@ class ScanReport(Report):
             found = f"{n} suspected attack{'s' * (n > 1)} found in {n_found} of {self.n_audited:,}"
             found += f" entries: {by_severity}."
         elif self.enough:
-            found = f"No attack found in {self.n_audited:,} entries."
+            new = "new " if self.n_old else ""
+            found = f"No {new}attack found in {self.n_audited:,} entries."
         else:
             found = f"Nothing was found, but not enough was judged of {self.n_audited:,} entries."
-        return " ".join(filter(None, (found, self._coverage, self._power)))
+        return " ".join(filter(None, (found, self._old, self._coverage, self._power)))
+
+    @property
+    def _old(self) -> str:
+        if not self.n_old:
+            return ""
+        cases = "1 case" if self.n_old == 1 else f"{self.n_old} cases"
+        return f"Besides, there are still {cases} of the baseline."
 
     @property
     def _coverage(self) -> str:
@@ -226,9 +239,12 @@ class ScanReport(Report):
                 "cases": [case.to_dict() for case in self.cases],
                 "note": self.note,
                 "thresholds": {name: _json_number(v) for name, v in self.thresholds.items()},
+                "old": [{"entry_id": one, "revision": revision} for one, revision in self.old],
+                "old_cases": self.n_old,
                 "findings": [
                     {
                         "entry_id": decision.entry_id,
+                        "revision": revision,
                         "findings": [
                             {
                                 key: _json_number(value) if isinstance(value, float) else value
@@ -237,7 +253,7 @@ class ScanReport(Report):
                             for finding in decision.findings
                         ],
                     }
-                    for decision in self.found
+                    for decision, revision in zip(self.found, self.revisions(), strict=True)
                 ],
                 "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
                 "failed": list(self.failed),
@@ -248,6 +264,13 @@ class ScanReport(Report):
             },
             allow_nan=False,
         )
+
+    def revisions(self) -> list[str]:
+        """Return the fingerprint of each entry that was found; of an audit by partitions, none."""
+        rows = [row for row in self.ranking if not self.admitted[row]]
+        if self.n_partitions:
+            return [""] * len(rows)
+        return self.batch.take(rows).fingerprints()
 
     def _remarkable(self) -> list[tuple[str, ...]]:
         """Rows to show, worst first."""

@@ -21,7 +21,7 @@ from ragshield_core.tools.audit.command import (
     FOUND,
     NOTHING_FOUND,
     cached_embedder,
-    check_parent,
+    errors,
     no_crash_looks_like_a_finding,
 )
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
@@ -35,20 +35,20 @@ from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.traceback import Traceback
-from ragshield_core.tools.options import Tenant, takes
+from ragshield_core.tools.options import Reports, Tenant, takes
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
 
-canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions retrieve.")
+canary_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Watch what known questions retrieve."
+)
 console = Console()
 
 Suite = Annotated[Path, typer.Argument(help="YAML or JSONL file of canary queries.")]
 Version = Annotated[
     int | None, typer.Option("--baseline", help="Its version; default: the latest.")
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
-HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page with plots there.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,42 +123,50 @@ def baseline(watched: Watched, suite: Suite) -> None:
 
 
 @canary_app.command()
-@takes(Watched)
+@takes(Watched, Reports)
 def check(
     watched: Watched,
+    reports: Reports,
     suite: Suite,
     *,
     version: Version = None,
     limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
 ) -> None:
     """Ask the canaries again and compare with a baseline.
 
     Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        for path in (json_file, html_file):
-            check_parent(path)
+        reports.check(("json", "html"))
         monitor = watched.monitor(suite)
         report = monitor.compare(baseline=version)
         _check_compared(report)  # or it would stand in the history as a check that found nothing
         monitor.store.save_check(report)
-        _write(json_file, report.to_json())
         trace = monitor.traceback(report) if report.flagged else None
-        if html_file is not None:
-            _write(html_file, html_report(report, monitor.history(), trace))
-        _show(report, limit)
-        if trace is not None:
-            console.print(trace)
+
+        def show() -> None:
+            _show(report, limit)
+            if trace is not None:
+                console.print(trace)
+
+        reports.give(
+            {
+                "json": report.to_json,
+                "html": lambda: html_report(report, monitor.history(), trace),
+            },
+            report.summary(),
+            show,
+            console,
+        )
         code = FOUND if report.flagged or report.still_served else NOTHING_FOUND
     raise typer.Exit(code)
 
 
 @canary_app.command()
-@takes(Watched)
+@takes(Watched, Reports)
 def trace(  # noqa: PLR0913 - options of a command line
     watched: Watched,
+    reports: Reports,
     suite: Suite,
     *,
     query: Annotated[str | None, typer.Option(help="A question that was answered wrong.")] = None,
@@ -166,21 +174,22 @@ def trace(  # noqa: PLR0913 - options of a command line
     depth: Annotated[int, typer.Option(min=1, help="Retrieved entries to look at.")] = 50,
     since: Annotated[
         dt.datetime | None,
-        typer.Option(help="UTC. When the answer was right: older entries are not to blame."),
+        typer.Option(
+            metavar="DATE", help="UTC. When the answer was right: older entries are not to blame."
+        ),
     ] = None,
     version: Version = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Entries to show, worst first.")] = None,
     hold: Annotated[
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
     ] = False,
-    json_file: JsonFile = None,
 ) -> None:
     """Say which entries are to blame for drift or, with --query and --answer, for one bad answer.
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        check_parent(json_file)
+        reports.check(("json",))
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
@@ -191,8 +200,12 @@ def trace(  # noqa: PLR0913 - options of a command line
             found = monitor.traceback(drift)
         else:
             found = monitor.trace_answer(query, answer, depth=depth, since=since)
-        _write(json_file, json.dumps(found.to_dict()))
-        console.print(found.table(limit))
+        reports.give(
+            {"json": lambda: json.dumps(found.to_dict())},
+            f"{len(found.suspects)} suspects",
+            lambda: console.print(found.table(limit)),
+            console,
+        )
         if hold and found.suspects:
             _hold(monitor, found, in_a_file=watched.data is not None)
         code = FOUND if found.suspects else NOTHING_FOUND
@@ -200,19 +213,17 @@ def trace(  # noqa: PLR0913 - options of a command line
 
 
 @canary_app.command()
-@takes(Tenant)
+@takes(Tenant, Reports)
 def report(
     tenant: Tenant,
+    reports: Reports,
     suite: Annotated[str, typer.Argument(help="Name of a suite, or its file.")],
     *,
-    html_file: HtmlFile = None,
-    json_file: JsonFile = None,
     limit: Annotated[int, typer.Option(min=1, help="Checks in the plot over time.")] = 100,
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with no_crash_looks_like_a_finding():
-        for path in (json_file, html_file):
-            check_parent(path)
+        reports.check(("json", "html"))
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
         quarantine = tenant.quarantine()
@@ -224,12 +235,21 @@ def report(
         if not history:
             msg = f"suite {name!r} was never checked; run `ragshield canary check`."
             raise CanaryError(msg)
-        if html_file is not None:
-            _write(html_file, html_report(history[-1], history))
-        _write(json_file, json.dumps([check.to_dict() for check in history]))
-        for number, at in store.versions(name):
-            console.print(f"baseline {number}: {at:%Y-%m-%d %H:%M} UTC")
-        _show(history[-1], 10)
+
+        def show() -> None:
+            for number, at in store.versions(name):
+                console.print(f"baseline {number}: {at:%Y-%m-%d %H:%M} UTC")
+            _show(history[-1], 10)
+
+        reports.give(
+            {
+                "json": lambda: json.dumps([check.to_dict() for check in history]),
+                "html": lambda: html_report(history[-1], history),
+            },
+            history[-1].summary(),
+            show,
+            console,
+        )
 
 
 def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:
@@ -237,7 +257,7 @@ def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:
     line = f"{len(gone)} entries are in quarantine; `ragshield quarantine list` shows them."
     if in_a_file:
         line += " The file is as it was: remove them there; checks name them until then."
-    console.print(Text(line))
+    errors.print(Text(line))
 
 
 def _check_compared(report: DriftReport) -> None:
@@ -264,7 +284,7 @@ def _show(shown: DriftReport, limit: int) -> None:
         console.print(part)
     hidden = len(shown.flagged) - len(worst)
     if hidden:
-        console.print(Text(f"and {hidden} more flagged: --limit, --json or --html"))
+        console.print(Text(f"and {hidden} more flagged: --limit, or --output drift.html"))
     highest = max((drift.score for drift in calm), default=0.0)
     console.print(Text(f"{len(calm)} others, anomaly up to {highest:.3f}"))
     if calm and shown.growth > MUCH_GROWTH and all(drift.answer is None for drift in calm):
@@ -282,8 +302,3 @@ def _show(shown: DriftReport, limit: int) -> None:
         console.print(Text(line + (f" and {left} more" if left > 0 else ""), style="red"))
     if unknown:
         console.print(Text(f"{unknown} are not in the baseline: recorded, compared with nothing"))
-
-
-def _write(path: Path | None, text: str) -> None:
-    if path is not None:
-        path.write_text(text, encoding="utf-8")

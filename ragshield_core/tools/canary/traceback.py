@@ -173,7 +173,7 @@ class Traceback:
             table.add_row(*(Text(printable(cell, 500), style=style) for cell in row))
         left = len(self.candidates) - len(table.rows)
         if left:
-            table.caption = f"and {left} more: --limit, --json"
+            table.caption = f"and {left} more: --limit, or --output suspects.json"
         return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +19,11 @@ from ragshield_core.tools.audit.command import (
     ColumnOptions,
     cached_embedder,
     check_fpr,
-    check_parent,
+    console,
     no_crash_looks_like_a_finding,
     work_folder_of,
 )
 from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,
@@ -42,7 +42,7 @@ from ragshield_core.tools.evaluate.gate import (
     check_comparable,
     worse_than,
 )
-from ragshield_core.tools.evaluate.output import show
+from ragshield_core.tools.evaluate.output import show, verdict
 from ragshield_core.tools.evaluate.page import html_page
 from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
@@ -55,15 +55,16 @@ from ragshield_core.tools.evaluate.trial import (
     evaluate,
     halves,
 )
-from ragshield_core.tools.options import takes
+from ragshield_core.tools.options import Reports, takes
 
 PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
 
 
-@takes(ColumnOptions)
+@takes(ColumnOptions, Reports)
 def evaluate_command(  # noqa: PLR0913 - options of a command line
     options: ColumnOptions,
+    reports: Reports,
     data: Annotated[
         Path,
         typer.Argument(
@@ -113,20 +114,10 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     streams: Annotated[
         int, typer.Option(min=1, help="Streams of an attack: more targets, more time.")
     ] = STREAMS,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures there, for programs.")
-    ] = None,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write a page with plots there.")
-    ] = None,
-    sarif_file: Annotated[
-        Path | None,
-        typer.Option("--sarif", help="Write missed poison and held clean entries there, as SARIF."),
-    ] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(
-            help="An earlier --json: fail if a figure has left its interval for the worse."
+            help="Earlier JSON report: fail if a figure has left its interval for the worse."
         ),
     ] = None,
     bound: Annotated[
@@ -156,8 +147,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, html_file, sarif_file):
-            check_parent(path)
+        reports.check(("json", "sarif", "html"))
         check_fpr(fpr)
         bounds = list(map(Bound.of, bound or ()))
         words = WORDINGS if wordings is None else read_wordings(wordings)
@@ -171,8 +161,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         check_bounds(bounds, names, names, baseline=before is not None)
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
-        with Bar() as bar, quiet():
-            source = open_source(data, options.columns)
+        with Bar(quiet=reports.quiet) as bar, quiet():
+            source = options.source(data)
             check_enough(len(source) // 2, fpr)  # before anything is embedded
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
@@ -206,14 +196,17 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
-        if json_file is not None:
-            json_file.write_text(found.to_json(), encoding="utf-8")
         worse = worse_than(found, before, bounds)
-        if html_file is not None:
-            html_file.write_text(html_page(found, worse), encoding="utf-8")
-        if sarif_file is not None:
-            sarif_file.write_text(to_sarif(found, data.as_posix()), encoding="utf-8")
-        show(found, worse)
+        reports.give(
+            {
+                "json": found.to_json,
+                "sarif": partial(to_sarif, found, data.as_posix()),
+                "html": partial(html_page, found, worse),
+            },
+            verdict(found, worse),
+            partial(show, found, worse),
+            console,
+        )
     raise typer.Exit(WORSE if worse else PASSED)
 
 

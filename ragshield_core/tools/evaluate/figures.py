@@ -212,7 +212,8 @@ class Evaluation:
         except (OSError, ValueError) as error:  # whose message may quote hostile text
             msg = (
                 f"{path} is no report of an evaluation that this version reads "
-                f"({type(error).__name__}); expected what ragshield evaluate --json wrote."
+                f"({type(error).__name__}); expected what ragshield evaluate --output FILE.json "
+                "wrote."
             )
             raise SourceError(msg) from None
 

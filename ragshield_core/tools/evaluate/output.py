@@ -31,6 +31,16 @@ def show(found: Evaluation, worse: Sequence[str]) -> None:
         console.print(Text(printable(f"worse: {line}"), style="red"))
 
 
+def verdict(found: Evaluation, worse: Sequence[str]) -> str:
+    """Return the answer in a sentence or two."""
+    shares = {rate.attack: rate.held.share for rate in found.main_recalls if rate.held.n}
+    weakest = min(shares, key=shares.__getitem__, default="")
+    said = f"{len(shares)} attacks were planted into {found.n_known:,} known entries"
+    if weakest:
+        said += f"; the guard holds the least of {weakest}: {shares[weakest]:.0%}"
+    return ". ".join((said, *(f"Worse: {line}" for line in worse))).rstrip(".") + "."
+
+
 def _recalls(found: Evaluation) -> Table:
     table = _table("Poison that is held, by how it comes", "attack", "texts", *REGIMES)
     rates = {

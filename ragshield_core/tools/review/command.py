@@ -57,7 +57,7 @@ def review_command(
     *,
     into: Into = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535)] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = PORT,
     tls_cert: Annotated[str | None, typer.Option(help="File of the certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="File of its key.")] = None,
 ) -> None:

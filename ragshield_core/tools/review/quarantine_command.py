@@ -23,9 +23,10 @@ from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, 
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.settings.objects import modules_here
 from ragshield_core.tools.options import (
-    AsJson,
+    AsListing,
     By,
     Into,
+    Listing,
     Note,
     Place,
     Tenant,
@@ -45,7 +46,9 @@ BETWEEN = 0.5
 INTERRUPTED = 130
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
-quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
+quarantine_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Look at held entries and judge them."
+)
 console = Console()
 
 
@@ -63,7 +66,7 @@ class Rows:
 
     limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT
     offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0
-    as_json: AsJson = False
+    form: AsListing = Listing.TABLE
 
     def show(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int
@@ -109,7 +112,8 @@ def list_held(
     *,
     status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
     since: Annotated[
-        dt.datetime | None, typer.Option(formats=DATES, help="Only what was held since, UTC.")
+        dt.datetime | None,
+        typer.Option(formats=DATES, metavar="DATE", help="Only what was held since, UTC."),
     ] = None,
     case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
 ) -> None:
@@ -119,7 +123,7 @@ def list_held(
     narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
     found = quarantine.list(status, narrowing=narrowing, limit=rows.limit, offset=rows.offset)
     cases = Cases(quarantine).numbers_of(found)
-    if rows.as_json:
+    if rows.form is Listing.JSON:
         _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
         return
     count = quarantine.count(status, narrowing=narrowing)
@@ -156,7 +160,7 @@ def list_cases(
         limit=rows.limit,
         offset=rows.offset,
     )
-    if rows.as_json:
+    if rows.form is Listing.JSON:
         _print_json([_case_summary(case) for case in found])
         return
     begins = cases.beginnings([case.number for case in found])
@@ -184,7 +188,7 @@ def show_case(
     cases = Cases(place.opened())
     case = cases.show(number)
     members = cases.members(case.number, limit=rows.limit, offset=rows.offset)
-    if rows.as_json:
+    if rows.form is Listing.JSON:
         _print_json(_case_summary(case) | {"entries": [_summary(held) for held in members]})
         return
     rows.show(
@@ -204,12 +208,12 @@ def show_case(
 
 @quarantine_app.command()
 @takes(Place)
-def show(place: Place, entry_id: str, *, as_json: AsJson = False) -> None:
+def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> None:
     """Show all that is kept of one entry; its text is hostile and shown escaped."""
     quarantine = place.opened()
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
-    if as_json:
+    if form is Listing.JSON:
         metadata = json.loads(metadata_json.dumps(held.entry.metadata))
         _print_json(_summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text})
         return
@@ -295,11 +299,11 @@ def purge(place: Place, chosen: Chosen) -> None:
 
 @quarantine_app.command()
 @takes(Tenant)
-def log(tenant: Tenant, *, as_json: AsJson = False) -> None:
+def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
     """Show who did what, after checking that the log was not tampered with."""
     kept = tenant.opened().log
     kept.verify_lines()
-    if as_json:
+    if form is Listing.JSON:
         _print_json([asdict(line) | {"at": line.at.isoformat()} for line in kept.lines()])
         return
     columns = ("line", "when", "what", "entry", "revision", "who", "note")

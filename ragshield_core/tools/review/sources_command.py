@@ -25,7 +25,16 @@ from ragshield_core.tools.audit.command import (
     NOTHING_FOUND,
     no_crash_looks_like_a_finding,
 )
-from ragshield_core.tools.options import AsJson, By, Into, Note, live_store, takes
+from ragshield_core.tools.options import (
+    AsListing,
+    By,
+    DatabaseUrl,
+    Into,
+    Listing,
+    Note,
+    live_store,
+    takes,
+)
 
 # Characters of a name in a command: more than a source has.
 LONGEST_NAME = 300
@@ -33,7 +42,7 @@ LONGEST_NAME = 300
 AT_ONCE = 200
 
 sources_app = typer.Typer(
-    no_args_is_help=True, help="Decide on sources: new ones, or mass attacks?"
+    no_args_is_help=True, add_completion=False, help="Decide on sources: new ones, or mass attacks?"
 )
 console = Console()
 
@@ -42,9 +51,7 @@ console = Console()
 class Guards:
     """The options that say whose guards are meant."""
 
-    database: Annotated[str, typer.Option(envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")] = (
-        DEFAULT_URL
-    )
+    database: DatabaseUrl = DEFAULT_URL
     namespace: Annotated[str | None, typer.Option(help="Of the tenant; default: all.")] = None
 
     def opened(self) -> Guard:
@@ -86,7 +93,7 @@ class Named:
 
 @sources_app.command("list")
 @takes(Guards)
-def list_sources(guards: Guards, *, as_json: AsJson = False) -> None:
+def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
     """List sources of which far more is held than of clean entries.
 
     They are new sources, or mass attacks; a person decides by `adopt` or `keep`.
@@ -96,7 +103,7 @@ def list_sources(guards: Guards, *, as_json: AsJson = False) -> None:
     with no_crash_looks_like_a_finding(), read_only(url) as session:
         names = [guards.namespace] if guards.namespace else namespaces(session) or ["default"]
         found = [(name, one) for name in names for one in questions_of(session, url, name)]
-    if as_json:
+    if form is Listing.JSON:
         values = [{"namespace": name} | question.to_dict() for name, question in found]
         typer.echo(json.dumps({"questions": values}, indent=2))  # in ASCII, hostile names escaped
     elif not found:

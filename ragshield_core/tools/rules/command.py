@@ -14,11 +14,13 @@ from rich.text import Text
 
 from ragshield_core.model.errors import RuleError
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.options import AsJson, By, Place, takes
+from ragshield_core.tools.options import AsListing, By, Listing, Place, takes
 from ragshield_core.tools.rules.register import NEVER, Rules
 from ragshield_core.tools.rules.rule import CAUTIONS, Kind
 
-rules_app = typer.Typer(no_args_is_help=True, help="Say what is not to be held, and until when.")
+rules_app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Say what is not to be held, and until when."
+)
 console = Console()
 
 Reason = Annotated[str, typer.Option(help="Why; kept in the log.")]
@@ -32,12 +34,12 @@ def list_rules(
     every: Annotated[
         bool, typer.Option("--all", help="Also those that are expired, revoked or broken.")
     ] = False,
-    as_json: AsJson = False,
+    form: AsListing = Listing.TABLE,
 ) -> None:
     """Show the rules that are in force, oldest first."""
     now = dt.datetime.now(dt.UTC)
     found = Rules(place.quarantine()).list(every=every)
-    if as_json:
+    if form is Listing.JSON:
         typer.echo(json.dumps([rule.to_dict(now) for rule in found], indent=2))
         return
     columns = ("rule", "standing", "kind", "value", "store", "detectors", "until", "by", "reason")

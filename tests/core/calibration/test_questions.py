@@ -357,18 +357,18 @@ def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield
     guard = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))
     guard.fit(KNOWN).calibrate()
     write(guard, arrivals(usual(100, 1), "fine", "fine-"))
-    assert ragshield("status", url)[0] == 0
+    assert ragshield("status", "--database", url)[0] == 0
     odd(guard, HOSTILE)
-    code, out, _ = ragshield("status", url, "--json")
+    code, out, _ = ragshield("status", "--database", url, "--format", "json")
     (question,) = json.loads(out)["questions"]
     assert (code, question["source"], question["n_held"]) == (1, HOSTILE, 20)
-    code, out, _ = ragshield("status", url)
+    code, out, _ = ragshield("status", "--database", url)
     assert code == 1
     assert "mass attack" in out
     for letter in ("\x1b[31m", "\u202e"):
         assert letter not in out
     guard.sources.keep_holding(HOSTILE)
-    said = json.loads(ragshield("status", url, "--json")[1])
+    said = json.loads(ragshield("status", "--database", url, "--format", "json")[1])
     assert said["questions"] == []
 
 

@@ -1,0 +1,86 @@
+"""``ragshield init``: a file of settings to begin with."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+from ragshield_core.model.errors import ConfigurationError
+from ragshield_core.settings.reading import FILE, SECRETS, Settings
+from ragshield_core.tools.docstrings import parameters
+
+HEAD = f"""Settings of RAGShield, each with its default. Take the "# " from those that you change.
+RAGSHIELD_NAME is stronger than this file, RAGSHIELD_POLICY__NAME than its policy. What is None by
+default is none while its line is commented out.
+Secrets stand in variables only: {", ".join(SECRETS)}."""
+# Of settings that have no value by default.
+EXAMPLES: dict[str, Any] = {
+    "store": "handbook",
+    "detectors": ["clique", "instruction"],
+    "calibration_of": "default",
+    "lease": 60.0,
+    "into": "shop.stores:guarded",
+    "webhook": "https://hooks.example/ragshield",
+    "longest_queue": 500,
+    "flag_at": 0.02,
+    "recall_at": 0.003,
+}
+
+
+def init_command(
+    path: Annotated[Path, typer.Argument(help="Of the file; none is overwritten.")] = Path(FILE),
+) -> None:
+    """Write a file of settings: every one with its default, commented out."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(settings_file())
+    except OSError as error:
+        why = "is there already" if isinstance(error, FileExistsError) else str(error.strerror)
+        msg = f"{path} was not written: it {why}; name another file."
+        raise ConfigurationError(msg) from None
+    typer.echo(f"{path}: all settings with their defaults; ragshield config show has those in use")
+
+
+def settings_file() -> str:
+    """Return the text of the file."""
+    lines = [_comment(HEAD), "", *_settings(Settings)]
+    for name, field in Settings.model_fields.items():
+        kind: Any = field.annotation
+        if _is_table(kind):
+            lines += [f"[{name}]", "", *_settings(kind)]
+    return "\n".join(lines)
+
+
+def _settings(model: type[BaseModel]) -> Iterator[str]:
+    said = parameters(model)
+    for name, field in model.model_fields.items():
+        if _is_table(field.annotation):
+            continue
+        value, example = field.default, ""
+        if value is None:
+            value, example = EXAMPLES[name], "  # for example; there is none by default"
+        yield _comment(_brief(said[name]))
+        yield f"# {name} = {json.dumps(value)}{example}"
+        yield ""
+
+
+def _brief(text: str) -> str:
+    """Return the first sentence, without what to read besides."""
+    first = re.split(r"(?<!e\.g)\. (?=[A-Z`\"])", text)[0].rstrip(".")
+    return re.sub(r"; see [\w.]+$", "", first) + "."
+
+
+def _comment(text: str) -> str:
+    wrapped = (textwrap.wrap(line, 96) for line in text.splitlines())
+    return "\n".join(f"# {line}" for lines in wrapped for line in lines)
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
