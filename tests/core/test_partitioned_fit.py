@@ -15,6 +15,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.calibration import calibrator
 from ragshield_core.cli import app
 from ragshield_core.detectors import CanaryDisplacementDetector, CliqueDetector
+from ragshield_core.detectors.base import learns
 from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
 from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.phrase.counts import MAX_CELLS, MIN_CELLS, Background, Grams
@@ -237,7 +238,7 @@ def test_pieces_are_learned_as_the_whole_is(kind, batch):
     for piece in InMemory(batch, 331).batches(""):
         learn_piece(pieces, piece)
     pieces_learned(pieces, InMemory(batch, 331), batch)
-    assert pieces.traits.in_pieces
+    assert pieces.traits.in_pieces or not learns(pieces)
     (values, arrays), (there, arrays_there) = pieces.state(), whole.state()
     assert values == there
     assert arrays.keys() == arrays_there.keys()

@@ -318,7 +318,7 @@ class CanaryMonitor:
             if report.flagged:
                 on_drift(report)
 
-        if not hasattr(guard, "on_admit") or not callable(on_drift):
+        if not hasattr(guard, "writes") or not callable(on_drift):
             msg = (
                 f"watch was given a {type(guard).__name__} and a {type(on_drift).__name__}, "
                 "expected a Guard, such as store.guard, and a function of a DriftReport."

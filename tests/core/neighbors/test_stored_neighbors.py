@@ -288,11 +288,11 @@ def test_decisions_are_those_of_vectors_in_memory():
         assert any(d.verdict == "quarantine" for d in report.decisions) or new is not NEW
         np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
         for one, found in ((memory, expected), (guard, report)):
-            one.remember_held(found)
+            one.hold(found)
             if one is guard:
                 table.put(new.take(found.admitted))
             one.admit(found)
-        memory.refresh()
+        memory.calibration.refresh()
         guard.calibration.refresh()
     assert guard.calibration.thresholds == pytest.approx(memory.calibration.thresholds, abs=1e-4)
     assert guard.detectors[0].n_local == guard.quarantine.count()
@@ -347,7 +347,7 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     again = loaded(tmp_path / "1")
     assert again.connections.where == "store"
     assert "'Fake docs', which is not at hand" in again.status().neighbors
-    for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
+    for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.calibration.refresh):
         with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
             call()
     again.connections.use_table(table)
@@ -456,6 +456,6 @@ def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared,
     lean, table = shared
     whole = opened(table, "memory")
     assert whole.connections.where == "memory"
-    lean.refresh()  # the others load it anew
+    lean.calibration.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))
     assert whole.connections.where == "memory"
