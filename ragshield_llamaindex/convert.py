@@ -167,7 +167,9 @@ def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
 
 
 def window_keys(metadata: Mapping[str, Any], text: str) -> list[str]:
-    """Return the keys of such metadata."""
+    """Return the keys of such metadata; none of what is no metadata."""
+    if not isinstance(metadata, Mapping):
+        return []
     return [
         key
         for key, value in metadata.items()

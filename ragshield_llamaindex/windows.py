@@ -221,6 +221,15 @@ def without(window: str, texts: Iterable[str]) -> str:
     return window
 
 
+def _document_of(node: BaseNode) -> str | None:
+    """Return the document of a node; None for one whose relations are malformed."""
+    try:
+        document: object = node.ref_doc_id
+    except (AttributeError, TypeError, ValueError):  # of LlamaIndex, for what is no relation
+        return None
+    return document if isinstance(document, str) else None
+
+
 class Sentences(NamedTuple):
     """Held sentences, by document, and all ids that are held of these."""
 
@@ -231,9 +240,10 @@ class Sentences(NamedTuple):
     def held(cls, quarantine: Quarantine, nodes: Sequence[BaseNode]) -> Sentences:
         """Return those that are held of the documents of nodes with windows."""
         documents = {
-            node.ref_doc_id
+            document
             for node in nodes
-            if node.ref_doc_id is not None and window_keys(node.metadata, text_of(node))
+            if (document := _document_of(node)) is not None
+            and window_keys(node.metadata, text_of(node))
         }
         found, ids = dict[str, list[str]](), set[str]()
         if documents and quarantine.exists():
@@ -251,10 +261,10 @@ class Sentences(NamedTuple):
 
         A held node that comes again is left as it is, so that it is known again.
         """
-        cut = (node.ref_doc_id in self.of and node.node_id not in self.ids for node in nodes)
+        cut = (_document_of(node) in self.of and node.node_id not in self.ids for node in nodes)
         return [self._cut(node) if one else node for node, one in zip(nodes, cut, strict=True)]
 
     def _cut(self, node: BaseNode) -> BaseNode:
-        texts = self.of[node.ref_doc_id or ""]
+        texts = self.of[_document_of(node) or ""]
         given = {key: node.metadata[key] for key in window_keys(node.metadata, text_of(node))}
         return with_metadata(node, {key: without(one, texts) for key, one in given.items()})

@@ -35,7 +35,7 @@ class Sources:
 
         Examples
         --------
-        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core import Guard, Quarantine
         >>> from ragshield_core.detectors import CliqueDetector
         >>> Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).sources.questions()
         ()

@@ -440,8 +440,8 @@ def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
 def no_release(entry_id: str, done: str, reason: str) -> str:
     """Say why a held entry cannot be released, and the way out."""
     return (
-        f"entry {_named(entry_id)} cannot be {done}, and nothing was released: {reason} Write it "
-        "again without, under the same id, and delete this one: store.purge([id]), or "
+        f"entry {printable(entry_id)!r} cannot be {done}, and nothing was released: {reason} Write "
+        "it again without, under the same id, and delete this one: store.purge([id]), or "
         "`ragshield quarantine purge ID`."
     )
 

@@ -289,6 +289,7 @@ def test_a_full_database_lets_nothing_in_that_came_with_what_it_cannot_hold(shar
 
 def limit(guard, pages):
     """Let the database of a guard have no more pages than those, or than it has."""
+    guard.quarantine.database.version()  # which keeps a connection for itself
     with guard.quarantine.database.engine() as engine, engine.connect() as connection:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 

@@ -17,7 +17,7 @@ from small_store import HOSTILE, Moody, SmallKeeper, entries
 from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine, RetrievalGuard
-from ragshield_core.detectors import CliqueDetector, Scope
+from ragshield_core.detectors import CliqueDetector, Scope, Traits
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.unscreened import TRIES
 from ragshield_core.sharing import shared_guard as sharing
@@ -250,7 +250,7 @@ def test_an_entry_that_a_group_would_be_judged_with_is_not_left_out(mood):
     """What is judged by the others of its batch cannot be judged alone: all of it is held."""
 
     class Together(Moody):
-        scope = Scope.BATCH
+        traits = Traits(scope=Scope.BATCH)
 
     guard = built(Policy(time_budget=0.1), [Together()])
     keeper = SmallKeeper(guard, {})

@@ -129,7 +129,11 @@ def scan(
             found |= _with_groups(judge, entries, timings).scores > report.thresholds[judge.name]
         return found
 
-    power = power_of(batch, embed, found_in) if acting else {}
+    power: dict[str, float] = {}
+    try:
+        power = power_of(batch, embed, found_in) if acting else {}
+    except Exception as error:  # noqa: BLE001 - a model that fails costs no finding
+        logger.warning("what an attack would look like is not known: %s", crash(error))
     tell("auditing planted attacks", 1, 1)
     return replace(report, power=power)
 

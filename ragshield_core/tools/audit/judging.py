@@ -135,8 +135,9 @@ def found_by(
         thresholds = {judge.name: whole[judge.name] for judge in judges}
     else:
         thresholds = _from_trusted(judges, policy, calibration)
-        # Trusted entries make an audit sharper: few know less of what is usual than all do.
-        thresholds = {name: min(one, whole[name]) for name, one in thresholds.items()}
+        # Few trusted entries of a large knowledge base know less of what is usual than all do.
+        if policy.quarantine_at * max(len(judge.scores) for judge in judges) >= FEW:
+            thresholds = {name: min(one, whole[name]) for name, one in thresholds.items()}
     for judge in judges:
         if judge.name not in thresholds:
             n = 0 if trusted is None else np.count_nonzero(~np.isnan(judge.scores[trusted]))

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.hooks import tools
 from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.model.errors import InvalidBatchError
 
 # Attacks of each form at the most. Eight tell a share of forty texts to within about .15.
 MOST = 8
@@ -53,10 +54,14 @@ def power_of(
     forms = [form for form, texts in attacks for _ in texts]
     texts = [text for _, texts in attacks for text in texts]
     ids = [f"ragshield-planted-{number}" for number in range(len(texts))]
+    vectors = np.asarray(embed(texts), dtype=np.float32)
+    if vectors.shape != (len(texts), batch.dim):
+        msg = f"the embedding model returns shape {vectors.shape}, not {(len(texts), batch.dim)}."
+        raise InvalidBatchError(msg)
     planted = Batch.of(
         ids=ids,
         texts=texts,
-        embeddings=np.asarray(embed(texts), dtype=np.float32),
+        embeddings=vectors,
         lineages=ids if any(batch.lineages) else None,
     )
     found = found_in(concatenate([batch, planted]))[len(batch) :]

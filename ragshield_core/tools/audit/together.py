@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence, GroupDetector, Need
+from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.model.entries import Batch
-from ragshield_core.tools.audit.judging import Judge, doubtful
+from ragshield_core.tools.audit.judging import EXTREME, Judge, doubtful
 
 # Nearest entries of other documents among which the rest of a group is looked for, and its size.
 NEAREST, LARGEST = 8, 6
@@ -27,6 +28,8 @@ AROUND = 5
 MOST_GROUPS = 40
 # Entries whose neighbours are found at a time.
 BLOCK = 1_024
+# Fewer entries say too little about how tight groups are: templates look like groups.
+FEWEST_ENTRIES = 1_000
 # More entries would take as long as the rest of the audit.
 MOST_ENTRIES = 50_000
 
@@ -86,12 +89,16 @@ def with_groups(judge: Judge, batch: Batch) -> Judge:
     detector = judge.detector
     if not isinstance(detector, GroupDetector) or Need.EMBEDDING not in detector.needs:
         return judge
+    if len(batch) < FEWEST_ENTRIES:
+        return judge
     if not detector.traits.exchangeable:
         return judge
     group_of: dict[int, Group] = {}
+    # The estimate of an audit is for entries in their surroundings: a group has to be far beyond.
+    least = detector.audit_threshold(EXTREME) if isinstance(detector, Audits) else 0.0
     scores = judge.scores.copy()
     for group in groups_in(type(detector)(**detector.config()), batch):
-        for row in group.rows:
+        for row in group.rows if group.score > least else ():
             if not group.score <= scores[row]:  # also where it was not judged
                 group_of[row], scores[row] = group, group.score
     if not group_of:

@@ -55,7 +55,7 @@ def test_a_phrase_that_another_detector_found_is_known_once_it_is_confirmed():
 def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():
     guard = held_by_hand(calibrated(), BAD)
     (clique,) = guard.detectors
-    with patch.object(clique, "hold", wraps=clique.hold) as hold:
+    with patch.object(clique, "remember_held", wraps=clique.remember_held) as hold:
         guard.quarantine.confirm(FIRST.ids, **BY)
         for _ in range(2):
             guard.screen(passages(1, 2, "new"))
@@ -77,7 +77,7 @@ def test_a_saved_guard_knows_what_was_confirmed_and_is_told_no_more(tmp_path):
     saved(guard, tmp_path)
     assert score(loaded(tmp_path), THEN.take([0])) == scores  # without its quarantine
     same = loaded(tmp_path, quarantine=guard.quarantine)
-    with patch.object(same.detectors[0], "hold") as hold:
+    with patch.object(same.detectors[0], "remember_held") as hold:
         assert score(same, THEN.take([0])) == scores
     hold.assert_not_called()
 
