@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-_ROLE = re.compile(r":[a-z:]+:`(?:[^`<]*<)?~?\.?(?:[\w.]*\.)?(\w+)>?`")
+_ROLE = re.compile(r":[a-z]+:`([^`]*)`")
 
 
 def sections(documented: type) -> dict[str, str]:
@@ -32,5 +32,10 @@ def plain(text: str) -> str:
     >>> plain("``None`` of :class:`~ragshield_core.Policy`, see [1]_")
     'None of Policy, see [1]'
     """
-    text = _ROLE.sub(r"\1", text).replace("``", "")
+    text = _ROLE.sub(_named, text).replace("``", "")
     return re.sub(r"(\[\d+\])_", r"\1", text)
+
+
+def _named(role: re.Match[str]) -> str:
+    """Return the last part of the name that a role points at."""
+    return role[1].rpartition("<")[2].rstrip(">").rpartition(".")[2].lstrip("~")
