@@ -50,6 +50,9 @@ class Traits:
     exchangeable
         Whether calibration applies: the score of a clean entry can be compared with that of a new
         one. Where False, the default threshold stays in force.
+    beyond_doubt
+        An audit takes a score above this for poison, however many entries have one; the rate that
+        it accepts is kept among the others.
     reads_contexts
         Whether it judges the contexts of entries like their texts.
     in_pieces
@@ -70,6 +73,7 @@ class Traits:
     scope: Scope = Scope.ENTRY
     acts_unfitted: bool = True
     exchangeable: bool = True
+    beyond_doubt: float = math.inf
     reads_contexts: bool = False
     in_pieces: bool = False
     on_request: bool = False

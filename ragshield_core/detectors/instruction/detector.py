@@ -32,9 +32,9 @@ QUOTED = 80
 # fewer hardly move the threshold, and more than a twentieth of what stands in a store are what it
 # is about.
 DOUBTFUL = (0.0025, 0.05)
-# A weight of 2.9, twice that of one strong rule: technical pages that resemble orders, such as
-# "do not accept", count as usual; open orders do not.
-STRONG = 1 - math.exp(-RATE * 2.9)
+# A weight of 2.9, twice that of one strong rule. Technical pages that resemble orders, such as "do
+# not accept", stay below.
+BEYOND_DOUBT = 1 - math.exp(-RATE * 2.9)
 
 
 class InstructionDetector(StatelessDetector):
@@ -120,6 +120,7 @@ class InstructionDetector(StatelessDetector):
         taxonomy=("AML.T0070", "AML.T0051.001", *INJECTION, CRAFTED, "CWE-1427"),
         # A weight of 1: less than any rule that stands for itself.
         floor=1 - math.exp(-RATE * 1.0),
+        beyond_doubt=BEYOND_DOUBT,
         reads_contexts=True,
     )
 
@@ -151,7 +152,7 @@ class InstructionDetector(StatelessDetector):
         A store that nobody has vouched for would else bring its orders to be usual. Where still
         more of what stands in it give orders, it is what the store is about.
         """
-        given = np.nan_to_num(scores, nan=0.0) > STRONG
+        given = np.nan_to_num(scores, nan=0.0) > self.default_threshold
         fewest, most = DOUBTFUL
         # Whatever counts moves the threshold, held or not. But anybody can have any number of
         # orders held: were they counted, enough of them would be what the store is about.

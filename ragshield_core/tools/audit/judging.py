@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, StatelessDetector
+from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import Finding, Skipped
@@ -219,11 +219,10 @@ def doubtful(judge: Judge) -> NDArray[np.bool_]:
     """Return which entries have scores of poison."""
     if judge.doubtful is not None:
         return judge.doubtful
-    found = np.zeros(len(judge.scores), dtype=np.bool_)
-    if isinstance(judge.detector, StatelessDetector):
-        found = judge.detector.doubtful(judge.scores)
-    elif _has_estimate(judge) and isinstance(judge.detector, Audits):
-        found = judge.scores > judge.detector.audit_threshold(EXTREME)
+    least = judge.detector.traits.beyond_doubt
+    if _has_estimate(judge) and isinstance(judge.detector, Audits):
+        least = judge.detector.audit_threshold(EXTREME)
+    found = judge.scores > least
     # More than that is what the knowledge base is about.
     return found if found.mean() <= MOST_POISONED else np.zeros_like(found)
 
