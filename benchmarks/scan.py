@@ -15,11 +15,13 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import results_files
+from corpora import load, read_rows
 from rich.progress import track
 from sources import site
 from vectors import embedded, use_folder
@@ -37,6 +39,8 @@ KINDS = (
     *("group of five", "group of three", "single with its question", "order", "hidden"),
     "trigger phrase",
 )
+SOURCES = ("wiki_passages", "redundant_web_passages", "near_duplicate_docs", "enron1_spam")
+ENTRIES, GROUPS, SINGLES = 2_000, 3, 4
 HEADS = ("collection", "chunks", "half trusted", "found of 21", *KINDS, "clean named", "first five")
 
 
@@ -98,6 +102,34 @@ def row(name: str, *, trusting: bool) -> tuple[str, str, bool]:
     return f"| {' | '.join(map(str, cells))} |", said, named <= MOST_NAMED[trusting]
 
 
+def published(name: str) -> str:
+    """Return a row on another source: clean, then with published attacks, all single documents."""
+    rng = np.random.default_rng(3)
+    clean = load(name)
+    rows = [row for row, label in enumerate(clean.labels) if label != "spam"]
+    drawn = rng.permutation(rows)[:ENTRIES]
+    clean = replace(clean.take(np.sort(drawn)), labels=(None,) * len(drawn))
+    asked = [one["target_question_id"] for one in read_rows("poisonedrag_nq")]
+    questions = list(dict.fromkeys(asked))
+    fives = [row for row, one in enumerate(asked) if one in questions[:GROUPS]]
+    singles = [asked.index(one) for one in questions[10 : 10 + SINGLES]]
+    parts = (load("poisonedrag_nq").take(fives),)
+    parts += (load("poisonedrag_nq", text="text_blackbox").take(singles),)
+    planted = [
+        replace(part, ids=tuple(f"planted-{n}-{i}" for i in part.ids), labels=(None,) * len(part))
+        for n, part in enumerate(parts)
+    ]
+    alone = scan(clean, built_in_detectors()[0], fpr=FPR).found
+    found = scan(concatenate([clean, *planted]), built_in_detectors()[0], fpr=FPR).found
+    by = Counter(one.entry_id[:9] for one in found if one.entry_id.startswith("planted-"))
+    cells = (
+        *(name, f"{len(alone) / len(clean):.4f}"),
+        *(f"{by['planted-0']} of {len(fives)}", f"{by['planted-1']} of {len(singles)}"),
+        f"{(len(found) - sum(by.values())) / len(clean):.4f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,6 +154,15 @@ def main() -> None:
         "",
         *(said for (_, said, _), (_, trusting) in zip(rows, todo, strict=False) if not trusting),
     ]
+    if not options.quick:
+        lines += [
+            "",
+            f"Other sources, {ENTRIES:,} entries, with PoisonedRAG's texts for NQ:",
+            "",
+            "| source | clean: named | raw fives | questions in front | clean named beside them |",
+            "|---|---|---|---|---|",
+            *map(published, SOURCES),
+        ]
     print("\n".join(lines))
     if not options.quick:
         results_files.write("scan", "\n".join(lines))

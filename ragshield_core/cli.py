@@ -70,7 +70,7 @@ EXTRAS = {
     "yaml": "canary",
 }
 
-# What the overview says of commands that our other packages bring.
+# The overview says this of commands that our other packages bring.
 OF_OURS = {"demo": "Watch a guard keep a wrong answer out."}
 
 

@@ -19,7 +19,7 @@ from ragshield_core.model.findings import printable
 
 DEFAULT_URL = "sqlite:///ragshield.db"
 
-# What stands for a file: no scheme and no password before it, but perhaps the letter of a drive.
+# Matches a file: it has no scheme and no password before it, but perhaps the letter of a drive.
 _PATH = re.compile(r"([A-Za-z]:[\\/])?[^:@]+")
 
 # Execution option of a transaction that is going to write: it waits for all others that do.

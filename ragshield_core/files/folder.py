@@ -98,7 +98,7 @@ class FileChunk:
     name, number
         The file's path within the folder, and which of its chunks this is.
     text
-        What a machine reads.
+        The text, as a machine reads it.
     place
         By its unit (``line``, ``page``, ``paragraph`` or ``record``), where it begins.
     hidden

@@ -21,7 +21,7 @@ class Passage:
     Attributes
     ----------
     text
-        What a machine reads.
+        The text, as a machine reads it.
     unit, number
         The place: ``"line"``, ``"page"``, ``"paragraph"`` or ``"record"``, counted from 1.
     hidden

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import html
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,9 +11,15 @@ from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.severity import Severity
-from ragshield_core.tools.audit import scan
+from ragshield_core.tools.audit import held_out_groups, scan
+from ragshield_core.tools.audit.held_out_groups import (
+    FEWEST_ENTRIES,
+    Group,
+    groups_in,
+    with_groups,
+)
 from ragshield_core.tools.audit.html_page import html_page
-from ragshield_core.tools.audit.together import groups_in
+from ragshield_core.tools.audit.judging import Judge
 
 WORDS = [
     "ferry",
@@ -155,16 +162,35 @@ def test_chunks_of_one_document_are_no_group():
     )
 
 
-def test_too_few_entries_have_no_groups_and_a_crash_costs_nothing(monkeypatch):
+def test_too_few_entries_have_no_groups():
     few = Batch.of(ids=["a", "b"], texts=["one", "two"], embeddings=[[1.0, 0.0], [0.9, 0.1]])
     assert groups_in(CliqueDetector(), few) == []
-    plain = {d.entry_id for d in scan(with_attacks(), [CliqueDetector()]).found}
+
+
+def test_a_crash_among_groups_costs_no_finding(monkeypatch, caplog):
+    batch = with_attacks(FEWEST_ENTRIES)
 
     def broken(*_):
         raise ZeroDivisionError
 
     monkeypatch.setattr(CliqueDetector, "forget", broken)
-    assert {d.entry_id for d in scan(with_attacks(), [CliqueDetector()]).found} & plain
+    found = {d.entry_id for d in scan(batch, [CliqueDetector()]).found}
+    assert "clique, judging groups: the detector failed with ZeroDivisionError" in caplog.text
+    monkeypatch.setattr(held_out_groups, "FEWEST_ENTRIES", len(batch) + 1)
+    assert found == {d.entry_id for d in scan(batch, [CliqueDetector()]).found} != set()
+
+
+def test_groups_raise_scores_and_say_whom_they_agree_with():
+    batch, plain = with_attacks(FEWEST_ENTRIES), np.zeros(FEWEST_ENTRIES + 6)
+    judge = Judge(detector=CliqueDetector(), scores=plain, explain=lambda _: [])
+    group = Group((3, 5, 8), 40.0)
+    with patch.object(held_out_groups, "groups_in", return_value=[group, Group((1, 2, 4), 5.0)]):
+        judged = with_groups(judge, batch)
+    assert np.flatnonzero(judged.scores).tolist() == [3, 5, 8]  # the other is not far beyond
+    (evidence,) = judged.explain(np.array([5]))
+    assert "one of 3 documents that agree with each other" in evidence.sentence
+    assert evidence.related_ids == (batch.ids[3], batch.ids[8])
+    assert not judged.doubtful.any()
 
 
 # The page of HTML

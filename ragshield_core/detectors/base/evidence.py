@@ -43,7 +43,7 @@ class Traits:
     floor
         The policy never acts on a score up to this, however rare it is among clean entries.
     scope
-        What the score of an entry depends on.
+        Names the entries that a score depends on.
     acts_unfitted
         Whether the default threshold means something before the detector knows what is usual in
         the knowledge base. Where False, a guard that began with nothing waits.
@@ -57,12 +57,13 @@ class Traits:
         Whether it judges the contexts of entries like their texts.
     in_pieces
         Whether it can be fitted on a knowledge base that no memory holds: True where ``learn``
-        comes to the same whether entries come at once or one after the other. Who learns nothing
-        always can.
+        comes to the same whether entries come at once or one after the other. A detector
+        that learns nothing always can.
     on_request
         Whether it is of no use before it is told with what: not part of the default guard.
     unsaved
-        What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
+        The part of this detector that a saved guard cannot hold, such as a model of yours; mostly
+        None.
         The loaded guard asks for this very detector again.
     unsaved_name
         The name of what ``unsaved`` names, if it has one: no other one takes its place.

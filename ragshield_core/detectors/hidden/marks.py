@@ -25,9 +25,9 @@ def mark(how: str, place: str, text: str, sure: float) -> str:
     Parameters
     ----------
     how, place
-        What keeps people from seeing it, and where it stands in its document.
+        The reason why people do not see it, and the place in its document.
     text
-        What a machine reads there.
+        The text, as a machine reads it there.
     sure
         How sure it is that it is hidden on purpose, [0, 1]; 0 for what is only to be read for
         instructions.

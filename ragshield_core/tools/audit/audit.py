@@ -20,13 +20,13 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
+from ragshield_core.tools.audit.held_out_groups import with_groups
 from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.power import power_of
 from ragshield_core.tools.audit.report import ScanReport
-from ragshield_core.tools.audit.together import with_groups
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")

@@ -839,6 +839,14 @@ def test_held_orders_do_not_make_orders_what_a_store_is_about():
     assert InstructionDetector().doubtful(scores, np.ones(1_000, dtype=np.bool_)).sum() == 100
 
 
+def test_quiet_orders_in_a_store_are_doubted_as_loud_ones_are():
+    """They score above one strong rule, and below what an audit takes for poison beyond doubt."""
+    detector = InstructionDetector()
+    quiet = (detector.default_threshold + detector.traits.beyond_doubt) / 2
+    scores = np.where(np.arange(1_000) < 30, quiet, 0.0)
+    assert detector.doubtful(scores).sum() == 30
+
+
 def test_what_a_classifier_of_the_users_says_is_not_doubted():
     scores = np.where(np.arange(1_000) < 40, 0.9, 0.0)
     assert InstructionDetector().doubtful(scores).sum() == 40
