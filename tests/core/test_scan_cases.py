@@ -131,6 +131,16 @@ def test_a_clean_and_judged_knowledge_base_is_said_to_be_clean():
     assert report.verdict.startswith("No attack found in 300 entries. 300 entries were judged")
 
 
+def test_more_than_the_accepted_rate_is_said_and_not_called_the_rate():
+    texts = [*pages(60), *(f"{ORDER} Page {i}." for i in range(5))]
+    batch = Batch.of(ids=[f"e{i}" for i in range(65)], texts=texts, embeddings=None)
+    report = scan(batch, [InstructionDetector()], fpr=0.01)
+    assert len(report.found) == 5
+    assert report.note.startswith("More was found than the accepted rate allows")
+    assert "a share of about" not in report.note
+    assert "about 350 entries" in report.verdict
+
+
 @pytest.mark.parametrize("n", [1, 30])
 def test_too_few_entries_to_judge_are_no_clean_bill(n):
     batch = Batch.of(ids=[f"e{i}" for i in range(n)], texts=pages(n), embeddings=embed(pages(n)))

@@ -149,7 +149,10 @@ class ScanReport(Report):
     @property
     def _power(self) -> str:
         if not self.power:
-            return "How much of an attack would be found was not measured: no embedding model."
+            return (
+                "How much of an attack would be found was not measured: that takes texts, their "
+                "embedding model and about 350 entries."
+            )
         shares = ", ".join(f"{name} {share:.0%}" for name, share in self.power.items())
         return f"Of planted attacks it would find: {shares}."
 
@@ -207,6 +210,12 @@ class ScanReport(Report):
             note = (
                 f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
                 f"of at most {self.fpr:g} is expected among the findings.{rules}"
+            )
+        elif len(self.found) > self.fpr * self.n_audited:
+            note = (
+                "More was found than the accepted rate allows: there are too few entries to tell "
+                f"what is usual here, or much poison.{rules} Read all findings, or name trusted "
+                "entries to have the rate kept."
             )
         else:
             note = (
