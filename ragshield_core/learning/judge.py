@@ -111,6 +111,7 @@ class Judge:
                     clean=calibrator.clean,
                     waiting=self._state.recalibration.waiting(),
                     by_source=calibrator.by_source,
+                    support=calibrator.support,
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._state.recalibration.overdue(),
