@@ -254,10 +254,24 @@ def finds_nothing(
     batch, rows
         Entries, and which of them are meant.
     """
-    quiet = np.zeros(len(rows), dtype=np.bool_)
+    scores = scores_again(detectors, budget, policy, name, batch, rows)
+    if scores is None or name not in thresholds:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.asarray(scores <= thresholds[name].flag, dtype=np.bool_)
+
+
+def scores_again(
+    detectors: Sequence[Detector],
+    budget: TimeBudget,
+    policy: Policy,
+    name: str,
+    batch: Batch,
+    rows: Sequence[int],
+) -> NDArray[np.float64] | None:
+    """Return the scores that a detector gives to rows of a batch; ``None`` where it fails."""
     detector = next((one for one in detectors if one.name == name), None)
-    if detector is None or name not in thresholds:
-        return quiet
+    if detector is None:
+        return None
     if detector.traits.scope is Scope.ENTRY:
         batch, rows = batch.take(list(rows)), range(len(rows))
     try:
@@ -265,9 +279,8 @@ def finds_nothing(
         scores = budget.call(name, policy.time_for(len(batch)), judge)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
-        return quiet
-    asked = np.nan_to_num(scores[list(rows)], nan=np.inf)
-    return np.asarray(asked <= thresholds[name].flag, dtype=np.bool_)
+        return None
+    return np.nan_to_num(scores[list(rows)], nan=np.inf)
 
 
 def _of_earlier(
