@@ -198,7 +198,9 @@ def test_groups_raise_scores_and_say_whom_they_agree_with():
         judged = with_groups(judge, batch)
     assert np.flatnonzero(judged.scores).tolist() == [3, 5, 8]  # the other is not far beyond
     (evidence,) = judged.explain(np.array([5]))
-    assert "one of 3 documents that agree with each other" in evidence.sentence
+    assert (
+        "one of 3 entries from different documents that agree with each other" in evidence.sentence
+    )
     assert evidence.related_ids == (batch.ids[3], batch.ids[8])
     assert not judged.doubtful.any()
 

@@ -234,7 +234,10 @@ def _evidence(
     if probability > found.score:
         quoted = printable(text[slice(*sentence)], QUOTED)
         return Evidence(
-            sentence=f'the classifier takes "{quoted}" for an instruction ({probability:.3f})',
+            sentence=(
+                f'it gives orders to a model, says the classifier: "{quoted}" '
+                f"(probability {probability:.3f})"
+            ),
             span=sentence,
         )
     if not found.hits:
@@ -245,17 +248,15 @@ def _evidence(
     for hit in others:
         if hit.family not in seen:
             seen.add(hit.family)
-            also.append(f"{hit.rule} ({hit.weight:.1f})")
+            also.append(hit.rule)
+    rule = f"rule {first.rule}"
     if first.family == "ideas":
-        what = f"combines the ideas {', '.join(map(repr, found.ideas))}"
-    else:
-        what = f"matches {first.rule} of family {first.family}"
+        rule = f"it speaks of {', '.join(map(repr, found.ideas))} together"
     how = f", hidden as {printable(found.concealed, 40)}" if found.concealed else ""
     return Evidence(
         sentence=(
-            f'addresses the model{how}: "{printable(text[slice(*first.span)], QUOTED)}" {what} '
-            f"(weight {first.weight:.1f})"
-            + (f", with {', '.join(also[:4])} beside it" if also else "")
+            f'it gives orders to a model{how}: "{printable(text[slice(*first.span)], QUOTED)}" '
+            f"({rule}, weight {first.weight:.1f}{', with ' if also else ''}{', '.join(also[:4])})"
         ),
         span=first.span,
     )
