@@ -18,8 +18,8 @@ from ragshield_core.tools.audit.held_out_groups import (
     groups_in,
     with_groups,
 )
-from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.judging import Judge
+from ragshield_core.tools.audit.pages import html_page
 
 WORDS = [
     "ferry",

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
@@ -57,10 +57,9 @@ def to_sarif(report: ScanReport, source: str) -> str:
     A result's fingerprint is made of detector and id, so that a finding that is still there in the
     next audit is the same one, whatever its score.
     """
-    findings = [finding for decision in report.found for finding in decision.findings]
     level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
     rows = {report.batch.ids[row]: row for row in report.remarkable}
-    kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    findings = [finding for decision in report.found for finding in decision.findings]
     notes = [
         (
             "error" if skipped.detector in report.failed else "note",
@@ -69,15 +68,13 @@ def to_sarif(report: ScanReport, source: str) -> str:
         for skipped in report.skipped
     ]
     notes += [("error", sentence) for sentence in report.unread]
-    terms = by_framework(name for finding in findings for name in finding.taxonomy)
-    return document(
-        rules=[_rule(kind, findings, terms) for kind in kinds],
-        results=[
-            {
-                **_result(finding, kinds.index(finding.detector)),
-                "level": level[finding.entry_id],
-                "locations": [_location(report.batch, rows[finding.entry_id], finding, source)],
-            }
+    return document_of(
+        [
+            Located(
+                finding,
+                level[finding.entry_id],
+                _location(report.batch, rows[finding.entry_id], finding, source),
+            )
             for finding in findings
         ],
         notes=notes,
@@ -88,6 +85,41 @@ def to_sarif(report: ScanReport, source: str) -> str:
             "verdict": report.verdict,
             "note": report.note,
         },
+    )
+
+
+class Located(NamedTuple):
+    """A finding, how bad it is, and where: a level and a location of SARIF."""
+
+    finding: Finding
+    level: str
+    location: Mapping[str, Any]
+
+
+def document_of(
+    found: Sequence[Located],
+    *,
+    notes: Sequence[tuple[str, str]],
+    successful: bool,
+    properties: Mapping[str, Any],
+) -> str:
+    """Return findings as a whole file; parameters as of :func:`document`."""
+    findings = [one.finding for one in found]
+    kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    terms = by_framework(name for finding in findings for name in finding.taxonomy)
+    return document(
+        rules=[_rule(kind, findings, terms) for kind in kinds],
+        results=[
+            {
+                **_result(one.finding, kinds.index(one.finding.detector)),
+                "level": one.level,
+                "locations": [one.location],
+            }
+            for one in found
+        ],
+        notes=notes,
+        successful=successful,
+        properties=properties,
         terms=terms,
     )
 
