@@ -317,12 +317,6 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
 def test_the_page_and_markdown_begin_with_the_verdict_and_what_to_do(found):
     page = html_page(found, ["clones: 0.2"], "wiki.jsonl", dt.datetime(2026, 11, 3, tzinfo=dt.UTC))
     order = ["planted into", "wiki.jsonl, ", "2026-11-03", "What to do", "Clean entries"]
-        "attacks were planted into",
-        "wiki.jsonl, ",
-        "2026-11-03",
-        "What to do",
-        "Clean entries",
-    ]
     places = [page.index(part) for part in order]
     assert places == sorted(places)
     told = to_markdown(found, ["clones: 0.2"], "wiki.jsonl")
