@@ -20,6 +20,14 @@ class Severity(StrEnum):
     UNKNOWN = "unknown"  # nothing is calibrated that speaks against it
 
 
+MEANINGS = {
+    Severity.CRITICAL: "hidden orders, or most of what a question on the topic finds",
+    Severity.HIGH: "orders, hidden text, or a question together with its answer",
+    Severity.MEDIUM: "several entries, part of what a question on the topic finds",
+    Severity.LOW: "one entry with no such effect",
+}
+
+
 def severity_by(detectors: Collection[str], n: int, *, most: bool) -> Severity:
     """Return the severity of entries that belong together.
 

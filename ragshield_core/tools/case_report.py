@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from ragshield_core.model.findings import Finding, printable
-from ragshield_core.model.severity import Severity
+from ragshield_core.model.severity import MEANINGS, Severity
 from ragshield_core.tools.page import bullets, escaped, verdict_box, whole_page
 
 # Cases and texts that are shown: a page of thousands helps nobody.
@@ -45,8 +45,8 @@ class ShownCase:
 
     Attributes
     ----------
-    title, effect, evidence, by
-        What it is, what it does, why, and who says so: sentences without their ends.
+    title, effect, evidence, advice, by
+        What it is, what it does, why it is suspected, what to do, and who says so.
     badge
         Its severity, or :data:`SUSPECT`.
     entry_ids, n_entries
@@ -68,6 +68,7 @@ class ShownCase:
     effect: str = ""
     beside: tuple[str, ...] = ()
     quote: str = ""
+    advice: str = ""
     n_entries: int = 0
 
     def n_more(self, shown: int) -> int:
@@ -154,11 +155,18 @@ def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
     ]
     if report.cases:
         body.append(f"<h2>{escaped(report.heading)} ({report.n_cases})</h2>")
+        body.append(f'<p class="soft">{escaped(_legend(report))}</p>')
         shown = report.cases[:SHOWN_CASES]
         body += [_case(number, case) for number, case in enumerate(shown, start=1)]
         if (left := report.n_cases - len(shown)) > 0:
             body.append(f"<p>{left:,} more cases are in the JSON report.</p>")
     return whole_page(f"RAGShield: {report.question}", [*body, *more])
+
+
+def _legend(report: CaseReport) -> str:
+    """Return what the severities mean that are in a report."""
+    badges = {case.badge for case in report.cases}
+    return "; ".join(f"{one}: {MEANINGS[one]}" for one in Severity if one in badges & {*MEANINGS})
 
 
 def _case(number: int, case: ShownCase) -> str:
@@ -171,6 +179,7 @@ def _case(number: int, case: ShownCase) -> str:
         ),
         f"<p>{escaped(case.effect)}</p>" if case.effect else "",
         f"<p><b>Why:</b> {escaped(sentence(case.evidence))}</p>" if case.evidence else "",
+        f"<p><b>What to do:</b> {escaped(case.advice)}</p>" if case.advice else "",
         f'<div class="texts">{texts}</div>',
     ]
     if (left := case.n_more(len(case.texts[:SHOWN_TEXTS]))) > 0:
@@ -222,6 +231,7 @@ def markdown(report: CaseReport, more: Iterable[str] = ()) -> str:
     ]
     if report.cases:
         lines.append(f"## {report.heading} ({report.n_cases})")
+        lines.append(_legend(report))
         shown = report.cases[:LISTED_CASES]
         lines.append("\n".join(_listed(n, case) for n, case in enumerate(shown, start=1)))
         if (left := report.n_cases - len(shown)) > 0:
@@ -259,5 +269,6 @@ def _listed(number: int, case: ShownCase) -> str:
         f"   - entries: {ids}{f' and {left:,} more' if left > 0 else ''}",
         f"   - says: {code(case.quote)}" if case.quote else "",
         f"   - evidence: {code(case.evidence)}" if case.evidence else "",
+        f"   - what to do: {plain(case.advice)}" if case.advice else "",
     ]
     return "\n".join(filter(None, told))

@@ -75,7 +75,8 @@ def test_each_attack_is_one_case_and_the_worst_come_first():
     assert sorted(group.entry_ids) == [f"group-{i}" for i in range(5)]
     assert group.severity is Severity.CRITICAL  # it is all that is retrieved for its topic
     assert group.title == "5 entries say the same in other words"
-    assert group.effect == "5 of the 5 entries nearest to their topic are among these 5."
+    assert group.effect.endswith("they are 5 of the first 5 entries.")
+    assert group.advice.startswith("Check what they agree on")
     order = by_first["order"]
     assert order.severity is Severity.HIGH
     assert "Ignore all previous instructions" in order.quote
@@ -208,6 +209,14 @@ def test_groups_raise_scores_and_say_whom_they_agree_with():
 # The page of HTML
 
 AT = dt.datetime(2026, 11, 26, 9, 30, tzinfo=dt.UTC)
+
+
+def test_the_page_says_of_each_case_why_what_to_do_and_what_severities_mean():
+    page = html_page(scan(with_attacks(), [CliqueDetector(), InstructionDetector()]), "kb", AT)
+    cases = page.split('class="case"')[1:]
+    for case in cases:
+        assert case.index("<b>Why:</b> It ") < case.index("<b>What to do:</b> ")
+    assert "critical: hidden orders, or most of what a question on the topic finds" in page
 
 
 def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():

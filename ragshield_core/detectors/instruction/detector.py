@@ -18,6 +18,7 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
+from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
@@ -252,10 +253,14 @@ def _evidence(
     rule = f"rule {first.rule}"
     if first.family == "ideas":
         rule = f"it speaks of {', '.join(map(repr, found.ideas))} together"
-    how = f", hidden as {printable(found.concealed, 40)}" if found.concealed else ""
+    quoted, how = text[slice(*first.span)], ""
+    if found.concealed:
+        how = f", hidden as {printable(found.concealed, 40)}"
+        decoded = (said for _, said, span in concealed_in(text) if span == first.span)
+        quoted = next(decoded, quoted)
     return Evidence(
         sentence=(
-            f'it gives orders to a model{how}: "{printable(text[slice(*first.span)], QUOTED)}" '
+            f'it gives orders to a model{how}: "{printable(quoted, QUOTED)}" '
             f"({rule}, weight {first.weight:.1f}{', with ' if also else ''}{', '.join(also[:4])})"
         ),
         span=first.span,

@@ -301,7 +301,10 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
             if each.max() > _front_bits(read, source, front_usual, self._sources)[0]:
                 found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
-        n, alike = int(table.sum()), int(table[found.kind, ..., found.echo :].sum())
+        # Those that do all that the sentence says.
+        lower = slice(int(found.lower), None)
+        glued = slice(int(found is opening and found.glued), None)
+        n, alike = int(table.sum()), int(table[found.kind, lower, glued, ..., found.echo :].sum())
         start, end = found.span
         back = f"takes up {found.n_back} of its {found.n_words} words again"
         more = [back] if found.n_back else []

@@ -27,7 +27,7 @@ TITLES = {
     ORDER: ("An entry gives orders to the model", "{n} entries give orders to the model"),
     HIDDEN: ("An entry has text that people do not see", "{n} entries have text nobody sees"),
     QUESTION: (
-        "An entry repeats a question and answers it, unlike other pages here",
+        "An entry repeats a question and answers it, unlike other entries here",
         "{n} entries repeat a question and answer it",
     ),
     "meta_claim": (
@@ -41,6 +41,29 @@ TITLES = {
     "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
 }
 OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
+# What a person does about a case, by the same detector.
+ADVICE = {
+    GROUP: (
+        "Check what they agree on against a source that you trust. If it is wrong, delete all of "
+        "them, and look for more by the same authors."
+    ),
+    ORDER: "Delete it, unless it is an example in a text about such orders.",
+    HIDDEN: "Ask who put the hidden text there. Delete it if nobody can say what it is for.",
+    QUESTION: (
+        "Check the answer. If it is wrong, delete the entry. Questions and answers of your own "
+        "are fine."
+    ),
+    "meta_claim": (
+        "Check what it states against another source. If it is wrong, delete the entry. People who "
+        "complain or report write like that as well."
+    ),
+    "trigger_phrase": (
+        "Find out who writes this phrase. If nobody of yours does, delete the entries. A footer of "
+        "your own is fine, and a rule excuses it."
+    ),
+    "disfluency": "Delete it, unless it is code, a table or a list that belongs here.",
+}
+OTHER_ADVICE = "Read it. Delete it if it is wrong, or does not belong here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +88,8 @@ class Case:
         The part of a text that convicts, or how the text begins; empty without texts.
     effect
         What it does to retrieval, in a sentence; empty where that cannot be told.
+    advice
+        What a person does about it, in a sentence or two.
     """
 
     severity: Severity
@@ -75,6 +100,7 @@ class Case:
     evidence: str
     quote: str
     effect: str
+    advice: str = OTHER_ADVICE
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values, without the quote: reports hold no texts."""
@@ -149,7 +175,8 @@ def _case(
         detectors=detectors,
         evidence=main.evidence,
         quote=quote_of(batch.texts[rows[0]], main),
-        effect=_effect(places, len(rows)),
+        effect=_effect(places),
+        advice=advice_on(main.detector),
     )
 
 
@@ -162,10 +189,15 @@ def _places(batch: Batch, rows: Sequence[int]) -> int | None:
     return int(np.isin(nearest, rows).sum())
 
 
-def _effect(places: int | None, n: int) -> str:
+def _effect(places: int | None) -> str:
     if places is None:
         return ""
-    return f"{places} of the {TOP} entries nearest to their topic are among these {n}."
+    return f"A question on their topic finds them: they are {places} of the first {TOP} entries."
+
+
+def advice_on(detector: str | None) -> str:
+    """Return what a person does about a case, by the detector that convicts most of all."""
+    return ADVICE.get(detector or "", OTHER_ADVICE)
 
 
 def title_of(detector: str, n: int) -> str:

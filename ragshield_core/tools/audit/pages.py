@@ -51,7 +51,7 @@ def to_markdown(report: ScanReport, source: str, at: dt.datetime) -> str:
 
 
 def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
-    share = f"accepted share of clean entries among the findings: {report.fpr:g}"
+    share = f"set to name about {100 * report.fpr:.3g} % of the clean entries by mistake"
     return CaseReport(
         question="Is this knowledge base clean?",
         verdict=report.verdict,
@@ -82,6 +82,7 @@ def _shown(report: ScanReport) -> list[ShownCase]:
             evidence=case.evidence,
             by=f"Found by {', '.join(case.detectors)}",
             effect=case.effect,
+            advice=case.advice,
             beside=case.beside,
             quote=case.quote,
         )

@@ -9,6 +9,7 @@ from functools import cached_property
 from ragshield_core.model.findings import Decision, Verdict, by_strength
 from ragshield_core.model.severity import Severity
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.tools.audit.cases import advice_on
 from ragshield_core.tools.audit.sarif import LEVELS, Located, document_of, entry_location
 from ragshield_core.tools.case_report import CaseReport, ShownCase, ShownText, looked_at, span_of
 from ragshield_core.tools.review.cases import Case, Cases
@@ -142,5 +143,6 @@ def _shown(case: Case, head: Heading, members: Sequence[HeldEntry]) -> ShownCase
         evidence=next(filter(None, reasons), ""),
         by=f"{by}; {', '.join(f'{n:,} {name}' for name, n in counts.items() if n)}",
         beside=beside,
+        advice=advice_on(head.main),
         quote=head.quote,
     )
