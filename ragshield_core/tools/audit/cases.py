@@ -10,10 +10,8 @@ import numpy as np
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Finding
-from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, Severity, severity_by
+from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, TOP, Severity, severity_by
 
-# Places of a retrieval that a model reads, by what frameworks retrieve by default.
-TOP = 5
 # Characters of a text that a case shows.
 QUOTED = 160
 # Tag characters, which no screen shows, as the letters that they stand for.
@@ -168,7 +166,7 @@ def _case(
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places = _places(batch, rows)
     return Case(
-        severity=severity_by(detectors, len(rows), most=places is not None and 2 * places > TOP),
+        severity=severity_by(detectors, len(rows), places),
         title=title_of(main.detector, len(rows)),
         entry_ids=tuple(ids),
         beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
