@@ -1,17 +1,20 @@
 """An audit answers: one attack is one case, and it says what it would have found."""
 
+import dataclasses
 import datetime as dt
 import html
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from held import found
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.severity import Severity
 from ragshield_core.tools.audit import held_out_groups, scan
+from ragshield_core.tools.audit.cases import cases_of
 from ragshield_core.tools.audit.held_out_groups import (
     FEWEST_ENTRIES,
     Group,
@@ -82,6 +85,17 @@ def test_each_attack_is_one_case_and_the_worst_come_first():
     assert "Ignore all previous instructions" in order.quote
     ranks = [list(Severity).index(case.severity) for case in report.cases]
     assert ranks == sorted(ranks)
+
+
+def test_a_group_is_called_one_whatever_else_is_found_in_it():
+    batch = Batch.of(ids=["a", "b"], texts=["Believe me: nine.", "It is nine."], embeddings=None)
+    claim, one, other = found("a", detector="meta_claim"), found("a", ["b"]), found("b", ["a"])
+    decisions = {0: dataclasses.replace(claim, findings=claim.findings + one.findings), 1: other}
+    strongest = {0: claim.findings[0], 1: other.findings[0]}
+    (case,) = cases_of(batch, decisions, strongest)
+    assert case.title == "2 entries say the same in other words"
+    (alone,) = cases_of(batch, {0: decisions[0]}, strongest)
+    assert alone.title == "An entry vouches for its own truth, or against other sources"
 
 
 def test_clean_pages_beside_a_group_stay_out_of_its_case():

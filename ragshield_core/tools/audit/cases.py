@@ -159,9 +159,12 @@ def _case(
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
 ) -> Case:
-    main = strongest[rows[0]]
     findings = [finding for row in rows for finding in found[row].findings]
     detectors = tuple(dict.fromkeys(finding.detector for finding in findings))
+    main = strongest[rows[0]]
+    kind = convicting(main.detector, detectors, len(rows))
+    if kind != main.detector:
+        main = next(finding for finding in findings if finding.detector == kind)
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places = _places(batch, rows)
@@ -172,7 +175,7 @@ def _case(
         beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
         detectors=detectors,
         evidence=main.evidence,
-        quote=quote_of(batch.texts[rows[0]], main),
+        quote=quote_of(batch.texts[rows[ids.index(main.entry_id)]], main),
         effect=_effect(places),
         advice=advice_on(main.detector),
     )
@@ -196,6 +199,19 @@ def _effect(places: int | None) -> str:
 def advice_on(detector: str | None) -> str:
     """Return what a person does about a case, by the detector that convicts most of all."""
     return ADVICE.get(detector or "", OTHER_ADVICE)
+
+
+def convicting(strongest: str, detectors: Sequence[str], n: int) -> str:
+    """Return the detector that says what a case is: of several entries, the one of groups.
+
+    Parameters
+    ----------
+    strongest
+        The detector of the most convincing finding.
+    detectors, n
+        Names of those that have found any of them, and how many entries there are.
+    """
+    return GROUP if n > 1 and GROUP in detectors else strongest
 
 
 def title_of(detector: str, n: int) -> str:
