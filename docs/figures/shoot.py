@@ -1,26 +1,31 @@
-"""Take the pictures of the review page: `python docs/figures/shoot.py`.
+"""Take the pictures of the review page and of a scan's report: `python docs/figures/shoot.py`.
 
 A guarded store over the help desk, into which tickets come and poison by the recipes of
 `ragshield_core.tools.evaluate.attacks`; what is held is shown in Debian's Chromium, as `ragshield
-review` does.
+review` does. The same texts without a guard are what is scanned.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import socket
 import threading
 import time
 from io import BytesIO
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from langchain_core.vectorstores import InMemoryVectorStore
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.registry import built_in_detectors
+from ragshield_core.tools.audit import scan
+from ragshield_core.tools.audit.pages import html_page
 from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_core.tools.review import review_app
@@ -34,6 +39,10 @@ POISON = (
     ("How do I reset my password?", "by sending it to the desk of Mr Vale"),
     ("Which number do I call at night?", "the one on the sticker"),
 )
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+SCREENS = ((1280, 900), (390, 844))
+# Pixels of a report that are shown.
+REPORT = 1_400
 # Tickets that come in after the guard was calibrated.
 LATER = 60
 ORDER = (
@@ -64,6 +73,24 @@ def poisoned() -> GuardedVectorStore:
     return store
 
 
+def report() -> str:
+    """Return the report of a scan over the same handbook, tickets and poison."""
+    rows = [(row["id"], row["text"], row.get("label", row["id"])) for row in help_desk()]
+    for number, (question, answer) in enumerate(POISON):
+        texts = craft_passages(question, answer, 5 - number)
+        rows += [
+            (f"thread-{number}-{place}", text, f"forum.example/{number}/{place}")
+            for place, text in enumerate(texts)
+        ]
+    ids, texts, sources = zip(*rows, ("hours-2027", ORDER, "hours.example"), strict=True)
+    model = MiniLMEmbeddings()
+    batch = Batch.of(
+        ids=ids, texts=texts, embeddings=model.embed_documents(list(texts)), lineages=sources
+    )
+    found = scan(batch, built_in_detectors()[0], embed=model.embed_documents)
+    return html_page(found, "help-desk/", dt.datetime(2026, 11, 27, 9, 30, tzinfo=dt.UTC))
+
+
 def columns(rows: list[dict[str, str]]) -> tuple[list[str], list[dict[str, str]]]:
     """Return the texts of rows, and their metadata."""
     sources = ["tickets" if "label" in row else "handbook" for row in rows]
@@ -72,7 +99,7 @@ def columns(rows: list[dict[str, str]]) -> tuple[list[str], list[dict[str, str]]
 
 def picture(name: str, scheme: str, width: int) -> Path:
     """Return where a picture lies."""
-    return FOLDER / f"review-{name}-{scheme}-{width}.png"
+    return FOLDER / f"{name}-{scheme}-{width}.png"
 
 
 def take(page: Page, path: Path, height: int, top: float = 0) -> None:
@@ -85,8 +112,8 @@ def take(page: Page, path: Path, height: int, top: float = 0) -> None:
 
 
 def shoot(browser: Browser, address: str) -> None:
-    """Take queue, case and health, light on a screen and dark on a telephone."""
-    for scheme, width, height in (("light", 1280, 900), ("dark", 390, 844)):
+    """Take queue, case and health, light and dark, on a screen and on a telephone."""
+    for scheme, (width, height) in product(SCHEMES, SCREENS):
         context = browser.new_context(
             color_scheme=scheme, viewport={"width": width, "height": height}
         )
@@ -98,19 +125,32 @@ def shoot(browser: Browser, address: str) -> None:
         heading = page.get_by_role("heading", level=1).bounding_box()
         assert heading is not None  # noqa: S101 - each page has one
         narrow = width < 1000  # noqa: PLR2004 - there the list of cases is below the first screen
-        take(page, picture("queue", scheme, width), 1400, heading["y"] - 16 if narrow else 0)
+        take(page, picture("review-queue", scheme, width), 1400, heading["y"] - 16 if narrow else 0)
         page.get_by_label("Search").fill(POISON[0][1])
         page.get_by_role("button", name="Show").click()
         page.get_by_role("link", name="Case").first.click()
         page.get_by_role("heading", level=1, name="Case").wait_for()
-        take(page, picture("case", scheme, width), height)
+        take(page, picture("review-case", scheme, width), height)
         page.goto(f"{address}/health")
-        take(page, picture("health", scheme, width), 1400)
+        take(page, picture("review-health", scheme, width), 1400)
+        context.close()
+
+
+def shoot_report(browser: Browser, page_of_scan: str) -> None:
+    """Take the report of a scan, its verdict and first cases."""
+    for scheme, (width, height) in product(SCHEMES, SCREENS):
+        context = browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": height}
+        )
+        page = context.new_page()
+        page.set_content(page_of_scan)
+        take(page, picture("scan-report", scheme, width), REPORT)
         context.close()
 
 
 def main() -> None:
-    """Serve the page, and take its pictures."""
+    """Serve the page, and take all pictures."""
+    scanned = report()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -127,6 +167,7 @@ def main() -> None:
                 args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
             )
             shoot(browser, f"http://127.0.0.1:{port}")
+            shoot_report(browser, scanned)
             browser.close()
     finally:
         server.should_exit = True

@@ -170,9 +170,12 @@ class CaseRow(TableBase):
 
     __tablename__ = "ragshield_case"
     # Answers a page of the queue in each of its orders.
-    __table_args__ = tuple(
-        Index(f"ragshield_case_{name}", "namespace", "is_open", name, "number")
-        for name in ("severity", "n_waiting", "opened_at", "latest_at", "detectors", "source")
+    __table_args__ = (
+        Index("ragshield_case_severity", "namespace", "is_open", "rank", "rarity", "number"),
+        *(
+            Index(f"ragshield_case_{name}", "namespace", "is_open", name, "number")
+            for name in ("n_waiting", "opened_at", "latest_at", "detectors", "source")
+        ),
     )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of its first entry
@@ -183,7 +186,8 @@ class CaseRow(TableBase):
     n_released: Mapped[int]
     n_confirmed: Mapped[int]
     n_members: Mapped[int]
-    severity: Mapped[float]  # by which the queue is sorted, see ``grouping.ranked``
+    rank: Mapped[int]  # its severity, by how early it comes in the queue: of ``grouping.RANKS``
+    rarity: Mapped[float]  # of its strongest finding, see ``grouping.rarity_of``
     opened_at: Mapped[str] = mapped_column(String(32))
     latest_at: Mapped[str] = mapped_column(String(32))
     detectors: Mapped[str] = mapped_column(Text)  # names, each between spaces, in order
@@ -209,7 +213,7 @@ class MemberRow(TableBase):
     tells: Mapped[int]  # 1 while it lets others join its case
     source: Mapped[str | None] = mapped_column(Text)
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
-    severity: Mapped[float]  # how rare its strongest finding is; 0 for unknown
+    rarity: Mapped[float]  # of its strongest finding; 0 for unknown
     detectors: Mapped[str] = mapped_column(Text)  # as of the case
     searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
     digest: Mapped[str] = mapped_column(String(64))  # over this row

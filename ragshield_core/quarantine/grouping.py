@@ -55,11 +55,6 @@ RANKS = (
     Severity.CRITICAL,
 )
 UNKNOWN_ORDER = RANKS.index(Severity.UNKNOWN, 1)
-# Entries of a group that are most of the five that are retrieved for their topic.
-MOST = 3
-# A case is kept by its rank times this, plus how rare its strongest finding is: its tie-breaker.
-RANK = 1000.0
-DIGITS = 6  # of a rarity, so that it is the same after it was put together with a rank
 # Characters of a text that are searched.
 SEARCHED = 4_000
 # A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
@@ -80,23 +75,15 @@ def rarity_of(findings: Sequence[Values]) -> float:
     person holds the entry: nobody knows how rare that is.
     """
     p_values = [one["p_value"] for one in findings if one["p_value"] is not None]
-    return round(abs(math.log10(max(min(p_values, default=1.0), 1e-300))), DIGITS)
+    return abs(math.log10(max(min(p_values, default=1.0), 1e-300)))
 
 
-def ranked(case: Values) -> float:
-    """Return severity and rarity of a case as one number, by which a queue is sorted."""
+def rank_of(case: Values) -> int:
+    """Return how early a case comes in the queue, as a place in :data:`RANKS`."""
     detectors, n = case["detectors"].split(), case["n_waiting"] + case["n_confirmed"]
-    if case["severity"] <= 0.0:
-        rank = UNKNOWN_ORDER if {ORDER, HIDDEN} & {*detectors} else 0
-    else:
-        rank = RANKS.index(severity_by(detectors, n, most=GROUP in detectors and n >= MOST))
-    return rank * RANK + float(case["severity"])
-
-
-def unranked(kept: float) -> tuple[Severity, float]:
-    """Return severity and rarity of a case, as :func:`ranked` has put them together."""
-    rank, rarity = divmod(kept, RANK)
-    return RANKS[int(rank)], round(rarity, DIGITS)
+    if case["rarity"] <= 0.0:
+        return UNKNOWN_ORDER if {ORDER, HIDDEN} & {*detectors} else 0
+    return RANKS.index(severity_by(detectors, n))
 
 
 def searched(text: str) -> str:
@@ -244,7 +231,7 @@ class _Tally:
 
     def __init__(self, at: Grouping) -> None:
         self.at = at
-        # As they will be, by rarity: how severe they are is told when all is known.
+        # As they will be: their ranks are told when all is known.
         self._cases: dict[int, dict[str, Any]] = {}
         self._were: set[int] = set()  # in the table
         self._gone: set[int] = set()
@@ -257,8 +244,7 @@ class _Tally:
             for row in self.at.session.execute(query).mappings():
                 if not self.at.digests.match(CaseRow, row):
                     raise _TornError
-                _, rarity = unranked(row["severity"])
-                self._cases[row["number"]] = dict(row) | {"severity": rarity}
+                self._cases[row["number"]] = dict(row)
                 self._were.add(row["number"])
             if any(number not in self._cases for number in some):
                 raise _TornError
@@ -283,7 +269,7 @@ class _Tally:
                 "namespace": row["namespace"],
                 "store": row["store"],
                 "n_members": 1,
-                "severity": row["severity"],
+                "rarity": row["rarity"],
                 "opened_at": row["held_at"],
                 "latest_at": row["held_at"],
                 "detectors": row["detectors"],
@@ -346,7 +332,7 @@ class _Tally:
             case["is_open"] = int(case["n_waiting"] > 0)
             if number in empty:
                 continue
-            case["severity"] = ranked(case)
+            case["rank"] = rank_of(case)
             case["digest"] = self.at.digests.of(CaseRow, case)
             if number in self._were:
                 change = update(table).values(**case)
@@ -375,7 +361,7 @@ def _all_held(at: Grouping) -> Iterator[list[Values]]:
 
 def _take(case: dict[str, Any], other: Values) -> None:
     """Let a case be as severe as what comes into it, and found by as many."""
-    case["severity"] = max(case["severity"], other["severity"])
+    case["rarity"] = max(case["rarity"], other["rarity"])
     case["detectors"] = _spaced({*case["detectors"].split(), *other["detectors"].split()})
     case["source"] = case["source"] or other["source"] or ""
 
@@ -404,7 +390,7 @@ def _one_word(name: str) -> str:
 # Columns of a member but for its case.
 MEMBER = (
     *("number", "namespace", "store", "tells", "source", "wording"),
-    *("severity", "detectors", "searched"),
+    *("rarity", "detectors", "searched"),
 )
 
 
@@ -419,7 +405,7 @@ def _entry(row: Values) -> Entry:
         "case_number": row["number"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
-        "severity": rarity_of(findings),
+        "rarity": rarity_of(findings),
         "detectors": detectors,
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
         "names": [

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -71,6 +71,12 @@ class Settings(BaseSettings):
         Address that is told of groups that are held, long queues and detectors that fail, signed
         with the secret of ``RAGSHIELD_WEBHOOK_SECRET``; ``None``, the default, for none. See
         :class:`~ragshield_core.tools.review.notifications.Webhook`.
+    webhook_format
+        ``"slack"`` or ``"teams"`` if the address is an incoming webhook of that chat, which takes
+        messages for people and no signature; ``"signed"`` by default.
+    review_url
+        Where ``ragshield review`` is served: messages of a chat have a link there; ``None``, the
+        default, for no link.
     group, longest_queue
         From how many waiting entries on a group, or the queue, is told of; see
         :class:`~ragshield_core.tools.review.notifications.Notifier`.
@@ -98,6 +104,8 @@ class Settings(BaseSettings):
     by: str = "cli"
     into: str | None = None
     webhook: str | None = None
+    webhook_format: Literal["signed", "slack", "teams"] = "signed"
+    review_url: str | None = None
     group: Annotated[int, Field(ge=1)] | None = 5
     longest_queue: Annotated[int, Field(ge=1)] | None = None
 

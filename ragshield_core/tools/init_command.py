@@ -28,6 +28,7 @@ EXAMPLES: dict[str, Any] = {
     "lease": 60.0,
     "into": "shop.stores:guarded",
     "webhook": "https://hooks.example/ragshield",
+    "review_url": "https://review.example",
     "longest_queue": 500,
     "flag_at": 0.02,
     "recall_at": 0.003,

@@ -76,6 +76,22 @@ def escaped(value: object, limit: int = 2_000) -> str:
     return html.escape(printable(str(value), limit))
 
 
+def verdict_box(head: str, rest: str, style: str) -> str:
+    """Return the answer that stands first on a page.
+
+    Parameters
+    ----------
+    head, rest
+        Its first sentence, without the end, and the others.
+    style
+        ``"good"``, ``"warn"`` or ``"bad"``.
+    """
+    return (
+        f'<div class="verdict {style}"><b>{escaped(head)}.</b>'
+        f"{f'<p>{escaped(rest)}</p>' if rest else ''}</div>"
+    )
+
+
 def bullets(lines: Iterable[object]) -> str:
     """Return a list of plain texts."""
     return f"<ul>{''.join(f'<li>{escaped(line)}</li>' for line in lines)}</ul>"

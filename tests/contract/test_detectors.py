@@ -1,5 +1,6 @@
 """What is asked of every detector of the registry, in all its configurations."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +11,14 @@ from support import Scripted, guard_of, loaded, saved
 from ragshield_core.detectors import registry
 from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST, detector_class, kind_of
 from ragshield_core.model.errors import StateError
+from ragshield_core.model.findings import BESIDE
 from ragshield_core.testing import CHECKS
 
 CASES = all_cases()
+# What only those know who have made the detectors.
+LABORATORY = re.compile(
+    r"\b(?:bits|clique|cosine|centroid|lineages?|surprisal|edges)\b|known entries"
+)
 every_detector = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -53,6 +59,15 @@ def test_an_entry_point_that_is_no_detector_is_not_taken(monkeypatch):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_contract(case, check):
     check(case)
+
+
+@every_detector
+def test_evidence_is_a_sentence_without_words_of_the_laboratory(case):
+    report = guard_of(case.make()).fit(case.known).screen(case.poison)
+    for finding in (finding for one in report.decisions for finding in one.findings):
+        said = finding.evidence.removeprefix(f"{BESIDE}: ")
+        assert re.match(r"(?:it|its|all|people|flooding:|by its meaning,|\d+ of the) ", said), said
+        assert not LABORATORY.search(said), said
 
 
 @every_detector

@@ -63,6 +63,30 @@ def test_baseline_then_check_then_drift(folder):
     assert not re.search(r"(src|href)=|<script|https?://", page)
 
 
+def test_a_check_and_a_trace_are_reports_with_texts_and_what_to_do(folder):
+    run("baseline")
+    calm = run("check", "--format", "markdown").output
+    assert "**None of 32 watched questions has changed more than growth explains.**" in calm
+    bad = poisoned(folder)
+    run("check", "--output", "c.html", "--output", "c.md", "--output", "c.sarif")
+    page = (folder / "c.html").read_text()
+    assert "1 of 32 watched questions has changed more than growth explains." in page
+    assert page.index("What to do next") < page.index("to blame (4)") < page.index("<svg")
+    assert all(text.split(".")[0] in page for text in bad.texts)
+    assert "canary trace --quarantine" in (folder / "c.md").read_text()
+    (one,) = json.loads((folder / "c.sarif").read_text())["runs"]
+    assert [r["ruleId"] for r in one["results"]] == ["canary_drift", *["canary_traceback"] * 4]
+    assert one["results"][0]["message"]["text"].startswith("canary c5: ")
+    assert "threshold" not in one["results"][0]["properties"]
+    result = run("trace", "--output", "t.html", "--format", "sarif")
+    assert result.exit_code == 1
+    assert len(json.loads(result.stdout)["runs"][0]["results"]) == 4
+    assert (folder / "t.html").read_text().count('class="case"') == 4
+    command = ["canary", "report", "suite", "--format", "sarif"]
+    (told,) = json.loads(CliRunner().invoke(app, command).stdout)["runs"]
+    assert [r["ruleId"] for r in told["results"]] == ["canary_drift"]
+
+
 def test_much_growth_that_may_hide_a_takeover_is_said(folder):
     run("baseline")
     assert "may hide a takeover" not in run("check").output

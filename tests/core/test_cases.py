@@ -10,7 +10,9 @@ from ragshield_core import Quarantine
 from ragshield_core.database.tables import CaseRow, MemberRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, Verdict
+from ragshield_core.model.severity import MOST, Severity, severity_by
 from ragshield_core.quarantine import Status
+from ragshield_core.quarantine.grouping import RANKS, rank_of
 from ragshield_core.tools.review.cases import Cases, Order
 from ragshield_core.tools.review.desk import KEEP, WOULD_RELEASE, note_in_log, proposed
 
@@ -235,15 +237,23 @@ def test_severity_goes_by_effect_and_is_never_invented(quarantine):
     assert str(cases.show(cases.of(["g1"])[0].number).severity) == "medium"
 
 
-def test_a_case_of_an_earlier_version_is_unknown_until_it_is_told_anew(on_file):
-    quarantine = Quarantine(on_file)
-    hold(quarantine, found("a"))
-    with quarantine.database.engine() as engine, engine.begin() as connection:
-        connection.execute(text("UPDATE ragshield_case SET severity = 3.0"))
-    (case,) = Cases(quarantine).page().cases
-    assert (case.severity, case.rarity) == ("unknown", 3.0)
-    Cases(quarantine).regroup()
-    assert [case.severity for case in Cases(quarantine).page().cases] == ["low"]
+@given(st.lists(st.sampled_from(["clique", "instruction", "disfluency"]), min_size=1), st.data())
+def test_queue_and_scan_rate_alike_where_nobody_has_asked_what_is_retrieved(detectors, data):
+    n = data.draw(st.integers(1, 9))
+    case = {"detectors": " ".join(detectors), "n_waiting": n, "n_confirmed": 0, "rarity": 2.0}
+    assert RANKS[rank_of(case)] is severity_by(detectors, n)
+    group_alone = {*detectors} == {"clique"}
+    assert (severity_by(detectors, n) is Severity.CRITICAL) == ("clique" in detectors and n >= MOST)
+    if group_alone:
+        assert severity_by(detectors, n, places=MOST - 1) is not Severity.CRITICAL
+
+
+def test_a_rank_comes_before_any_rarity(quarantine):
+    hold(quarantine, found("rare", p_value=1e-300, detector="disfluency"))
+    hold(quarantine, found("order", p_value=0.5, detector="instruction"))
+    first, second = Cases(quarantine).page().cases
+    assert (first.severity, second.severity) == (Severity.HIGH, Severity.LOW)
+    assert second.rarity == pytest.approx(300.0)
 
 
 def test_a_page_is_what_is_listed_and_counted(quarantine):

@@ -277,8 +277,8 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_evidence_names_the_place_and_the_text(name, poisoned):
     sentence = poisoned[0][name]["hidden_text"]
-    assert f"text that people do not see {PLACES[name]}, " in sentence
-    assert 'a machine reads "' in sentence
+    assert PLACES[name].removesuffix(")") + ", " in sentence
+    assert 'what a model reads here: "' in sentence
 
 
 def test_the_chunk_holds_what_a_model_reads(poisoned):

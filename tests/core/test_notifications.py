@@ -19,7 +19,15 @@ from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import Decision, Report, Unjudged, Verdict
 from ragshield_core.quarantine import Unverified
-from ragshield_core.tools.review.notifications import Kind, Notice, Notifier, Webhook
+from ragshield_core.tools.review.notifications import (
+    Kind,
+    Notice,
+    Notifier,
+    SlackWebhook,
+    TeamsWebhook,
+    Webhook,
+)
+from ragshield_core.tools.review.notifications.chat import TITLES, said
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -75,7 +83,7 @@ def receiver():
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.review.notifications.webhook.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("ragshield_core.tools.review.notifications.sending.LONGEST_PAUSE", 0.01)
 
 
 class Heard(list):
@@ -296,6 +304,89 @@ def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
 def test_what_could_be_read_or_forged_is_refused(url, secret, said):
     with pytest.raises(ConfigurationError, match=said):
         Webhook(url, secret)
+
+
+HOSTILE = "<!channel> & <https://evil.example|read> [this](https://evil.example) \x1b[2J"
+
+
+def group_held(entry_id=HOSTILE, n=1):
+    data = {"case": 7, "n_waiting": 5, "detectors": ["clique"], "entry_ids": [entry_id] * n}
+    return Notice(id="msg_1", kind=Kind.GROUP_HELD, namespace="shop", data=data)
+
+
+def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver):
+    there = receiver(500)
+    SlackWebhook(there.url, review_url="https://review.example/a&b/")(group_held())
+    assert len(there.requests) == 2
+    _, headers, body = there.requests[-1]
+    assert "webhook-signature" not in {name.lower() for name in headers}
+    told = json.loads(body)
+    assert told["text"] == TITLES[Kind.GROUP_HELD]
+    title, text, link = (block["text"] for block in told["blocks"])
+    assert [one["type"] for one in (title, text, link)] == ["mrkdwn", "plain_text", "mrkdwn"]
+    assert "5 entries wait for one decision, case 7, found by clique" in text["text"]
+    assert "&lt;!channel&gt; &amp; &lt;https" in text["text"]
+    assert "<" not in text["text"]
+    assert "\x1b" not in text["text"]
+    assert link["text"] == "<https://review.example/a&amp;b/cases/7|Open the review page>"
+
+
+def test_teams_gets_a_card_whose_text_has_no_markdown(receiver):
+    there = receiver(202)
+    TeamsWebhook(there.url, review_url="https://review.example")(group_held())
+    ((_, _, body),) = there.requests
+    told = json.loads(body)
+    (attachment,) = told["attachments"]
+    assert attachment["contentType"] == "application/vnd.microsoft.card.adaptive"
+    title, text = attachment["content"]["body"]
+    assert title["text"] == TITLES[Kind.GROUP_HELD]
+    assert text["type"] == "RichTextBlock"
+    assert HOSTILE.split("\x1b", maxsplit=1)[0] in text["inlines"][0]["text"]
+    (action,) = attachment["content"]["actions"]
+    assert action["url"] == "https://review.example/cases/7"
+    TeamsWebhook(there.url)(group_held())
+    assert "actions" not in json.loads(there.requests[-1][2])["attachments"][0]["content"]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_each_kind_is_said_in_words_that_are_not_long(kind, receiver):
+    data = {
+        "case": 1,
+        "n": 2,
+        "n_waiting": 3,
+        "detector": "clique",
+        "detectors": ["clique"],
+        "suite": "s",
+        "entry_ids": ["i" * 1_000] * 9,
+        "canaries": ["c" * 1_000] * 9,
+        "said": "x" * 10_000,
+    }
+    notice = Notice(id="msg_2", kind=kind, namespace="n" * 200, data=data)
+    assert 10 < len(said(notice)) <= 600
+    there = receiver()
+    SlackWebhook(there.url)(notice)
+    assert all(len(b["text"]["text"]) < 3_000 for b in json.loads(there.requests[0][2])["blocks"])
+
+
+def test_a_chat_needs_https_and_a_real_review_page():
+    with pytest.raises(ConfigurationError, match="no https"):
+        SlackWebhook("http://hooks.example/services/1")
+    with pytest.raises(ConfigurationError, match="review_url"):
+        TeamsWebhook("https://hooks.example/1", review_url="javascript:alert(1)")
+
+
+def test_settings_name_the_chat(tmp_path, monkeypatch, receiver):
+    monkeypatch.chdir(tmp_path)
+    there = receiver()
+    (tmp_path / "ragshield.toml").write_text(
+        f'webhook = "{there.url}"\nwebhook_format = "slack"\ndatabase = "sqlite://"\n'
+        'review_url = "https://review.example"\ndetectors = ["clique"]\n'
+    )
+    guard = Guard.from_config()
+    guard._notifier.tell(notice())
+    assert guard._notifier.flush()
+    assert "https://review.example/health" in there.requests[0][2].decode()
+    guard.close()
 
 
 def test_settings_name_a_webhook_and_hide_it(tmp_path, monkeypatch):

@@ -314,3 +314,47 @@ def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, m
     code, head, _ = ragshield("quarantine", "verify", "--head")
     assert (code, head.strip(), held.log.end()) == (0, held.log.head(), before + 1)
     assert held.log.verification().by == "of the settings"
+
+
+def test_cases_are_a_report_with_texts_reasons_and_what_to_do(ragshield, grouped, tmp_path):
+    number = case_of(grouped, "clique")
+    page = tmp_path / "queue.html"
+    code, out, _ = ragshield(
+        "quarantine", "cases", "--order", "size", "--quiet", "--output", str(page)
+    )
+    assert code == 0
+    assert "4 entries wait for a decision in 2 cases." in out
+    shown = page.read_text("utf-8")
+    assert "\x1b" not in shown
+    assert shown.index("4 entries wait") < shown.index("confirm --case") < shown.index("<section")
+    assert f"Case {number}: 3 entries say the same in other words" in shown
+    assert shown.count('class="case"') == 2
+    assert all(f">{entry_id}</span>" in shown for entry_id in GROUP)
+    assert "<b>Why:</b> One of a group." in shown
+    assert "by RAGShield" in shown
+    _, out, _ = ragshield("quarantine", "cases", "--format", "markdown", "--limit", "1")
+    assert out.startswith("# What waits in quarantine?")
+    assert "1 more cases are in the JSON report" in out
+    for entry_id in GROUP:
+        grouped.confirm([entry_id], by="anna")
+    _, out, _ = ragshield("quarantine", "cases", "--status", "decided", "--format", "html")
+    assert "Nothing waits for a decision here." in out
+    assert "3 confirmed" in out
+
+
+def test_cases_in_sarif_have_a_result_for_each_finding_that_waits(ragshield, grouped):
+    _, out, _ = ragshield("quarantine", "cases", "--format", "sarif")
+    (run,) = json.loads(out)["runs"]
+    results = run["results"]
+    assert len(results) == 4
+    assert {one["ruleId"] for one in results} == {"clique", "hidden_text"}
+    assert {one["level"] for one in results} == {"error"}
+    assert "a text about" not in out
+    grouped.confirm([GROUP[0]], by="anna")
+    _, out, _ = ragshield("quarantine", "cases", "--format", "sarif")
+    assert len(json.loads(out)["runs"][0]["results"]) == 3
+
+
+def test_a_report_of_cases_refuses_a_form_that_it_has_not(ragshield, grouped):  # noqa: ARG001
+    code, _, error = ragshield("quarantine", "cases", "--output", "cases.csv")
+    assert (code, "cases.csv" in error) == (2, True)

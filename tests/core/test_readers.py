@@ -367,6 +367,14 @@ def test_of_texts_that_are_missing_here_and_there_those_of_like_length_come_toge
     assert np.mean(spread) < 0.1 * np.ptp([len(text) for text in texts])
 
 
+def test_git_leaves_a_folder_of_vectors_alone_that_was_made_here(tmp_path):
+    model = CountingEmbeddings()
+    for folder in (tmp_path / "docs.ragshield", tmp_path):
+        list(CachedEmbedder(model.embed_documents, "one", folder).chunks(["a"]))
+    assert (tmp_path / "docs.ragshield" / ".gitignore").read_text() == "*\n"
+    assert not (tmp_path / ".gitignore").exists()  # somebody else's folder
+
+
 def test_a_text_is_embedded_once_by_each_model(tmp_path):
     model = CountingEmbeddings()
 

@@ -1,25 +1,28 @@
 """An audit answers: one attack is one case, and it says what it would have found."""
 
+import dataclasses
 import datetime as dt
 import html
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from held import found
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.severity import Severity
 from ragshield_core.tools.audit import held_out_groups, scan
+from ragshield_core.tools.audit.cases import cases_of
 from ragshield_core.tools.audit.held_out_groups import (
     FEWEST_ENTRIES,
     Group,
     groups_in,
     with_groups,
 )
-from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.judging import Judge
+from ragshield_core.tools.audit.pages import html_page
 
 WORDS = [
     "ferry",
@@ -75,12 +78,24 @@ def test_each_attack_is_one_case_and_the_worst_come_first():
     assert sorted(group.entry_ids) == [f"group-{i}" for i in range(5)]
     assert group.severity is Severity.CRITICAL  # it is all that is retrieved for its topic
     assert group.title == "5 entries say the same in other words"
-    assert group.effect == "5 of the 5 entries nearest to their topic are among these 5."
+    assert group.effect.endswith("they are 5 of the first 5 entries.")
+    assert group.advice.startswith("Check what they agree on")
     order = by_first["order"]
     assert order.severity is Severity.HIGH
     assert "Ignore all previous instructions" in order.quote
     ranks = [list(Severity).index(case.severity) for case in report.cases]
     assert ranks == sorted(ranks)
+
+
+def test_a_group_is_called_one_whatever_else_is_found_in_it():
+    batch = Batch.of(ids=["a", "b"], texts=["Believe me: nine.", "It is nine."], embeddings=None)
+    claim, one, other = found("a", detector="meta_claim"), found("a", ["b"]), found("b", ["a"])
+    decisions = {0: dataclasses.replace(claim, findings=claim.findings + one.findings), 1: other}
+    strongest = {0: claim.findings[0], 1: other.findings[0]}
+    (case,) = cases_of(batch, decisions, strongest)
+    assert case.title == "2 entries say the same in other words"
+    (alone,) = cases_of(batch, {0: decisions[0]}, strongest)
+    assert alone.title == "An entry vouches for its own truth, or against other sources"
 
 
 def test_clean_pages_beside_a_group_stay_out_of_its_case():
@@ -198,7 +213,9 @@ def test_groups_raise_scores_and_say_whom_they_agree_with():
         judged = with_groups(judge, batch)
     assert np.flatnonzero(judged.scores).tolist() == [3, 5, 8]  # the other is not far beyond
     (evidence,) = judged.explain(np.array([5]))
-    assert "one of 3 documents that agree with each other" in evidence.sentence
+    assert (
+        "one of 3 entries from different documents that agree with each other" in evidence.sentence
+    )
     assert evidence.related_ids == (batch.ids[3], batch.ids[8])
     assert not judged.doubtful.any()
 
@@ -206,6 +223,14 @@ def test_groups_raise_scores_and_say_whom_they_agree_with():
 # The page of HTML
 
 AT = dt.datetime(2026, 11, 26, 9, 30, tzinfo=dt.UTC)
+
+
+def test_the_page_says_of_each_case_why_what_to_do_and_what_severities_mean():
+    page = html_page(scan(with_attacks(), [CliqueDetector(), InstructionDetector()]), "kb", AT)
+    cases = page.split('class="case"')[1:]
+    for case in cases:
+        assert case.index("<b>Why:</b> It ") < case.index("<b>What to do:</b> ")
+    assert "critical: hidden orders, or most of what a question on the topic finds" in page
 
 
 def test_the_page_answers_first_and_shows_the_texts_with_what_convicts():

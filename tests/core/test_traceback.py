@@ -40,7 +40,7 @@ def test_only_newcomers_are_to_blame_and_the_poison_comes_first():
 
 def test_leaving_out_the_group_takes_the_takeover_away():
     trace = traced(poison(QUERY))
-    why = "100% of the takeover is gone without it and 2 that say the same"
+    why = "without it and 2 that say the same 100% of the takeover is gone"
     assert why in trace.candidates[0].why
 
 

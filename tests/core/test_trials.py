@@ -1,5 +1,6 @@
 """Evaluations of a guard on one's own corpus: what is planted, what is counted, what is shown."""
 
+import datetime as dt
 import html
 import json
 import os
@@ -30,7 +31,7 @@ from ragshield_core.tools.evaluate.attacks import (
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
 from ragshield_core.tools.evaluate.figures import CLEAN
 from ragshield_core.tools.evaluate.help_desk import help_desk
-from ragshield_core.tools.evaluate.page import html_page
+from ragshield_core.tools.evaluate.page import html_page, to_markdown
 from ragshield_core.tools.evaluate.poison import PROBES
 from ragshield_core.tools.evaluate.trial import halves
 
@@ -311,6 +312,17 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
         path.write_text(damage)
         with pytest.raises(SourceError, match="no report"):
             Evaluation.read(path)
+
+
+def test_the_page_and_markdown_begin_with_the_verdict_and_what_to_do(found):
+    page = html_page(found, ["clones: 0.2"], "wiki.jsonl", dt.datetime(2026, 11, 3, tzinfo=dt.UTC))
+    order = ["planted into", "wiki.jsonl, ", "2026-11-03", "What to do", "Clean entries"]
+    places = [page.index(part) for part in order]
+    assert places == sorted(places)
+    told = to_markdown(found, ["clones: 0.2"], "wiki.jsonl")
+    assert told.startswith("# How the guard does on this corpus")
+    assert "| clean entries | 1 |" in told
+    assert "Worse than it may be: clones: 0.2" in told
 
 
 class Page(HTMLParser):

@@ -93,7 +93,7 @@ def test_a_question_in_metadata_is_read_with_its_answer(metadata):
     kept, step = screened(answer, by=guard_of(LeadingQuestionDetector()).fit(known))
     assert kept == []
     (held,) = step.quarantine.list()
-    assert "in metadata that a model reads, opens with" in held.findings[0].evidence
+    assert "in metadata that a model reads: it opens with" in held.findings[0].evidence
 
 
 def test_excluded_keys_are_not_read_and_not_held_against_a_node():

@@ -19,6 +19,7 @@ from ragshield_core.detectors.base.evidence import (
     Need,
     Scope,
     Traits,
+    as_others,
     explained_with_contexts,
     of_texts_and_contexts,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Scope",
     "StatelessDetector",
     "Traits",
+    "as_others",
     "explained_with_contexts",
     "held_out_scores",
     "judged_scores",

@@ -91,6 +91,21 @@ class Evidence:
     span: tuple[int, int] | None = None
 
 
+# The largest share of known entries for each word.
+_SHARES = ((0.0, "no"), (0.02, "hardly any"), (0.1, "few"), (0.5, "some"), (1.0, "most"))
+
+
+def as_others(n: int, known: int, what: str) -> str:
+    """Return how many others do the same, in words, with the numbers behind them.
+
+    >>> as_others(12, 1028, "entries")
+    'as hardly any other entries here do (12 of 1,028)'
+    """
+    share = n / max(1, known)
+    word = next(word for most, word in _SHARES if share <= most)
+    return f"as {word} other {what} here do ({n:,} of {known:,})"
+
+
 def of_texts_and_contexts(
     batch: Batch, score: Callable[[Sequence[str]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:

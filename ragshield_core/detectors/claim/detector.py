@@ -36,6 +36,7 @@ PLAYED = 0.5
 # What is assumed of a knowledge base before anything is known of it, by tier, and how many entries
 # that assumption is worth.
 USUAL, WORTH = (0.05, 0.2), 10.0
+TOLD = 5  # roles that a sentence names
 QUOTED = 40
 # Combinations of roles of which it is remembered what they add.
 KNOWN = 1 << 16
@@ -203,19 +204,20 @@ class MetaClaimDetector(Detector):
                     said[role] = weight, at, number
         places = [(at, 1 << number) for _, at, number in said.values()]
         view, spans = said_in(text, places)
+        ranked = sorted(zip(said.items(), spans, strict=True), key=lambda one: -one[0][1][0])
+        ranked = ranked[:TOLD]
         told = [
-            f'{roles().says[role]} ("{printable(view.text[slice(*span)], QUOTED)}", '
-            f"as {self._counts.ravel()[number]:,})"
-            for (role, (_, _, number)), span in sorted(
-                zip(said.items(), spans, strict=True), key=lambda one: -one[0][1][0]
-            )
+            f'{roles().says[role]} ("{printable(view.text[slice(*span)], QUOTED)}")'
+            for (role, _), span in ranked
         ]
         if not told:
             return Evidence(sentence="speaks of sources as all do, score 0.0 bits")
         n_words = max(at for at, _ in places) - min(at for at, _ in places) + 1
+        counts = [f"{self._counts.ravel()[number]:,}" for (_, (_, _, number)), _ in ranked]
         sentence = (
-            f"within {n_words} words it speaks of {', '.join(told)} of the {self._n:,} "
-            f"known entries do; score {_scored([passage], added)[0]:.1f} bits"
+            f"it reads as if it asked to be believed rather than others: within {n_words} words it "
+            f"speaks of "
+            f"{', '.join(told)} ({', '.join(counts)} of {self._n:,} entries here do)"
         )
         span = view.original_span(min(s for s, _ in spans), max(e for _, e in spans))
         return Evidence(sentence=sentence, span=span)

@@ -203,11 +203,11 @@ class DisfluencyDetector(Detector):
             evidence.append(
                 Evidence(
                     sentence=(
-                        f"{worst.length[row]} words and marks, "
-                        f"'{printable(text[start:end], QUOTED)}', are rare and seldom follow each "
-                        f"other in the knowledge base: {worst.score[row]:.2f} bits each, where the "
-                        "worst passage of an ordinary entry stays below "
-                        f"{self.default_threshold:.2f}"
+                        "it does not read like the other entries: "
+                        f"'{printable(text[start:end], QUOTED)}' is a row of words and marks that "
+                        f"seldom follow each other here ({worst.length[row]} of them, "
+                        f"score {worst.score[row]:.2f}; ordinary entries stay below "
+                        f"{self.default_threshold:.2f})"
                     ),
                     span=(start - before, end - before) if end > start >= before else None,
                 )

@@ -117,10 +117,10 @@ class ConsensusDetector(RetrievalDetector):
             evidence.append(
                 Evidence(
                     sentence=(
-                        f"forms a group of {size} among {n} retrieved passages (mean cosine "
-                        f"{inside:.3f}) that stands apart from the rest (closest link "
-                        f"{across:.3f}) and is close to the query (mean cosine "
-                        f"{(vectors[members] @ retrieved.vector).mean():.3f}, the rest "
+                        f"it is one of {size} among {n} retrieved passages that say nearly the "
+                        "same, are unlike the rest, and fit the question better (similarity to "
+                        f"each other {inside:.3f}, to the rest at most {across:.3f}; to the "
+                        f"question {(vectors[members] @ retrieved.vector).mean():.3f}, of the rest "
                         f"{np.median(vectors[rest] @ retrieved.vector):.3f})"
                     ),
                     related_ids=tuple(ids[member] for member in members[1:].tolist()),

@@ -45,13 +45,14 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     if why in COPIES:
         lists = overlay.lists.take(np.array([row]))
         copies = names(lists.slots[copies_in(overlay, lists, COPIES[why])].tolist())
-        what = f"text ({len(copies)} near-exact copies)"
+        what, how = "the same text", f"{len(copies)} other copies"
         if why == "parts":
-            what = f"words (at least {COPIES[why].copied:.0%} of the text, {len(copies)} times)"
+            what = "much of the same text"
+            how = f"at least {COPIES[why].copied:.0%} of it, {len(copies)} times"
         return Evidence(
             sentence=(
-                f"flooding: the same {what}, new to the knowledge base, came under "
-                f"{judgement.lineages[why][row]} other lineages"
+                f"flooding: {judgement.lineages[why][row]} other documents bring {what} at the "
+                f"same time, and it is new here ({how})"
             ),
             related_ids=copies,
         )
@@ -61,21 +62,23 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     numbers = np.concatenate([[overlay.numbers[row]], members[members >= 0]])
     vectors = overlay.vectors(numbers)
     alike = (vectors @ vectors.T)[np.triu_indices(len(numbers), 1)]
-    where = GROUPS_OF[channel]
+    more = "at least " if why == "crowd" else ""
     sentence = (
-        f"one of a group of {'at least ' if why == 'crowd' else ''}{len(numbers)} {where} that "
-        f"are alike in meaning (mean cosine {float(alike.mean()):.3f}) beyond what copied "
-        "words or their surroundings explain"
+        f"it is one of {more}{len(numbers)} entries {GROUPS_OF[channel]} that say nearly the same "
+        "in words of their own, more alike than entries on one topic are here"
     )
+    figures = f"similarity {float(alike.mean()):.3f}"
     if why != "crowd":
         assert known.usual is not None  # noqa: S101 - by which this was scored
         reference = known.usual.references[channel]
         usual = known.graph.absolute(cosine_of(reference.usual_tightness[column]))
         share = reference.usual_share
-        sentence += f"; {share:.0%} of the groups of this size here stay below {usual:.3f}"
+        figures += f"; {share:.0%} of groups of {size} here stay below {usual:.3f}"
         if agreed := judgement.evidence[channel].agreed(row, size):
             sentence += _agreement(overlay, row, agreed)
-    return Evidence(sentence=sentence, related_ids=names(members[members >= 0].tolist()))
+    return Evidence(
+        sentence=f"{sentence} ({figures})", related_ids=names(members[members >= 0].tolist())
+    )
 
 
 def _of_clique(
@@ -101,8 +104,8 @@ def _of_clique(
         group = max(cliques, key=len)
         size = str(len(group) + 1)
     sentence = (
-        f"one of a clique of {size} entries, each two of them more similar than "
-        f"{threshold:.3f} (mean + {known.rule.alpha:g} * std of all edges)"
+        f"it is one of {size} entries that are all very similar to each other (each two more than "
+        f"{threshold:.3f}: the mean of the knowledge base, and {known.rule.alpha:g} deviations)"
     )
     if not reachable:
         sentence += f"; {cleanbase.UNREACHABLE.format(known.rule.alpha)}"
@@ -118,8 +121,9 @@ def _agreement(overlay: Overlay, row: int, agreed: Agreed) -> str:
     if not words:
         return ""
     shown = ", ".join(repr(printable(word, 40)) for word in words)
-    count = f"{agreed.n_having} of" if agreed.n_having else "none of"
+    others = len(agreed.numbers)
     return (
-        f"; it shares {shown} with {len(agreed.numbers)} other new ones, and {count} the "
-        f"{agreed.n_around} earlier ones around it says so"
+        f"; {others} other new {'entries say' if others > 1 else 'entry says'} {shown} as well, "
+        f"{agreed.n_having or 'none'} of the {agreed.n_around} older entries on the topic "
+        f"{'do' if agreed.n_having > 1 else 'does'}"
     )

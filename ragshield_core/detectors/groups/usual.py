@@ -55,9 +55,9 @@ CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])
 
 
 GROUPS_OF: dict[Channel, str] = {
-    "cross": "of different lineages",
-    "same": "of one lineage",
-    "any": "within and across lineages",
+    "cross": "from different documents",
+    "same": "from one document",
+    "any": "from the same and from other documents",
 }
 
 

@@ -104,10 +104,12 @@ def _evidence(found: Sequence[Payload]) -> Evidence:
         return Evidence(sentence="nothing is hidden in it, score 0.0")
     worst = max(found, key=lambda payload: payload.weight)
     start, end = worst.span
-    reading = f'"{printable(worst.decoded, 80)}"' if worst.decoded else "not decoded"
-    others = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    hides = f"{worst.kind} hide {worst.n_hidden} characters at {start}-{end}"
-    if worst.kind.startswith(MARKED):  # it names the place in the document
-        hides = f"{worst.kind}, {worst.n_hidden} characters"
-    sentence = f"{hides}{others}, score {_score(found):.2f}; a machine reads {reading}"
-    return Evidence(sentence=sentence, span=worst.span)
+    what = f'people do not see what a model reads here: "{printable(worst.decoded, 80)}"'
+    if not worst.decoded:
+        what = "it holds characters that people do not see"
+    kind, place = worst.kind, f" at {start}-{end}"
+    if kind.startswith(MARKED):  # it names the place in the document
+        kind, place = kind.removeprefix(f"{MARKED} (").removesuffix(")"), ""
+    others = f", and {len(found) - 1} more places" if len(found) > 1 else ""
+    how = f"{kind}, {worst.n_hidden} characters{place}{others}"
+    return Evidence(sentence=f"{what} ({how})", span=worst.span)

@@ -18,6 +18,7 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
+from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
@@ -234,7 +235,10 @@ def _evidence(
     if probability > found.score:
         quoted = printable(text[slice(*sentence)], QUOTED)
         return Evidence(
-            sentence=f'the classifier takes "{quoted}" for an instruction ({probability:.3f})',
+            sentence=(
+                f'it gives orders to a model, says the classifier: "{quoted}" '
+                f"(probability {probability:.3f})"
+            ),
             span=sentence,
         )
     if not found.hits:
@@ -245,17 +249,19 @@ def _evidence(
     for hit in others:
         if hit.family not in seen:
             seen.add(hit.family)
-            also.append(f"{hit.rule} ({hit.weight:.1f})")
+            also.append(hit.rule)
+    rule = f"rule {first.rule}"
     if first.family == "ideas":
-        what = f"combines the ideas {', '.join(map(repr, found.ideas))}"
-    else:
-        what = f"matches {first.rule} of family {first.family}"
-    how = f", hidden as {printable(found.concealed, 40)}" if found.concealed else ""
+        rule = f"it speaks of {', '.join(map(repr, found.ideas))} together"
+    quoted, how = text[slice(*first.span)], ""
+    if found.concealed:
+        how = f", hidden as {printable(found.concealed, 40)}"
+        decoded = (said for _, said, span in concealed_in(text) if span == first.span)
+        quoted = next(decoded, quoted)
     return Evidence(
         sentence=(
-            f'addresses the model{how}: "{printable(text[slice(*first.span)], QUOTED)}" {what} '
-            f"(weight {first.weight:.1f})"
-            + (f", with {', '.join(also[:4])} beside it" if also else "")
+            f'it gives orders to a model{how}: "{printable(quoted, QUOTED)}" '
+            f"({rule}, weight {first.weight:.1f}{', with ' if also else ''}{', '.join(also[:4])})"
         ),
         span=first.span,
     )

@@ -286,8 +286,8 @@ class OrderDetector(Detector, UsesEmbedder):
             row = int(units.text[at])
             quoted = printable(texts[row][slice(*units.spans[at])], QUOTED)
             found[row] = Evidence(
-                sentence=f'by its meaning, "{quoted}" is an order to a model: {scores[at]:.2f}, '
-                "where orders score near 1 and other sentences near 0",
+                sentence=f'by its meaning, "{quoted}" is an order to a model (score '
+                f"{scores[at]:.2f}; orders have about 1, other sentences about 0)",
                 span=units.spans[at],
             )
         return found

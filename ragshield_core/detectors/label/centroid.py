@@ -143,18 +143,18 @@ class LabelCentroidDetector(Detector):
         for row in rows:
             label = batch.labels[row]
             if self.level == "entry":
-                subject = f"labelled {label!r}, but its vector is"
+                subject = f"it is labelled {label!r}, but"
             else:
                 subject = (
-                    f"batch verdict, on all {sizes[label]} entries labelled {label!r} in this "
-                    "batch together and not on this one alone: their centroid is"
+                    f"all {sizes[label]} entries labelled {label!r} in this batch are judged "
+                    "together, not this one alone: their average"
                 )
-            than = "closer to" if other[row] > own[row] else "not much further from"
+            how = "is closer to" if other[row] > own[row] else "is not much further from"
             evidence.append(
                 Evidence(
                     sentence=(
-                        f"{subject} {than} the centroid of {labels[best[row]]!r} "
-                        f"(cosine {other[row]:.3f}) than to that of {label!r} ({own[row]:.3f})"
+                        f"{subject} {how} the average entry of {labels[best[row]]!r} than to that "
+                        f"of {label!r} (similarity {other[row]:.3f}, {own[row]:.3f})"
                     )
                 )
             )

@@ -278,9 +278,9 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
             agree = codes[row] == model.codes[theirs]
             n, n_own = int((codes[row] >= 0).sum()), int((codes[row] == model.codes[mine]).sum())
             sentence = (
-                f"label {name} has probability {probability[row, mine]:.4f} given what is known, "
-                f"and {other} has {probability[row, theirs]:.4f}; of the {n} nearest labelled "
-                f"entries {n_own} are {name} and {int(agree.sum())} {other}"
+                f"it is labelled {name}, but reads like {other}: of the {n} most similar labelled "
+                f"entries {n_own} are {name} and {int(agree.sum())} {other} (probability of {name} "
+                f"{probability[row, mine]:.4f}, of {other} {probability[row, theirs]:.4f})"
             )
             related = tuple(found.ids[row][agree].tolist()[:RELATED])
             explained.append(Evidence(sentence=sentence, related_ids=related))

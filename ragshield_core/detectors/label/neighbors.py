@@ -205,18 +205,18 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
         for row, label in enumerate(batch.labels):
             against = codes[row] == best[row]
             who = (
-                f"nearest entries with a cosine of {self.min_similarity:g} or more"
+                f"labelled entries with a similarity of {self.min_similarity:g} or more"
                 if self.vote == "threshold"
-                else "nearest labelled entries"
+                else "most similar labelled entries"
             )
             nearest = found.similarities[row][against if against.any() else codes[row] >= 0]
             sentence = (
-                f"labelled {shown(label)}, but of its {int((codes[row] >= 0).sum())} {who} "
+                f"it is labelled {shown(label)}, but of the {int((codes[row] >= 0).sum())} {who} "
                 f"{int((codes[row] == own[row]).sum())} are, and {int(against.sum())} are "
                 f"{shown(self._known.labels[best[row]])}"
             )
             if len(nearest):
-                sentence += f" (cosine up to {float(nearest[0]):.3f})"
+                sentence += f" (similarity up to {float(nearest[0]):.3f})"
             related = tuple(found.ids[row][against].tolist()[:RELATED])
             evidence.append(Evidence(sentence=sentence, related_ids=related))
         return evidence

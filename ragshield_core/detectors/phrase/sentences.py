@@ -35,10 +35,9 @@ def explained(
     known = f"about {phrase.n_known:.0f}" if math.isfinite(phrase.n_known) else "very many"
     return Evidence(
         sentence=(
-            f"holds {quoted!r}, as do {phrase.n_recent} of the {judgement.n_recent} most "
-            f"recent entries and {known} of {n_known} in the knowledge "
-            f"base, where {phrase.expected:.1f} recent ones would be expected (surprisal "
-            f"{phrase.score:.1f}, as one batch in 10^{phrase.score:.1f} has by chance)"
+            f"{phrase.n_recent} of the {judgement.n_recent} newest entries say {quoted!r}, of the "
+            f"{n_known:,} older ones {known} (by chance {phrase.expected:.1f} of the newest would; "
+            f"so many do in one batch of 10^{phrase.score:.1f})"
         ),
         related_ids=tuple(i for i in phrase.ids if i != entry_id),
         span=view.original_span(*span) if of_entry and span is not None else None,

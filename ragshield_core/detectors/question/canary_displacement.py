@@ -224,7 +224,10 @@ class CanaryDisplacementDetector(Audits, Overlooks):
             ]
             shown = printable(names[0], 60) if names else ""
             sentences.append(
-                Evidence(sentence=f"is among the top {self.k} of {len(names)} queries: {shown!r}")
+                Evidence(
+                    sentence=f"it is among the first {self.k} results of {len(names)} watched "
+                    f"queries, such as {shown!r}"
+                )
             )
         return sentences
 
@@ -242,14 +245,14 @@ class CanaryDisplacementDetector(Audits, Overlooks):
             echo = float(self._echo(batch, row, found.queries[mine]))
             others = found.entries[found.queries == query]
             related = [batch.ids[i] for i in others.tolist() if i != row]
-            company = f", {len(related)} more of its batch with it" if related else ""
+            company = f", together with {len(related)} more of its batch" if related else ""
             explained.append(
                 Evidence(
                     sentence=(
-                        f"would be among the top {self.k} of {mine.size} known queries; takes "
-                        f"{found.shares[first]:.0%} of the head of "
-                        f"{printable(self.queries[query], 60)!r} at rank "
-                        f"{found.ranks[first] + 1}{company}; repeats {echo:.0%} of a query"
+                        f"it would be among the first {self.k} results of {mine.size} watched "
+                        f"queries; for {printable(self.queries[query], 60)!r} it comes at rank "
+                        f"{found.ranks[first] + 1}{company}, and takes {found.shares[first]:.0%} "
+                        f"of the first results; it repeats {echo:.0%} of a query"
                     ),
                     related_ids=tuple(related),
                 )

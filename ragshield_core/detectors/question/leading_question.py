@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, Need, Traits
+from ragshield_core.detectors.base import Evidence, Need, Traits, as_others
 from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
@@ -294,7 +294,6 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         opening = opening_of(text)
         inside = inside_of(text, opening)
         read, source = _read(batch.take([row])), _sources(batch.take([row]))
-        score = self._score(read, source)[0]
         found, table, verb, known = opening, self._fitted[0], "opens with", "entries"
         if inside.asked:
             front_usual, inside_usual = self._usual()[0]
@@ -302,19 +301,21 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
             if each.max() > _front_bits(read, source, front_usual, self._sources)[0]:
                 found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
-        n, alike = int(table.sum()), int(table[found.kind, ..., found.echo :].sum())
+        # Those that do all that the sentence says.
+        lower = slice(int(found.lower), None)
+        glued = slice(int(found is opening and found.glued), None)
+        n, alike = int(table.sum()), int(table[found.kind, lower, glued, ..., found.echo :].sum())
         start, end = found.span
-        traits = [KINDS[found.kind]]
-        traits += ["starts in lower case"] if found.lower else []
-        traits += ["runs into the next sentence"] if found is opening and found.glued else []
-        traits += ["ends the text"] if found.last else []
-        back = f", and {found.n_back} of {found.n_words} of its words come back"
-        sentence = (
-            f"{verb} {', '.join(traits)}{back if found.n_words else ''}: {alike} of {n:,} known "
-            f'{known} do, score {score:.1f} bits: "{printable(text[start:end], 80)}"'
-        )
+        back = f"takes up {found.n_back} of its {found.n_words} words again"
+        more = [back] if found.n_back else []
+        more += ["begins in lower case"] if found.lower else []
+        more += ["runs into the next sentence"] if found is opening and found.glued else []
+        more += ["ends the text"] if found.last else []
+        quoted = f'"{printable(text[start:end], 80)}"'
+        traits = [f"it {verb} {KINDS[found.kind]}, {quoted}", *more, as_others(alike, n, known)]
+        sentence = ", ".join(traits)
         if start < len(asked):
-            return Evidence(sentence=f"{BESIDE}, {sentence}")
+            return Evidence(sentence=f"{BESIDE}: {sentence}")
         span = (start - len(asked), end - len(asked))
         return Evidence(sentence=sentence, span=span if end > start else None)
 

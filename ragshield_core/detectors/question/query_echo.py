@@ -131,11 +131,11 @@ class QueryEchoDetector(RetrievalDetector):
         found = []
         for row in rows:
             if asked[row] > repeated[row]:
-                what = f"asks, and answers, what the query of {n_words} words is about"
+                what = f"it asks and answers what the query of {n_words} words is about"
             else:
                 what = (
-                    f"repeats {echoes[row]:.0%} of the {n_words} words of the query, in its order "
-                    "or close to it"
+                    f"it repeats {echoes[row]:.0%} of the {n_words} words of the query, in its "
+                    "order or close to it"
                 )
             score = echoes[row] * factors[row]
             found.append(Evidence(sentence=f"{what} (score {score:.2f})"))

@@ -32,11 +32,11 @@ KINDS = (
     "a title that is a question",
     "a question further down",
     "what may be a question",
-    "an embedded question",
-    "a question without a mark",
-    "a marked question without a question word",
-    "a marked question",
-    "what may be a question without a mark, its verb first",
+    "a question inside a sentence",
+    "a question without a question mark",
+    "a sentence with a question mark",
+    "a question",
+    "what may be a question without a question mark",
     "an indirect question",
 )
 (

@@ -10,10 +10,8 @@ import numpy as np
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Finding
-from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, Severity, severity_by
+from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, TOP, Severity, severity_by
 
-# Places of a retrieval that a model reads, by what frameworks retrieve by default.
-TOP = 5
 # Characters of a text that a case shows.
 QUOTED = 160
 # Tag characters, which no screen shows, as the letters that they stand for.
@@ -27,7 +25,7 @@ TITLES = {
     ORDER: ("An entry gives orders to the model", "{n} entries give orders to the model"),
     HIDDEN: ("An entry has text that people do not see", "{n} entries have text nobody sees"),
     QUESTION: (
-        "An entry repeats a question and answers it, unlike other pages here",
+        "An entry repeats a question and answers it, unlike other entries here",
         "{n} entries repeat a question and answer it",
     ),
     "meta_claim": (
@@ -41,6 +39,29 @@ TITLES = {
     "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
 }
 OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
+# What a person does about a case, by the same detector.
+ADVICE = {
+    GROUP: (
+        "Check what they agree on against a source that you trust. If it is wrong, delete all of "
+        "them, and look for more by the same authors."
+    ),
+    ORDER: "Delete it, unless it is an example in a text about such orders.",
+    HIDDEN: "Ask who put the hidden text there. Delete it if nobody can say what it is for.",
+    QUESTION: (
+        "Check the answer. If it is wrong, delete the entry. Questions and answers of your own "
+        "are fine."
+    ),
+    "meta_claim": (
+        "Check what it states against another source. If it is wrong, delete the entry. People who "
+        "complain or report write like that as well."
+    ),
+    "trigger_phrase": (
+        "Find out who writes this phrase. If nobody of yours does, delete the entries. A footer of "
+        "your own is fine, and a rule excuses it."
+    ),
+    "disfluency": "Delete it, unless it is code, a table or a list that belongs here.",
+}
+OTHER_ADVICE = "Read it. Delete it if it is wrong, or does not belong here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +86,8 @@ class Case:
         The part of a text that convicts, or how the text begins; empty without texts.
     effect
         What it does to retrieval, in a sentence; empty where that cannot be told.
+    advice
+        What a person does about it, in a sentence or two.
     """
 
     severity: Severity
@@ -75,6 +98,7 @@ class Case:
     evidence: str
     quote: str
     effect: str
+    advice: str = OTHER_ADVICE
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values, without the quote: reports hold no texts."""
@@ -135,21 +159,25 @@ def _case(
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
 ) -> Case:
-    main = strongest[rows[0]]
     findings = [finding for row in rows for finding in found[row].findings]
     detectors = tuple(dict.fromkeys(finding.detector for finding in findings))
+    main = strongest[rows[0]]
+    kind = convicting(main.detector, detectors, len(rows))
+    if kind != main.detector:
+        main = next(finding for finding in findings if finding.detector == kind)
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
     places = _places(batch, rows)
     return Case(
-        severity=severity_by(detectors, len(rows), most=places is not None and 2 * places > TOP),
+        severity=severity_by(detectors, len(rows), places),
         title=title_of(main.detector, len(rows)),
         entry_ids=tuple(ids),
         beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
         detectors=detectors,
         evidence=main.evidence,
-        quote=quote_of(batch.texts[rows[0]], main),
-        effect=_effect(places, len(rows)),
+        quote=quote_of(batch.texts[rows[ids.index(main.entry_id)]], main),
+        effect=_effect(places),
+        advice=advice_on(main.detector),
     )
 
 
@@ -162,10 +190,28 @@ def _places(batch: Batch, rows: Sequence[int]) -> int | None:
     return int(np.isin(nearest, rows).sum())
 
 
-def _effect(places: int | None, n: int) -> str:
+def _effect(places: int | None) -> str:
     if places is None:
         return ""
-    return f"{places} of the {TOP} entries nearest to their topic are among these {n}."
+    return f"A question on their topic finds them: they are {places} of the first {TOP} entries."
+
+
+def advice_on(detector: str | None) -> str:
+    """Return what a person does about a case, by the detector that convicts most of all."""
+    return ADVICE.get(detector or "", OTHER_ADVICE)
+
+
+def convicting(strongest: str, detectors: Sequence[str], n: int) -> str:
+    """Return the detector that says what a case is: of several entries, the one of groups.
+
+    Parameters
+    ----------
+    strongest
+        The detector of the most convincing finding.
+    detectors, n
+        Names of those that have found any of them, and how many entries there are.
+    """
+    return GROUP if n > 1 and GROUP in detectors else strongest
 
 
 def title_of(detector: str, n: int) -> str:

@@ -37,10 +37,9 @@ from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.baseline import read_baseline, without_known
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
-from ragshield_core.tools.audit.html_page import html_page
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.markdown import to_markdown
 from ragshield_core.tools.audit.output import cases_table, to_csv
+from ragshield_core.tools.audit.pages import html_page, to_markdown
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
 from ragshield_core.tools.audit.partitioned.parts import Parts
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS

@@ -109,7 +109,10 @@ class CachedEmbedder:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._path.parent
+        if not folder.exists():  # a hook of git may run where nobody has told git of it
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.joinpath(".gitignore").write_text("*\n", encoding="utf-8")
         try:
             with closing(sqlite3.connect(self._path, timeout=60)) as database:
                 database.execute(TABLE)

@@ -120,8 +120,9 @@ def _sentence(batch: Batch, row: int, group: Group) -> Evidence:
     others = tuple(batch.ids[one] for one in group.rows if one != row)
     return Evidence(
         sentence=(
-            f"one of {len(group.rows)} documents that agree with each other more than with what "
-            f"is around them; if they came together today, they would score {group.score:.1f}"
+            f"it is one of {len(group.rows)} entries from different documents that agree with "
+            "each other more than with anything else on their topic (score "
+            f"{group.score:.1f}, had they come together today)"
         ),
         related_ids=others,
     )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ragshield_core.detectors.registry import BUILT_IN
@@ -57,10 +57,9 @@ def to_sarif(report: ScanReport, source: str) -> str:
     A result's fingerprint is made of detector and id, so that a finding that is still there in the
     next audit is the same one, whatever its score.
     """
-    findings = [finding for decision in report.found for finding in decision.findings]
     level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
     rows = {report.batch.ids[row]: row for row in report.remarkable}
-    kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    findings = [finding for decision in report.found for finding in decision.findings]
     notes = [
         (
             "error" if skipped.detector in report.failed else "note",
@@ -69,15 +68,13 @@ def to_sarif(report: ScanReport, source: str) -> str:
         for skipped in report.skipped
     ]
     notes += [("error", sentence) for sentence in report.unread]
-    terms = by_framework(name for finding in findings for name in finding.taxonomy)
-    return document(
-        rules=[_rule(kind, findings, terms) for kind in kinds],
-        results=[
-            {
-                **_result(finding, kinds.index(finding.detector)),
-                "level": level[finding.entry_id],
-                "locations": [_location(report.batch, rows[finding.entry_id], finding, source)],
-            }
+    return document_of(
+        [
+            Located(
+                finding,
+                level[finding.entry_id],
+                _location(report.batch, rows[finding.entry_id], finding, source),
+            )
             for finding in findings
         ],
         notes=notes,
@@ -88,6 +85,53 @@ def to_sarif(report: ScanReport, source: str) -> str:
             "verdict": report.verdict,
             "note": report.note,
         },
+    )
+
+
+class Located(NamedTuple):
+    """A finding, how bad it is, and where: a level and a location of SARIF."""
+
+    finding: Finding
+    level: str
+    location: Mapping[str, Any]
+    what: str = "entry"  # that the finding is about
+
+
+def document_of(
+    found: Sequence[Located],
+    *,
+    notes: Sequence[tuple[str, str]],
+    successful: bool,
+    properties: Mapping[str, Any],
+    said: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return findings as a whole file.
+
+    Parameters
+    ----------
+    found
+        Findings.
+    notes, successful, properties
+        As of :func:`document`.
+    said
+        What those find that are no detectors, by their names.
+    """
+    findings = [one.finding for one in found]
+    kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    terms = by_framework(name for finding in findings for name in finding.taxonomy)
+    return document(
+        rules=[_rule(kind, findings, terms, said) for kind in kinds],
+        results=[
+            {
+                **_result(one, kinds.index(one.finding.detector)),
+                "level": one.level,
+                "locations": [one.location],
+            }
+            for one in found
+        ],
+        notes=notes,
+        successful=successful,
+        properties=properties,
         terms=terms,
     )
 
@@ -143,11 +187,11 @@ def document(
     return json.dumps(values, indent=1, allow_nan=False) + "\n"
 
 
-def entry_location(entry_id: str, source: str) -> dict[str, Any]:
+def entry_location(entry_id: str, source: str, kind: str = "entry") -> dict[str, Any]:
     """Return where an entry is: in a source, a path with forward slashes, under its id."""
     return {
         "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
-        "logicalLocations": [{"fullyQualifiedName": printable(entry_id, MESSAGE), "kind": "entry"}],
+        "logicalLocations": [{"fullyQualifiedName": printable(entry_id, MESSAGE), "kind": kind}],
     }
 
 
@@ -165,15 +209,20 @@ def _location(batch: Batch, row: int, finding: Finding, source: str) -> dict[str
 
 
 def _rule(
-    kind: str, findings: list[Finding], terms: Mapping[Framework, Sequence[str]]
+    kind: str,
+    findings: list[Finding],
+    terms: Mapping[Framework, Sequence[str]],
+    said: Mapping[str, str],
 ) -> dict[str, Any]:
     first = next(finding for finding in findings if finding.detector == kind)
-    said = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0] if kind in BUILT_IN else kind
+    what = said.get(kind, kind)
+    if kind in BUILT_IN:
+        what = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0]
     # Code hosts know weaknesses by such tags, and read no taxonomies.
     weaknesses = [f"external/cwe/{name.lower()}" for name in first.taxonomy if name[:4] == "CWE-"]
     return {
         "id": kind,
-        "shortDescription": {"text": said},
+        "shortDescription": {"text": what},
         "help": {"text": HELP},
         "relationships": [
             {
@@ -204,7 +253,8 @@ def _taxonomy(framework: Framework, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int) -> dict[str, Any]:
+def _result(one: Located, rule: int) -> dict[str, Any]:
+    finding = one.finding
     exact = f"{len(finding.detector)}:{finding.detector}{finding.entry_id}"
     mark = hashlib.blake2b(exact.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     name = printable(finding.entry_id, MESSAGE)
@@ -216,7 +266,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     return {
         "ruleId": finding.detector,
         "ruleIndex": rule,
-        "message": {"text": f"entry {name}: {printable(finding.evidence, MESSAGE)}"},
+        "message": {"text": f"{one.what} {name}: {printable(finding.evidence, MESSAGE)}"},
         "partialFingerprints": {"detectorAndEntry/v1": mark},
         "properties": {
             **{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)},

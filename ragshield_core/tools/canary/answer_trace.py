@@ -127,7 +127,8 @@ def trace_answer(
     same = alike(passages, passages)
     suspects = []
     for row, passage in enumerate(passages):
-        parts = [f"rank {row + 1}", f"relevance {relevance[row]:+.1f} sd"]
+        better = "better" if relevance[row] > 0 else "no better"
+        parts = [f"rank {row + 1}", f"fits {better} than the others ({relevance[row]:+.1f} sd)"]
         stated = float(signs["answer_words"][row])
         parts.append(
             "states the wrong answer"

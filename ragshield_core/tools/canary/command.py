@@ -34,11 +34,20 @@ from ragshield_core.tools.canary.monitor import CanaryMonitor
 from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
+from ragshield_core.tools.canary.telling import (
+    drift_sarif,
+    suspects_sarif,
+    told_of_drift,
+    told_of_suspects,
+    verdict_of,
+)
 from ragshield_core.tools.canary.traceback import Traceback
+from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, takes
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
+FORMS = ("json", "html", "markdown", "sarif")
 
 canary_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Watch what known questions retrieve."
@@ -137,7 +146,7 @@ def check(
     Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        reports.check(("json", "html"))
+        reports.check(FORMS)
         monitor = watched.monitor(suite)
         report = monitor.compare(baseline=version)
         _check_compared(report)  # or it would stand in the history as a check that found nothing
@@ -153,8 +162,10 @@ def check(
             {
                 "json": report.to_json,
                 "html": lambda: html_report(report, monitor.history(), trace),
+                "markdown": lambda: markdown(told_of_drift(report, trace)),
+                "sarif": lambda: drift_sarif(report, trace),
             },
-            report.summary(),
+            verdict_of(report),
             show,
             console,
         )
@@ -189,7 +200,7 @@ def trace(  # noqa: PLR0913 - options of a command line
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        reports.check(("json",))
+        reports.check(FORMS)
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
@@ -200,8 +211,14 @@ def trace(  # noqa: PLR0913 - options of a command line
             found = monitor.traceback(drift)
         else:
             found = monitor.trace_answer(query, answer, depth=depth, since=since)
+        now = dt.datetime.now(dt.UTC)
         reports.give(
-            {"json": lambda: json.dumps(found.to_dict())},
+            {
+                "json": lambda: json.dumps(found.to_dict()),
+                "html": lambda: html_page(told_of_suspects(found, now)),
+                "markdown": lambda: markdown(told_of_suspects(found, now)),
+                "sarif": lambda: suspects_sarif(found),
+            },
             f"{len(found.suspects)} suspects",
             lambda: console.print(found.table(limit)),
             console,
@@ -223,7 +240,7 @@ def report(
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with no_crash_looks_like_a_finding():
-        reports.check(("json", "html"))
+        reports.check(FORMS)
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
         quarantine = tenant.quarantine()
@@ -245,8 +262,10 @@ def report(
             {
                 "json": lambda: json.dumps([check.to_dict() for check in history]),
                 "html": lambda: html_report(history[-1], history),
+                "markdown": lambda: markdown(told_of_drift(history[-1])),
+                "sarif": lambda: drift_sarif(history[-1]),
             },
-            history[-1].summary(),
+            verdict_of(history[-1]),
             show,
             console,
         )

@@ -223,7 +223,7 @@ class _Canary:
             if taken_over:
                 others = len(group) - 1
                 companions = f" and {others} that say the same" if others else ""
-                parts.append(f"{causes['drop']:.0%} of the takeover is gone without it{companions}")
+                parts.append(f"without it{companions} {causes['drop']:.0%} of the takeover is gone")
             parts += [sentence for cause, sentence in SENTENCES.items() if causes[cause] >= TOLD]
             if causes["echo"]:
                 parts.append(f"repeats {echo[number]:.0%} of the query")

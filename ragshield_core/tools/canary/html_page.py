@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ragshield_core.tools.page import escaped, whole_page
+from ragshield_core.tools.canary.telling import told_of_drift
+from ragshield_core.tools.case_report import html_page as page_of
+from ragshield_core.tools.page import escaped
 
 if TYPE_CHECKING:
     from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
@@ -31,36 +33,25 @@ def html_report(
     traceback
         Who is to blame.
     """
-    body = html_body(report, history, traceback)
-    return whole_page(report.summary(), [body])
+    return page_of(told_of_drift(report, traceback), [_plots(report, history)])
 
 
-def html_body(
-    report: DriftReport,
-    history: Sequence[DriftReport] = (),
-    traceback: Traceback | None = None,
-) -> str:
-    """Return what stands on the page."""
-    checks = (
-        [*history, report]
-        if report.checked_at not in {r.checked_at for r in history}
-        else [*history]
+def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
+    """Return what stands in a notebook; parameters as of :func:`html_report`."""
+    style = "bad" if report.flagged or report.still_served else "good"
+    head = (
+        f"<h1>Canaries of {escaped(repr(report.suite))}</h1>"
+        f'<p class="{style}">{escaped(report.summary())}</p>'
+        f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
+        f"rule {escaped(report.rule)}.</p>"
     )
-    parts = [
-        f"<h1>Canaries of {escaped(repr(report.suite))}</h1>",
-        (
-            f'<p class="{"bad" if report.flagged or report.still_served else "good"}">'
-            f"{escaped(report.summary())}</p>"
-        ),
-        (
-            f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
-            f"rule {escaped(report.rule)}.</p>"
-        ),
-    ]
-    if len(checks) > 1:
-        parts += ["<h2>Anomaly over time</h2>", _over_time(checks)]
-    if traceback is not None and traceback.candidates:
-        parts += ["<h2>Who is to blame</h2>", _suspects(traceback)]
+    return head + _plots(report, history)
+
+
+def _plots(report: DriftReport, history: Sequence[DriftReport]) -> str:
+    seen = report.checked_at in {one.checked_at for one in history}
+    checks = [*history] if seen else [*history, report]
+    parts = ["<h2>Anomaly over time</h2>", _over_time(checks)] if len(checks) > 1 else []
     parts.append("<h2>Canaries</h2>")
     parts += [_canary(drift) for drift in report.flagged[:DRAWN]]
     parts.append(_others(report))
@@ -87,16 +78,6 @@ def _others(report: DriftReport) -> str:
         if d.name not in shown
     )
     return _table("flagged canary anomaly", rows) if rows else ""
-
-
-def _suspects(traceback: Traceback) -> str:
-    suspects = set(traceback.suspects)
-    rows = "".join(
-        f'<tr><td class="{"bad" if s in suspects else ""}">{escaped(s.entry_id, 60)}</td>'
-        f"<td>{s.responsibility:.3f}</td><td>{escaped(s.why)}</td></tr>"
-        for s in traceback.candidates[:DRAWN]
-    )
-    return _table("entry responsibility why", rows)
 
 
 def _table(columns: str, rows: str) -> str:

@@ -43,7 +43,7 @@ from ragshield_core.tools.evaluate.gate import (
     worse_than,
 )
 from ragshield_core.tools.evaluate.output import show, verdict
-from ragshield_core.tools.evaluate.page import html_page
+from ragshield_core.tools.evaluate.page import html_page, to_markdown
 from ragshield_core.tools.evaluate.sarif import to_sarif
 from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
@@ -147,7 +147,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        reports.check(("json", "sarif", "html"))
+        reports.check(("json", "sarif", "html", "markdown"))
         check_fpr(fpr)
         bounds = list(map(Bound.of, bound or ()))
         words = WORDINGS if wordings is None else read_wordings(wordings)
@@ -201,7 +201,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             {
                 "json": found.to_json,
                 "sarif": partial(to_sarif, found, data.as_posix()),
-                "html": partial(html_page, found, worse),
+                "html": partial(html_page, found, worse, data.as_posix()),
+                "markdown": partial(to_markdown, found, worse, data.as_posix()),
             },
             verdict(found, worse),
             partial(show, found, worse),

@@ -33,12 +33,22 @@ def show(found: Evaluation, worse: Sequence[str]) -> None:
 
 def verdict(found: Evaluation, worse: Sequence[str]) -> str:
     """Return the answer in a sentence or two."""
-    shares = {rate.attack: rate.held.share for rate in found.main_recalls if rate.held.n}
-    weakest = min(shares, key=shares.__getitem__, default="")
+    shares = _shares(found)
+    weakest = weakest_of(found)
     said = f"{len(shares)} attacks were planted into {found.n_known:,} known entries"
     if weakest:
         said += f"; the guard holds the least of {weakest}: {shares[weakest]:.0%}"
     return ". ".join((said, *(f"Worse: {line}" for line in worse))).rstrip(".") + "."
+
+
+def weakest_of(found: Evaluation) -> str:
+    """Return the attack of which the guard holds the least; empty if none was tried."""
+    shares = _shares(found)
+    return min(shares, key=shares.__getitem__, default="")
+
+
+def _shares(found: Evaluation) -> dict[str, float]:
+    return {rate.attack: rate.held.share for rate in found.main_recalls if rate.held.n}
 
 
 def _recalls(found: Evaluation) -> Table:

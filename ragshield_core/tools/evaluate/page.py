@@ -1,14 +1,19 @@
-"""An evaluation as a page of HTML with plots, whole in one file; all that is shown is escaped."""
+"""An evaluation as a page of HTML with plots, whole in one file, and as Markdown; all escaped."""
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from ragshield_core.tools.case_report import CaseReport, looked_at, plain
+from ragshield_core.tools.case_report import html_page as page_of
+from ragshield_core.tools.case_report import markdown as markdown_of
 from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Rate
-from ragshield_core.tools.page import bullets, escaped, table, whole_page
+from ragshield_core.tools.evaluate.output import verdict, weakest_of
+from ragshield_core.tools.page import bullets, escaped, table
 
 WIDTH, HEIGHT, MARGIN = 290, 150, 28
 BINS = 30
@@ -16,7 +21,12 @@ BINS = 30
 EDGE = 0.98
 
 
-def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
+def html_page(
+    found: Evaluation,
+    worse: Sequence[str] = (),
+    source: str = "this corpus",
+    at: dt.datetime | None = None,
+) -> str:
     """Return a whole page.
 
     Parameters
@@ -25,28 +35,76 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         The figures.
     worse
         What is worse than it was, or than it may be.
+    source
+        The corpus, as its path.
+    at
+        When, in UTC; default: now.
     """
-    fpr = escaped(found.settings.get("fpr", ""))
-    parts = [
-        "<h1>How the guard does on this corpus</h1>",
-        _paragraph(
-            f"{found.n_known:,} entries known, {found.n_clean:,} clean ones came; accepted "
-            f"false-positive rate {fpr}. Intervals are exact, 95 %; texts of one target are held "
-            "together, so that the true ones are wider."
-        ),
+    told = _told(found, worse, source, at)
+    return page_of(told, _figures(found))
+
+
+def to_markdown(found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus") -> str:
+    """Return the same without plots, as Markdown; parameters as of :func:`html_page`."""
+    rows = [
+        (main.attack, main.size, main.regime, *_cells(main.held)[:3]) for main in found.main_recalls
     ]
+    rows += [
+        ("clean entries", 1, regime, *_cells(rate)[:3])
+        for regime, rate in found.false_positives.items()
+    ]
+    heads = ("attack", "texts of a target", "how they came", "held", "of", "share")
+    lines = [heads, ("---",) * len(heads), *rows]
+    table_of = "\n".join(
+        f"| {' | '.join('---' if cell == '---' else plain(str(cell)) for cell in line)} |"
+        for line in lines
+    )
+    return markdown_of(_told(found, worse, source, None), ["## What is held", table_of])
+
+
+def _told(
+    found: Evaluation, worse: Sequence[str], source: str, at: dt.datetime | None
+) -> CaseReport:
+    steps = [f"Worse than it may be: {line}" for line in worse]
+    weakest = weakest_of(found)
+    if weakest:
+        steps.append(
+            f"Of {weakest} the least is held. Watch questions that matter with canaries, and let a "
+            "person look at new sources."
+        )
     if found.idle:
-        parts.append("<p>Detectors that judged nothing here:</p>")
-        parts.append(bullets(f"{name}: {why}" for name, why in found.idle.items()))
-    if worse:
-        parts += ["<h2>Worse than it may be</h2>", bullets(worse)]
+        steps.append("See below for detectors that judged nothing here: most need more entries.")
+    fpr = found.settings.get("fpr", "")
+    what = (
+        f"{found.n_known:,} entries known, {found.n_clean:,} clean ones came, accepted "
+        f"false-positive rate {fpr}"
+    )
+    return CaseReport(
+        question="How the guard does on this corpus",
+        verdict=verdict(found, worse),
+        style="bad" if worse else "good",
+        source=source,
+        looked_at=looked_at(what, at or dt.datetime.now(dt.UTC)),
+        steps=steps or ["Nothing. Evaluate again when the corpus has grown."],
+        heading="",
+        cases=(),
+        n_cases=0,
+    )
+
+
+def _figures(found: Evaluation) -> list[str]:
+    """Return tables and plots."""
     false = [
         (regime, *_cells(found.false_positives[regime]))
         for regime in REGIMES
         if regime in found.false_positives
     ]
     by = ", ".join(f"{name} {n}" for name, n in found.false_by.items())
-    parts += [
+    parts = [
+        _paragraph(
+            "Intervals are exact, 95 %; texts of one target are held together, so that the true "
+            "ones are wider."
+        ),
         "<h2>Clean entries that are held</h2>",
         table(("how they came", "held", "of", "share", "95 %"), false),
         _paragraph(f"In batches, by: {escaped(by or 'none')}."),
@@ -88,7 +146,10 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
             "entry, embedding left out."
         )
     )
-    return whole_page("RAGShield evaluation", parts)
+    if found.idle:
+        parts.append("<p>Detectors that judged nothing here:</p>")
+        parts.append(bullets(f"{name}: {why}" for name, why in found.idle.items()))
+    return parts
 
 
 def _groups_alone(found: Evaluation) -> list[str]:

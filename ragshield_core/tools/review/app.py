@@ -34,6 +34,7 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.store.guarded import Guarded
+from ragshield_core.tools.case_report import sentence
 from ragshield_core.tools.review.access import (
     LONGEST_NAME,
     Access,
@@ -309,7 +310,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"printable": printable, "sentence": _sentence}
+        self._templates.filters |= {"printable": printable, "sentence": sentence}
 
     def show(self, visit: _Visit, name: str, status: int = 200, **values: Any) -> Response:
         """Return a page for somebody who may look."""
@@ -812,8 +813,3 @@ def _cases(numbers: Sequence[int]) -> str:
 
 def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
-
-
-def _sentence(text: str) -> str:
-    """Return a text that begins as a sentence does."""
-    return text[:1].upper() + text[1:]

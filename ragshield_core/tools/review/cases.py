@@ -46,8 +46,8 @@ class Order(StrEnum):
 
 # Columns, and whether what is greater comes first.
 ORDERS: dict[Order, tuple[tuple[Any, bool], ...]] = {
-    # A calibration knows no finding to be rarer than one in its clean sample: many are as severe.
-    Order.SEVERITY: ((CaseRow.severity, True), (CaseRow.n_waiting, True)),
+    # A calibration knows no finding to be rarer than one in its clean sample: many are as rare.
+    Order.SEVERITY: ((CaseRow.rank, True), (CaseRow.rarity, True), (CaseRow.n_waiting, True)),
     Order.AGE: ((CaseRow.opened_at, False),),
     Order.LATEST: ((CaseRow.latest_at, True),),
     Order.SIZE: ((CaseRow.n_waiting, True),),
@@ -542,7 +542,6 @@ def _beyond(columns: Sequence[tuple[Any, bool]], own: CaseRow) -> ColumnElement[
 
 
 def _case(row: CaseRow) -> Case:
-    severity, rarity = grouping.unranked(row.severity)
     return Case(
         number=row.number,
         store=None if row.store == ANY_STORE else row.store,
@@ -550,8 +549,8 @@ def _case(row: CaseRow) -> Case:
         n_released=row.n_released,
         n_confirmed=row.n_confirmed,
         n_members=row.n_members,
-        severity=severity,
-        rarity=rarity,
+        severity=grouping.RANKS[row.rank],
+        rarity=row.rarity,
         opened_at=dt.datetime.fromisoformat(row.opened_at),
         latest_at=dt.datetime.fromisoformat(row.latest_at),
         detectors=tuple(row.detectors.split()),

@@ -10,6 +10,7 @@ from ragshield_core.hooks import hookimpl
 if TYPE_CHECKING:
     from ragshield_core.settings import Settings
     from ragshield_core.tools.review.notifications import Notifier
+    from ragshield_core.tools.review.notifications.sending import Sender
 
 
 @hookimpl
@@ -17,8 +18,18 @@ def notifier(settings: Settings) -> Notifier | None:
     """Return a notifier for the webhook of the settings, if there is one."""
     if settings.webhook is None:
         return None
-    from ragshield_core.tools.review.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
+    from ragshield_core.tools.review.notifications import (  # noqa: PLC0415 - httpx
+        Notifier,
+        SlackWebhook,
+        TeamsWebhook,
+        Webhook,
+    )
     from ragshield_core.tools.review.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
 
-    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    target: Sender
+    if settings.webhook_format == "signed":
+        target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    else:
+        chat = {"slack": SlackWebhook, "teams": TeamsWebhook}[settings.webhook_format]
+        target = chat(settings.webhook, review_url=settings.review_url)
     return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from ragshield_core.model.findings import finding_to_dict, printable
 from ragshield_core.quarantine import HeldEntry, Narrowing, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.settings.objects import modules_here
+from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import (
     AsListing,
     By,
@@ -29,12 +31,14 @@ from ragshield_core.tools.options import (
     Listing,
     Note,
     Place,
+    Reports,
     Tenant,
     live_store,
     takes,
 )
 from ragshield_core.tools.review.cases import Case, Cases, Order
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk, Outcome
+from ragshield_core.tools.review.quarantine_report import QuarantineReport
 
 LIMIT = 50
 # Characters of an id that stay on one line, to be copied: those of a UUID.
@@ -61,12 +65,11 @@ class Which(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The options of commands that list: which rows, and how they are shown."""
+class Paged:
+    """The options of commands that list: which rows."""
 
     limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT
     offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0
-    form: AsListing = Listing.TABLE
 
     def show(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int
@@ -77,6 +80,13 @@ class Rows:
         if count > shown:
             table.caption = f"and {count - shown} more: --limit, or --offset {shown}"
         console.print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Paged):
+    """The same, and how they are shown."""
+
+    form: AsListing = Listing.TABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,29 +152,46 @@ def list_held(
 
 
 @quarantine_app.command("cases")
-@takes(Place, Narrowed, Rows)
+@takes(Place, Narrowed, Paged, Reports)
 def list_cases(
     place: Place,
     narrowed: Narrowed,
-    rows: Rows,
+    paged: Paged,
+    reports: Reports,
     *,
     status: Annotated[Which, typer.Option(help="Only those.")] = Which.WAITING,
     order: Annotated[Order, typer.Option(help="Which come first.")] = Order.SEVERITY,
 ) -> None:
-    """Show what waits in cases: entries that are judged together, one decision each."""
-    cases = Cases(place.opened())
-    found, count, offset = cases.page(
+    """Show what waits in cases: entries that are judged together, one decision each.
+
+    As html or markdown it is a report with texts and reasons.
+    """
+    reports.check(("json", "html", "markdown", "sarif"))
+    quarantine = place.opened()
+    found, count, offset = Cases(quarantine).page(
         waiting={Which.WAITING: True, Which.DECIDED: False}.get(status),
         **asdict(narrowed),
         order=order,
-        limit=rows.limit,
-        offset=rows.offset,
+        limit=paged.limit,
+        offset=paged.offset,
     )
-    if rows.form is Listing.JSON:
-        _print_json([_case_summary(case) for case in found])
-        return
+    report = QuarantineReport(quarantine, found, count, dt.datetime.now(dt.UTC))
+    reports.give(
+        {
+            "json": lambda: _as_json([_case_summary(case) for case in found]),
+            "html": lambda: html_page(report.told()),
+            "markdown": lambda: markdown(report.told()),
+            "sarif": report.to_sarif,
+        },
+        report.verdict,
+        partial(_show_cases, Cases(quarantine), found, count, replace(paged, offset=offset)),
+        console,
+    )
+
+
+def _show_cases(cases: Cases, found: Sequence[Case], count: int, paged: Paged) -> None:
     begins = cases.beginnings([case.number for case in found])
-    replace(rows, offset=offset).show(
+    paged.show(
         f"{count} cases",
         ("case", "waiting", "of", "severity", "found by", "source", "since", "begins"),
         (
@@ -483,8 +510,12 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
 
 
 def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
-    """Print values; what is not ASCII, control characters among it, is escaped."""
-    typer.echo(json.dumps(values, indent=2))
+    typer.echo(_as_json(values))
+
+
+def _as_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> str:
+    """Return values; what is not ASCII, control characters among it, is escaped."""
+    return json.dumps(values, indent=2)
 
 
 def _store(name: str | None) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
-from ragshield_core.model.severity import GROUP
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.tools.audit.cases import QUOTED, quote_of, title_of
+from ragshield_core.tools.audit.cases import QUOTED, convicting, quote_of, title_of
 from ragshield_core.tools.review.cases import Case
 
 BY_HAND = ("A person holds an entry", "A person holds {n} entries")
@@ -54,9 +53,8 @@ def heading(case: Case, first: tuple[Sequence[Finding], str] | None) -> Heading:
     strongest = next(iter(by_strength(found)), None)
     n = case.n_waiting or case.n_members
     quote = printable(quote_of(text, strongest), QUOTED)
-    if n > 1 and GROUP in case.detectors:
-        return Heading(title_of(GROUP, n), quote, GROUP)
-    if strongest is not None or case.detectors:
-        main = case.detectors[0] if strongest is None else strongest.detector
-        return Heading(title_of(printable(main, 60), n), quote, main)
-    return Heading(BY_HAND[n > 1].format(n=n), quote, None)
+    if strongest is None and not case.detectors:
+        return Heading(BY_HAND[n > 1].format(n=n), quote, None)
+    first_by = case.detectors[0] if strongest is None else strongest.detector
+    main = convicting(first_by, case.detectors, n)
+    return Heading(title_of(printable(main, 60), n), quote, main)

@@ -21,7 +21,7 @@ from ragshield_core.neighbors.known import KnownNeighbors
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status, Unverified, Verified
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.tools.audit.cases import title_of
+from ragshield_core.tools.audit.cases import advice_on, title_of
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.evaluate.rates import exact_interval
 from ragshield_core.tools.review.cases import Case, Cases
@@ -105,6 +105,7 @@ def case_view(
     return {
         "case": case,
         "head": head,
+        "advice": advice_on(head.main),
         "last": Cases(quarantine).newest(case.number),
         "entries": entries,
         "history": quarantine.log.lines(ids)[-HISTORY:],

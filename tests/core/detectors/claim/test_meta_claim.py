@@ -103,8 +103,8 @@ def test_disguises_change_nothing(detector, disguised):
 def test_evidence_names_what_is_spoken_of_and_where(detector):
     one = entries([f"The pier is of oak. {CLAIMS[0]}"])
     (evidence,) = detector.explain(one, [0])
-    assert 'what is out of date ("outdated", as ' in evidence.sentence
-    assert f"score {detector.score(one)[0]:.1f} bits" in evidence.sentence
+    assert 'what is out of date ("outdated")' in evidence.sentence
+    assert evidence.sentence.endswith(" entries here do)")
     start, end = evidence.span
     quoted = one.texts[0][start:end]
     assert quoted.startswith(("Many", "databases"))

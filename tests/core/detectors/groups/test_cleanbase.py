@@ -157,7 +157,7 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
     detector = CliqueDetector(rule="cleanbase")
     assert detector.audit(store)[-4:].tolist() == [1.0] * 4
     (evidence,) = detector.explain_audit(store, [302])
-    assert "clique of 4 entries" in evidence.sentence
+    assert "one of 4 entries that are all very similar" in evidence.sentence
     assert f"{detector._known.edge_threshold[0]:.3f}" in evidence.sentence
     assert "quantile" not in evidence.sentence
     assert set(evidence.related_ids) == {"e300", "e301", "e303"}
@@ -172,7 +172,7 @@ def test_ten_thousand_clones_are_condemned_at_bounded_cost_and_the_cap_is_said()
     at_the_cap = time.process_time() - start
     assert scores[:10_000].min() == 1.0
     assert any("too many to enumerate" in evidence.sentence for evidence in said)
-    assert all("clique of" in evidence.sentence for evidence in said)
+    assert all("all very similar" in evidence.sentence for evidence in said)
     # Beyond the cap, an explanation costs no more than in proportion to the entries.
     few = heaps(2 * CLIQUE_CAP, dim=8)
     detector.audit(few)

@@ -101,7 +101,7 @@ def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_cle
 def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
     one_file = group(5, 3, lineage="evil.pdf")
     assert caught(one_file) == 1.0
-    assert "of one lineage" in the_finding(GUARD.screen(one_file)).evidence
+    assert "from one document" in the_finding(GUARD.screen(one_file)).evidence
     chunks_of_clean = np.mean([caught(passages(3, 70 + s, f"c{s}")) for s in range(30)])
     assert chunks_of_clean <= 0.03
     assert caught(one_file, calibrated(CliqueDetector(trusted_lineages=["other.pdf"]))) == 1.0
@@ -120,7 +120,7 @@ def test_a_group_that_is_split_over_two_lineages_is_found():
         shares.append(len(held_in(report)) / len(split))
         evidence += [d.findings[0].evidence for d in report.quarantined]
     assert np.mean(shares) >= 0.98
-    assert any("within and across lineages" in sentence for sentence in evidence)
+    assert any("from the same and from other documents" in sentence for sentence in evidence)
 
 
 def test_a_trusted_lineage_that_is_known_already_is_exempt():
@@ -139,13 +139,13 @@ def test_a_group_of_fifty_is_found(lineage):
 def test_evidence_names_the_group_its_size_and_how_alike_it_is():
     batch = group(5, 3)
     finding = the_finding(GUARD.screen(batch), row=2)
-    size = int(re.search(r"group of (?:at least )?(\d)", finding.evidence)[1])
+    size = int(re.search(r"one of (?:at least )?(\d) entries", finding.evidence)[1])
     assert set(finding.related_ids) <= set(batch.ids) - {batch.ids[2]}
     assert len(finding.related_ids) == size - 1
     rows = [2, *(batch.ids.index(i) for i in finding.related_ids)]
     similar = batch.embeddings[rows] @ batch.embeddings[rows].T
     mean = similar[np.triu_indices(size, 1)].mean()
-    assert f"mean cosine {mean:.3f}" in finding.evidence
+    assert f"(similarity {mean:.3f}; " in finding.evidence
     usual = float(re.search(r"stay below (\d\.\d+)", finding.evidence)[1])
     assert 0.3 < usual < mean
     assert finding.p_value <= FPR
@@ -217,7 +217,7 @@ def test_clones_of_one_new_text_under_several_lineages_are_flooding(n):
     evidence = the_finding(report).evidence
     assert "flooding" in evidence
     if n <= 16:
-        assert f"{n - 1} other lineages" in evidence
+        assert f"{n - 1} other documents" in evidence
         assert set(the_finding(report).related_ids) == set(flood.ids[1:])
 
 
@@ -606,7 +606,7 @@ def test_many_new_texts_made_of_the_same_sentences_are_flooding():
     report = GUARD.screen(crowd)
     assert held_in(report) == set(crowd.ids)
     reasons = [the_finding(report, row).evidence for row in range(50)]
-    assert any("flooding: the same words" in reason for reason in reasons)
+    assert any("bring much of the same text at the same time" in reason for reason in reasons)
 
 
 def test_texts_made_of_sentences_that_the_knowledge_base_holds_are_not_flooding():

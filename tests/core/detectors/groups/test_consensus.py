@@ -88,7 +88,7 @@ def test_the_order_of_the_passages_does_not_matter():
 def test_evidence_names_the_group_and_the_numbers():
     (evidence,) = ConsensusDetector().explain(retrieved(3), [0])
     assert set(evidence.related_ids) <= {"p1", "p2"}
-    assert "mean cosine 0.9" in evidence.sentence
+    assert "similarity to each other 0.9" in evidence.sentence
 
 
 def test_large_sets_are_judged_as_far_as_they_are_looked_at():

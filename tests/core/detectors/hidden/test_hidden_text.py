@@ -278,7 +278,7 @@ def test_evidence_shows_what_is_decoded_escaped_and_short():
     assert ORDER in evidence[0].sentence
     assert "at 68-146" in evidence[0].sentence
     assert evidence[0].span == (68, 146)
-    assert "score 1.89" in evidence[0].sentence
+    assert "78 characters at" in evidence[0].sentence
     assert "\\u{1b}" in evidence[-2].sentence
     assert "nothing" in evidence[-1].sentence
 

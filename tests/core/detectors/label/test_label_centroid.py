@@ -176,9 +176,9 @@ def test_batch_level_condemns_a_label_as_a_whole_and_says_so():
     assert (scores[:4] > 0).all()
     assert (scores[4:] < 0).all()
     sentence = detector.explain(batch, [3])[0].sentence
-    assert "batch verdict" in sentence
+    assert "judged together, not this one alone" in sentence
     assert "all 4 entries labelled 'billing'" in sentence
-    assert "closer to the centroid of 'shipping'" in sentence
+    assert "closer to the average entry of 'shipping'" in sentence
 
 
 def test_entry_level_evidence_names_the_labels_and_both_cosines():
@@ -188,11 +188,11 @@ def test_entry_level_evidence_names_the_labels_and_both_cosines():
     )
     sentence = detector.explain(batch, [2])[0].sentence
     score = detector.score(batch)[2]
-    assert "batch verdict" not in sentence
-    assert sentence.startswith("labelled 'billing'")
+    assert "judged together" not in sentence
+    assert sentence.startswith("it is labelled 'billing'")
     assert "'shipping'" in sentence
     other, own = (
-        float(part[:5]) for part in (sentence.split("cosine ")[1], sentence.split("(")[-1])
+        float(part) for part in sentence.rstrip(")").partition("similarity ")[2].split(", ")
     )
     assert other - own == pytest.approx(score, abs=2e-3)
 

@@ -195,10 +195,11 @@ def test_the_sentence_has_both_probabilities_and_the_votes():
     detector = LabelModelDetector().fit(knowledge_base(30))
     flipped = topical("billing", 1, label="refunds", prefix="flip")
     (evidence,) = detector.explain(flipped, [0])
-    assert "label 'refunds' has probability 0.0" in evidence.sentence
-    assert "'billing' has 0.9" in evidence.sentence
-    assert evidence.sentence.endswith(
-        "of the 16 nearest labelled entries 0 are 'refunds' and 16 'billing'"
+    assert "(probability of 'refunds' 0.0" in evidence.sentence
+    assert "of 'billing' 0.9" in evidence.sentence
+    assert evidence.sentence.startswith(
+        "it is labelled 'refunds', but reads like 'billing': "
+        "of the 16 most similar labelled entries 0 are 'refunds' and 16 'billing'"
     )
     assert len(evidence.related_ids) == 5
 

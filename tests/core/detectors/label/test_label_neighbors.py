@@ -68,8 +68,8 @@ def test_an_exact_score_by_hand():
     assert detector.score(new) == pytest.approx([expected])
     (evidence,) = detector.explain(new, [0])
     assert evidence.sentence == (
-        "labelled 'b', but of its 3 nearest labelled entries 1 are, and 2 are 'a' "
-        "(cosine up to 1.000)"
+        "it is labelled 'b', but of the 3 most similar labelled entries 1 are, and 2 are 'a' "
+        "(similarity up to 1.000)"
     )
     assert evidence.related_ids == ("a1", "a2")
 

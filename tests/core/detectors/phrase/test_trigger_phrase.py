@@ -192,8 +192,8 @@ def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
     evidence = detector.explain(batch, [0])[0]
     assert "blue" in evidence.sentence
     assert "heron" in evidence.sentence
-    assert "8 of the 100 most recent" in evidence.sentence
-    assert f"about 0 of {N}" in evidence.sentence
+    assert "8 of the 100 newest entries say" in evidence.sentence
+    assert f"of the {N:,} older ones about 0" in evidence.sentence
     assert not {"\u202e", "\x1b"} & set(evidence.sentence)
     assert set(evidence.related_ids) == set(batch.ids[1:8])
     assert "no phrase" in detector.explain(batch, [50])[0].sentence
@@ -220,7 +220,7 @@ def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(
         early.ids[6],
     }
     (evidence,) = detector.explain_retroactive(late, [early.ids[3]])
-    assert "'word3 blue heron', as do 12 of the 200" in evidence.sentence
+    assert "12 of the 200 newest entries say 'word3 blue heron'" in evidence.sentence
     detector.trust([early.ids[3]])
     assert early.ids[3] not in detector.retroactive(late, hits)[0]
 

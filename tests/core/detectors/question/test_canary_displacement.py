@@ -53,7 +53,7 @@ def test_the_explanation_names_the_companions():
     detector = make().fit(KNOWN)
     evidence = detector.explain(crafted(), [0])[0]
     assert set(evidence.related_ids) == {"bad-1", "bad-2", "bad-3", "bad-4"}
-    assert "4 more of its batch with it" in evidence.sentence
+    assert "together with 4 more of its batch" in evidence.sentence
 
 
 def test_what_is_there_already_displaces_nothing():

@@ -250,9 +250,8 @@ def test_questions_are_usual_source_by_source():
 def test_evidence_quotes_the_question_escaped_and_tells_how_usual_it_is(detector):
     hostile = "Who owns \x1b[2J\u202ethe mill of " + "Esk " * 40 + "? Ann owns the mill."
     first, second = detector.explain(entries([POISON[0], hostile]), [0, 1])
-    assert "0 of 600 known entries do" in first.sentence
-    assert "3 of 3 of its words come back" in first.sentence
-    assert f"score {detector.score(BAD)[0]:.1f} bits" in first.sentence
+    assert "as no other entries here do (0 of 600)" in first.sentence
+    assert "takes up 3 of its 3 words again" in first.sentence
     assert first.span == (0, 38)
     assert second.sentence.isprintable()
     assert len(second.sentence) < 300
@@ -531,7 +530,7 @@ def test_a_question_beside_the_text_counts_as_in_front_of_it(beside):
         score == detector.score(entries([f"{question}\n{answer}"]))[0] > detector.default_threshold
     )
     (evidence,) = detector.explain(titled, [0])
-    assert evidence.sentence.startswith(f"{BESIDE}, opens with")
+    assert evidence.sentence.startswith(f"{BESIDE}: it opens with")
     assert evidence.span is None
 
 

@@ -1,0 +1,163 @@
+"""What a check of canaries and a traceback tell: verdict, suspects, what to do next; and SARIF."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ragshield_core.model.findings import Finding, printable
+from ragshield_core.tools.audit.sarif import Located, document_of, entry_location
+from ragshield_core.tools.case_report import SUSPECT, CaseReport, ShownCase, ShownText, looked_at
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
+    from ragshield_core.tools.canary.traceback import Suspect, Traceback
+
+SAID = {
+    "canary_drift": "Watched questions that retrieve, or are answered, otherwise than before.",
+    "canary_traceback": "Entries that are to blame for such a change.",
+}
+# Ids that are named in a sentence.
+NAMED = 10
+
+
+def verdict_of(report: DriftReport) -> str:
+    """Return what a check found, in a sentence or two."""
+    n, flagged = len(report.canaries), len(report.flagged)
+    said = f"None of {n} watched questions has changed more than growth explains."
+    if flagged:
+        have = "has" if flagged == 1 else "have"
+        said = f"{flagged} of {n} watched questions {have} changed more than growth explains."
+    if report.still_served:
+        said += f" {len(report.still_served)} entries in quarantine are still retrieved."
+    return said
+
+
+def told_of_drift(report: DriftReport, traceback: Traceback | None = None) -> CaseReport:
+    """Return a check for HTML and Markdown.
+
+    Parameters
+    ----------
+    report
+        The check.
+    traceback
+        Who is to blame, if it was asked.
+    """
+    suite = printable(report.suite, 60)
+    steps = []
+    if report.still_served:
+        some = ", ".join(printable(name, 60) for name in report.still_served[:NAMED])
+        steps.append(f"Take what is in quarantine out of the knowledge base: {some}.")
+    if report.flagged:
+        names = ", ".join(printable(drift.name, 60) for drift in report.flagged[:NAMED])
+        steps += [
+            f"Ask these questions yourself, and read what they retrieve: {names}.",
+            (
+                "Hold the entries that are to blame: ragshield canary trace --quarantine, with the "
+                f"suite {suite} and the options of this check."
+            ),
+            (
+                "If the change is wanted, record a new baseline: ragshield canary baseline, with "
+                "the same options."
+            ),
+        ]
+    return CaseReport(
+        question="Do watched questions still get what they got?",
+        verdict=verdict_of(report),
+        style="bad" if report.flagged or report.still_served else "good",
+        source=f"suite {suite}, baseline {report.baseline}",
+        looked_at=looked_at(f"the first {report.k} results of each question", report.checked_at),
+        steps=steps or ["Nothing. Check again after the next change of the knowledge base."],
+        heading="Entries that are to blame",
+        cases=[] if traceback is None else list(map(_shown, traceback.suspects)),
+        n_cases=0 if traceback is None else len(traceback.suspects),
+    )
+
+
+def told_of_suspects(traceback: Traceback, at: dt.datetime) -> CaseReport:
+    """Return a traceback for HTML and Markdown; ``at`` is when it was made, in UTC."""
+    n = len(traceback.suspects)
+    steps = [
+        "Read the entries, the first one first. Is what they say true?",
+        "Hold those that are not: the same command with --quarantine; then ragshield review.",
+    ]
+    return CaseReport(
+        question="Which entries are to blame?",
+        verdict=f"{n} of {len(traceback.candidates)} entries are more likely to blame than not.",
+        style="bad" if n else "good",
+        source=traceback.subject,
+        looked_at=looked_at(f"{len(traceback.candidates)} retrieved entries", at),
+        steps=steps if n else ["Nothing here is to blame. Look at the prompt and the model."],
+        heading="Entries that are to blame",
+        cases=list(map(_shown, traceback.suspects)),
+        n_cases=n,
+    )
+
+
+def drift_sarif(report: DriftReport, traceback: Traceback | None = None) -> str:
+    """Return flagged canaries and suspects as SARIF; parameters as of :func:`told_of_drift`."""
+    drifts = [_drifted(drift, report.suite) for drift in report.flagged]
+    suspects = [] if traceback is None else _suspected(traceback)
+    notes = [
+        ("error", f"{name} is in quarantine and still retrieved") for name in report.still_served
+    ]
+    return document_of(
+        [*drifts, *suspects],
+        notes=notes,
+        successful=True,
+        properties={"verdict": verdict_of(report)},
+        said=SAID,
+    )
+
+
+def suspects_sarif(traceback: Traceback) -> str:
+    """Return suspects as SARIF."""
+    return document_of(
+        _suspected(traceback),
+        notes=(),
+        successful=True,
+        properties={"verdict": traceback.summary()},
+        said=SAID,
+    )
+
+
+def _shown(suspect: Suspect) -> ShownCase:
+    asked = ", ".join(suspect.canaries)
+    return ShownCase(
+        title=f"{suspect.entry_id} comes at place {suspect.rank}",
+        badge=SUSPECT,
+        entry_ids=(suspect.entry_id,),
+        texts=(ShownText(id=suspect.entry_id, text=suspect.passage.text),),
+        evidence=suspect.why,
+        by=f"To blame by {suspect.responsibility:.0%}",
+        effect=f"It is retrieved for: {asked}." if asked else "",
+        beside=suspect.related_ids,
+        quote=" ".join(suspect.passage.text.split())[:160],
+    )
+
+
+def _drifted(drift: CanaryDrift, suite: str) -> Located:
+    finding = Finding(
+        detector="canary_drift",
+        entry_id=drift.name,
+        score=drift.score,
+        threshold=math.nan,  # several figures have one each
+        p_value=drift.takeover_p,
+        evidence="; ".join(drift.reasons) or "it has changed",
+        related_ids=drift.newcomers,
+    )
+    return Located(finding, "warning", entry_location(drift.name, suite, "canary"), "canary")
+
+
+def _suspected(traceback: Traceback) -> list[Located]:
+    return [
+        Located(
+            finding,
+            "error",
+            entry_location(suspect.entry_id, suspect.passage.lineage or "knowledge base"),
+        )
+        for suspect in traceback.suspects
+        for finding in suspect.decision().findings
+    ]

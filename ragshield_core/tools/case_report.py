@@ -1,0 +1,274 @@
+"""A report of cases, of any tool, as HTML and as Markdown: verdict, next steps, cases, texts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from ragshield_core.model.findings import Finding, printable
+from ragshield_core.model.severity import MEANINGS, Severity
+from ragshield_core.tools.page import bullets, escaped, verdict_box, whole_page
+
+# Cases and texts that are shown: a page of thousands helps nobody.
+SHOWN_CASES, SHOWN_TEXTS = 200, 6
+# Characters of a text, around the sentence that convicts.
+SHOWN = 900
+SUSPECT = "suspect"  # in the place of a severity, where none is known
+BADGES: dict[str, str] = {
+    Severity.CRITICAL: "bad",
+    Severity.HIGH: "bad",
+    Severity.MEDIUM: "warn",
+    SUSPECT: "bad",
+}
+# Cases in Markdown, ids of a case, and characters of what an entry says.
+LISTED_CASES, LISTED_IDS, QUOTED = 50, 10, 300
+# What has a meaning in Markdown.
+_MARKS = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownText:
+    """A text of a case; the part in ``span`` convicts it."""
+
+    id: str
+    text: str
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCase:
+    """A case as reports show it.
+
+    Attributes
+    ----------
+    title, effect, evidence, advice, by
+        What it is, what it does, why it is suspected, what to do, and who says so.
+    badge
+        Its severity, or :data:`SUSPECT`.
+    entry_ids, n_entries
+        Those that are known, worst first, and how many there are; 0 if these are all.
+    texts
+        Of the first ones.
+    beside
+        Ids to look at as well.
+    quote
+        The words that convict.
+    """
+
+    title: str
+    badge: str
+    entry_ids: tuple[str, ...]
+    texts: tuple[ShownText, ...]
+    evidence: str
+    by: str
+    effect: str = ""
+    beside: tuple[str, ...] = ()
+    quote: str = ""
+    advice: str = ""
+    n_entries: int = 0
+
+    def n_more(self, shown: int) -> int:
+        """Return how many entries there are beyond so many that are shown."""
+        return max(self.n_entries, len(self.entry_ids)) - shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseReport:
+    """What stands in every report of cases.
+
+    Attributes
+    ----------
+    question
+        The heading: what the report answers.
+    verdict
+        The answer; its first sentence is shown large.
+    style
+        ``"good"``, ``"warn"`` or ``"bad"``.
+    source
+        What was looked at: hostile.
+    looked_at
+        How many entries, when, by which version; see :func:`looked_at`.
+    steps
+        What to do next, a sentence each.
+    heading
+        Of the cases.
+    cases, n_cases
+        The first of them, and how many there are.
+    """
+
+    question: str
+    verdict: str
+    style: str
+    source: str
+    looked_at: str
+    steps: Sequence[str]
+    heading: str
+    cases: Sequence[ShownCase]
+    n_cases: int
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The first sentence of the verdict, and the others."""
+        head, _, rest = self.verdict.partition(". ")
+        return head.rstrip("."), rest
+
+
+def looked_at(what: str, at: dt.datetime) -> str:
+    """Return what was looked at, when, and by which version; ``at`` is in UTC."""
+    return f"{what}, looked at on {at:%Y-%m-%d %H:%M} UTC by RAGShield {version('ragshield')}"
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins and ends as a sentence does.
+
+    >>> sentence("it opens with a question")
+    'It opens with a question.'
+    """
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def span_of(findings: Sequence[Finding]) -> tuple[int, int] | None:
+    """Return the part of a text that convicts it, if one is known."""
+    return next((f.span for f in findings if f.span is not None and not f.beside), None)
+
+
+def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
+    """Return a whole page.
+
+    Parameters
+    ----------
+    report
+        What it tells.
+    more
+        Pieces of HTML that follow the cases.
+    """
+    body = [
+        f"<h1>{escaped(report.question)}</h1>",
+        verdict_box(*report.parts, report.style),
+        f'<p class="soft">{escaped(report.source)}, {escaped(report.looked_at)}.</p>',
+        "<h2>What to do next</h2>",
+        bullets(report.steps),
+    ]
+    if report.cases:
+        body.append(f"<h2>{escaped(report.heading)} ({report.n_cases})</h2>")
+        body.append(f'<p class="soft">{escaped(_legend(report))}</p>')
+        shown = report.cases[:SHOWN_CASES]
+        body += [_case(number, case) for number, case in enumerate(shown, start=1)]
+        if (left := report.n_cases - len(shown)) > 0:
+            body.append(f"<p>{left:,} more cases are in the JSON report.</p>")
+    return whole_page(f"RAGShield: {report.question}", [*body, *more])
+
+
+def _legend(report: CaseReport) -> str:
+    """Return what the severities mean that are in a report."""
+    badges = {case.badge for case in report.cases}
+    return "; ".join(f"{one}: {MEANINGS[one]}" for one in Severity if one in badges & {*MEANINGS})
+
+
+def _case(number: int, case: ShownCase) -> str:
+    style = BADGES.get(case.badge, "soft")
+    texts = "".join(map(_text, case.texts[:SHOWN_TEXTS]))
+    parts = [
+        (
+            f'<h3><span class="badge {style}">{escaped(case.badge)}</span>'
+            f"{number}. {escaped(case.title)}</h3>"
+        ),
+        f"<p>{escaped(case.effect)}</p>" if case.effect else "",
+        f"<p><b>Why:</b> {escaped(sentence(case.evidence))}</p>" if case.evidence else "",
+        f"<p><b>What to do:</b> {escaped(case.advice)}</p>" if case.advice else "",
+        f'<div class="texts">{texts}</div>',
+    ]
+    if (left := case.n_more(len(case.texts[:SHOWN_TEXTS]))) > 0:
+        parts.append(f"<p>{left:,} more entries are in this case.</p>")
+    if case.beside:
+        beside = ", ".join(escaped(entry_id, 100) for entry_id in case.beside[:SHOWN_TEXTS])
+        parts.append(f"<p>Look at these as well, which are no findings: {beside}.</p>")
+    parts.append(f'<p class="soft">{escaped(sentence(case.by))}</p>')
+    return f'<section class="case">{"".join(parts)}</section>'
+
+
+def _text(shown: ShownText) -> str:
+    """Return the id of an entry and its text, with the part marked that convicts."""
+    text = shown.text
+    start, end = shown.span or (0, 0)
+    begin = max(0, min(start - SHOWN // 3, len(text) - SHOWN))
+    part = text[begin : begin + SHOWN]
+    start, end = max(0, start - begin), min(len(part), end - begin)
+    cut = [part[:start], part[start:end], part[end:]]
+    before, marked, after = (html.escape(_lines(each)) for each in cut)
+    dots = ("… " if begin else "", " …" if begin + SHOWN < len(text) else "")
+    inside = f"<mark>{marked}</mark>" if marked else ""
+    return (
+        f'<div><span class="soft">{escaped(shown.id, 200)}</span>'
+        f"<pre>{dots[0]}{before}{inside}{after}{dots[1]}</pre></div>"
+    )
+
+
+def _lines(text: str) -> str:
+    """Return a text that shows hidden characters; line breaks stay."""
+    return "\n".join(printable(line, SHOWN * 4) for line in text.split("\n"))
+
+
+def markdown(report: CaseReport, more: Iterable[str] = ()) -> str:
+    """Return the same, but for whole texts, for a comment or a summary in CI.
+
+    Parameters
+    ----------
+    report
+        What it tells.
+    more
+        Paragraphs between the cases and what to do next.
+    """
+    head, rest = report.parts
+    lines = [
+        f"# {report.question}",
+        f"**{plain(head)}.** {plain(rest)}".rstrip(),
+        f"{code(report.source)}, {plain(report.looked_at)}.",
+    ]
+    if report.cases:
+        lines.append(f"## {report.heading} ({report.n_cases})")
+        lines.append(_legend(report))
+        shown = report.cases[:LISTED_CASES]
+        lines.append("\n".join(_listed(n, case) for n, case in enumerate(shown, start=1)))
+        if (left := report.n_cases - len(shown)) > 0:
+            lines.append(f"{left} more cases are in the JSON report.")
+    steps = (f"- {plain(step)}" for step in report.steps)
+    lines += [*more, "## What to do next", "\n".join(steps)]
+    return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def plain(text: str) -> str:
+    r"""Return a sentence as Markdown that shows it as it is.
+
+    >>> print(plain("1 < 2 *here*"))
+    1 \< 2 \*here\*
+    """
+    return _MARKS.sub(r"\\\1", printable(text, limit=4000))
+
+
+def code(text: str) -> str:
+    """Return hostile text as code: no link, no picture, no name that is told.
+
+    >>> code("a `b` @team")
+    '`` a `b` @team ``'
+    """
+    shown = printable(text, limit=QUOTED)
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    return f"{fence} {shown} {fence}" if fence != "`" else f"`{shown}`"
+
+
+def _listed(number: int, case: ShownCase) -> str:
+    ids = ", ".join(code(entry_id) for entry_id in case.entry_ids[:LISTED_IDS])
+    left = case.n_more(len(case.entry_ids[:LISTED_IDS]))
+    told = [
+        f"{number}. **{plain(case.badge)}**: {plain(case.title)}. {plain(case.effect)}".rstrip(),
+        f"   - entries: {ids}{f' and {left:,} more' if left > 0 else ''}",
+        f"   - says: {code(case.quote)}" if case.quote else "",
+        f"   - evidence: {code(case.evidence)}" if case.evidence else "",
+        f"   - what to do: {plain(case.advice)}" if case.advice else "",
+    ]
+    return "\n".join(filter(None, told))
