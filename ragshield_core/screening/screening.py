@@ -69,6 +69,8 @@ class Outcome(NamedTuple):
     rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
 
 
+# Of a score that is high enough only since other detectors find the entry unusual as well.
+SUPPORTED = "; other detectors suspect it, too"
 NOTHING = Outcome(np.empty(0), [], [])
 
 # Returns decisions as they are once rules of people have excused findings.
@@ -378,13 +380,11 @@ def _found_together(
             continue
         hits = np.searchsorted(outcome.rows, rows).tolist()
         explain = partial(budget.call, name, seconds, partial(detector.explain, outcome.part, hits))
-        why = [
-            replace(one, sentence=f"{one.sentence}; other detectors suspect it, too")
-            for one in explained(name, lambda _, __: explain(), None, hits)  # noqa: B023 - at once
-        ]
+        why = explained(name, lambda _, __: explain(), None, hits)  # noqa: B023 - at once
         ids = [outcome.part.ids[hit] for hit in hits]
         high, clean = outcome.scores[rows], in_force.clean.get(name)
-        told = findings_of(detector, ids, high, limits[name][rows], why, clean)
+        alone = in_force.thresholds[name].quarantine
+        told = findings_of(detector, ids, high, limits[name][rows], why, clean, alone)
         found += zip(rows.tolist(), told, strict=True)
     return found
 
@@ -454,8 +454,12 @@ def findings_of(
     threshold: float | NDArray[np.float64],
     explained: Sequence[Evidence],
     calibration: Calibration | None,
+    alone: float = -np.inf,
 ) -> list[Finding]:
-    """Return a finding per score, with its evidence and, calibrated, its p-value."""
+    """Return a finding per score, with its evidence and, calibrated, its p-value.
+
+    One whose threshold is below what the detector asks for alone says that others support it.
+    """
     p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
     return [
         Finding(
@@ -464,7 +468,7 @@ def findings_of(
             score=float(score),
             threshold=float(limit),
             p_value=None if p_value is None else float(p_value),
-            evidence=evidence.sentence,
+            evidence=evidence.sentence + (SUPPORTED if limit < alone else ""),
             related_ids=evidence.related_ids,
             span=evidence.span,
             taxonomy=detector.traits.taxonomy,

@@ -582,7 +582,7 @@ def test_another_folder_another_model_and_one_that_is_not_installed(kb, told, mo
     models["mine"] = CountingEmbeddings().embed_documents
     work = tmp_path / "work"
     assert run(kb([0.5], vectors=False), "--embedder", "mine", "--work-dir", work).exit_code == 0
-    assert len(list(work.iterdir())) == 1
+    assert len(list(work.glob("*.sqlite"))) == 1
     assert not (tmp_path / "kb.jsonl.ragshield").exists()
     result = run(kb([0.5], vectors=False))
     assert result.exit_code == 2

@@ -167,6 +167,7 @@ def found_by(
             limits[judge.name][numbers],
             judge.explain(numbers),
             known.get(judge.name) if trusted is not None else None,
+            thresholds[judge.name],
         )
         for number, finding in zip(numbers.tolist(), told, strict=True):
             found.findings.setdefault(number, []).append(finding)
