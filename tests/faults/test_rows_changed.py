@@ -147,9 +147,8 @@ def test_no_column_can_be_changed_unnoticed(file, table, column):
     else:
         changed = before[:-1] + ("x" if before[-1:] != "x" else "y")
     sql(file, f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (changed, row))  # noqa: S608
-    said = noticed(file)
-    assert said, (table, column, before, changed)
-    assert any(word in said[-1] for word in ("row ", "line ", "kept with the key"))
+    (said,) = noticed(file, namespaces=()) or [""]  # verifying alone tells
+    assert any(word in said for word in ("row ", "line ", "kept with the key"))
 
 
 @pytest.mark.parametrize("which", ["MIN", "MAX"])

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from store_kinds import KINDS
 from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, Quarantine
@@ -13,7 +14,6 @@ from ragshield_core.store import adoption
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 KNOWN = passages(600, 1)
 POISON = group(5, 3)
 

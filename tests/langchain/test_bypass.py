@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
+from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 QUERY = "billing score=9"
 VECTOR = vector_of(QUERY).tolist()
 GOOD = [f"billing {i}" for i in range(30)]

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from langchain_core.documents import Document
+from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
@@ -18,7 +19,7 @@ def guard_of(url="sqlite://"):
     return Guard([Scripted()], quarantine=Quarantine(url))
 
 
-@pytest.fixture(params=["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.fixture(params=KINDS)
 def store(request, make_store, on_file):
     inner = make_store(request.param, CountingEmbeddings(), DIM)
     return GuardedVectorStore(inner, guard=guard_of(on_file))

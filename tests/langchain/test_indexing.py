@@ -13,7 +13,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.vectorstores import InMemoryVectorStore
 from sqlalchemy.pool import NullPool
-from support import DIM, CountingEmbeddings, Scripted, group, join, passages
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, Scripted, group, join, passages, slowly
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -594,7 +595,7 @@ def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world)
 # Other stores
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.mark.parametrize("kind", KINDS[1:])  # that in memory has tests of its own above
 def test_every_kind_of_store(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
@@ -646,7 +647,7 @@ def cut_short(world, at):
     return [patch.object(on, name, wrapped(getattr(on, name))) for on, name in targets]
 
 
-@pytest.mark.parametrize("cleanup", CLEANUPS)
+@pytest.mark.parametrize("cleanup", ["incremental", *slowly(None, "full", "scoped_full")])
 def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
     def fresh():
         world = World()

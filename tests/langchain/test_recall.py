@@ -4,12 +4,12 @@ from unittest.mock import patch
 
 import faiss
 import pytest
+from store_kinds import KINDS
 from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 TEXTS = [f"billing {i}" for i in range(12)]
 IDS = [f"b{i}" for i in range(12)]
 

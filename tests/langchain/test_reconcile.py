@@ -4,12 +4,11 @@ import warnings
 
 import pytest
 from langchain_core.documents import Document
+from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, the_one, vector_of
 
 from ragshield_core import Batch, Guard
 from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, UnfittedGuardWarning
-
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 
 
 @pytest.fixture

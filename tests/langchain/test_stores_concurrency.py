@@ -5,15 +5,14 @@ import asyncio
 import concurrency
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from store_kinds import KINDS
 
 from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_fails_is_lost_or_poisoned(make_store, on_file, kind):
     embedding = DeterministicFakeEmbedding(size=concurrency.DIM)
     inner = make_store(kind, embedding, concurrency.DIM)

@@ -9,7 +9,7 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from pydantic import PrivateAttr
-from support import DIM, TOPICS, vector_of
+from support import DIM, TOPICS, slowly, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
@@ -20,8 +20,10 @@ from ragshield_llamaindex import (
 )
 from ragshield_llamaindex.convert import MetadataKeys
 
-TEXT_KINDS = ("chroma", "qdrant", "postgres")
-KINDS = ("simple", "faiss", *TEXT_KINDS)
+# Kinds of stores: the fast suite takes two, the whole suite all.
+TEXT_KINDS = ["chroma", *slowly("qdrant", "postgres")]
+KINDS = ["simple", *slowly("faiss"), *TEXT_KINDS]
+ALL_KINDS = ("simple", "faiss", "chroma", "qdrant", "postgres")
 KEYS = MetadataKeys(label="label", lineage="source")
 
 

@@ -11,6 +11,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.vector_stores import VectorStoreQuery
 from llama_support import (
+    ALL_KINDS,
     KINDS,
     TEXT_KINDS,
     about,
@@ -366,7 +367,7 @@ def test_an_index_takes_back_deletes_and_releases(index, model):
 
 
 def test_an_index_that_holds_nodes_is_adopted(make_store, model):
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         context = StorageContext.from_defaults(vector_store=make_store(kind))
         bare = VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
         index = adopt(bare, guard=guard_of())

@@ -3,6 +3,7 @@
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_support import (
+    ALL_KINDS,
     KINDS,
     document,
     guarded_over,
@@ -14,7 +15,7 @@ from llama_support import (
     shown,
     splitter,
 )
-from support import Scripted
+from support import Scripted, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
@@ -183,9 +184,11 @@ class Pipeline:
 
 
 WAYS = [
-    *((guarded_index, kind) for kind in KINDS),
-    *((plain_index, kind) for kind in ("chroma", "qdrant")),
-    *((Pipeline, kind) for kind in ("chroma", "qdrant")),
+    (guarded_index, "simple"),
+    (plain_index, "chroma"),
+    (Pipeline, "chroma"),
+    *slowly(*((guarded_index, kind) for kind in ALL_KINDS[1:])),
+    *slowly((plain_index, "qdrant"), (Pipeline, "qdrant")),
 ]
 
 

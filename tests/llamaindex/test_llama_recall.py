@@ -6,8 +6,6 @@ import pytest
 from llama_index.core.vector_stores import VectorStoreQuery
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from llama_support import (
-    KINDS,
-    TEXT_KINDS,
     assert_knows,
     guard_of,
     guarded_over,
@@ -17,7 +15,7 @@ from llama_support import (
     known,
     live,
 )
-from support import vector_of
+from support import slowly, vector_of
 
 from ragshield_core import Decision, Verdict
 from ragshield_core.detectors import HiddenTextDetector, LabelCentroidDetector
@@ -27,9 +25,13 @@ from ragshield_llamaindex.convert import to_batch
 FIRST, SECOND = ids_of(known())[:2]
 
 
-FORMS = [*(f"store {kind}" for kind in TEXT_KINDS), *(f"index {kind}" for kind in KINDS)]
+ASYNC = [
+    "store chroma",
+    "index simple",
+    *slowly("store postgres", "index faiss", "index chroma", "index postgres"),
+]
 # An in-memory Qdrant of two clients is two databases.
-ASYNC = [form for form in FORMS if "qdrant" not in form]
+FORMS = [*ASYNC, *slowly("store qdrant", "index qdrant")]
 
 
 @pytest.fixture(params=FORMS)

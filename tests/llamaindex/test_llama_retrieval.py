@@ -11,6 +11,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_support import (
+    ALL_KINDS,
     KEYS,
     KINDS,
     TopicEmbedding,
@@ -339,7 +340,7 @@ def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
 
             return [Evidence(sentence="the rest has come") for _ in ids]
 
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         index = index_over(make_store(kind), model, about("billing", 4), guard_of(Late()))
         index.insert_nodes([node("late")])
         found = index.as_retriever(similarity_top_k=9).retrieve("billing kb 0")

@@ -136,6 +136,7 @@ def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, 
     assert (decisions, survivors, held) == by_langchain
 
 
+@pytest.mark.slow
 def test_one_step_decides_as_the_other_transformer_does(corpus):
     from langchain_core.documents import Document  # noqa: PLC0415
 

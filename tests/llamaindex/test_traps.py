@@ -183,6 +183,7 @@ def test_3_workers_that_could_not_build_a_detector_again_are_refused(tmp_path):
         pipeline.run(nodes=mixed(), num_workers=2)
 
 
+@pytest.mark.slow
 def test_3_the_guarded_pipeline_judges_in_the_parent():
     guard = trained()  # its quarantine is in memory: no worker could use it
     pipeline = GuardedIngestionPipeline(
@@ -193,6 +194,7 @@ def test_3_the_guarded_pipeline_judges_in_the_parent():
     assert len(pipeline.last_result.report.batch) == 4
 
 
+@pytest.mark.slow
 def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
     step = PoisonGuard(opened(tmp_path, on_detect="raise"))
     with pytest.raises(PoisonedEntryError, match="suspected of poisoning") as raised:
