@@ -121,7 +121,7 @@ def test_an_empty_store_is_adopted(make_store):
     inner = make_store("faiss", CountingEmbeddings(), PASSAGE_DIM)
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
     assert not store.guard.calibrated
-    assert store._access.ids() == []
+    assert access_to(store.inner).ids() == []
 
 
 def test_progress_goes_to_standard_error(filled, capsys):

@@ -16,6 +16,7 @@ from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 QUERY = "billing score=9"
 VECTOR = vector_of(QUERY).tolist()
@@ -145,7 +146,7 @@ def store(kind, make_store):
         texts=PLANTED,
         embeddings=[0.99 * np.array(VECTOR) + 0.01 * vector_of(text) for text in PLANTED],
     )
-    store._access.write(planted, [{} for _ in PLANTED])
+    access_to(store.inner).write(planted, [{} for _ in PLANTED])
     assert sum(map(is_poison, store.inner.similarity_search(QUERY, k=7))) == 7
     assert sum(map(is_poison, store.similarity_search(QUERY, k=7))) == 7  # nobody knows yet
     report = store.scan(quarantine=True, remove=False)
@@ -201,7 +202,8 @@ def test_no_write_brings_poison_in(store, kind):
         call(store, WRITES, name)
         written.add(name)
         assert not any(map(is_poison, store.similarity_search(QUERY, k=40))), name
-        inside = {document.page_content for document in store._access.read(store._access.ids())[0]}
+        access = access_to(store.inner)
+        inside = {document.page_content for document in access.read(access.ids()).documents}
         assert WRITTEN not in inside, name
     missing = {n for n in public(type(store.inner)) if n in WRITES} - written
     assert missing == set(), kind
@@ -217,7 +219,7 @@ def test_no_new_store_begins_with_poison(name):
         name, guard=guard, **given
     )
     store = asyncio.run(made) if inspect.iscoroutine(made) else made
-    assert store._access.ids() == []
+    assert access_to(store.inner).ids() == []
     assert store.quarantine.count() == 1
 
 

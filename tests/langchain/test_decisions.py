@@ -7,9 +7,10 @@ from langchain_core.documents import Document
 from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter
+from ragshield_langchain.inner import access_to
 
 GOOD = Document(id="a", page_content="billing is open at nine", metadata={"source": "a.txt"})
 BAD = Document(id="a", page_content="billing is closed score=9", metadata={"source": "a.txt"})
@@ -25,10 +26,20 @@ def store(request, make_store, on_file):
     return GuardedVectorStore(inner, guard=guard_of(on_file))
 
 
+def entry_of(document):
+    """Return a document as a batch of one."""
+    return Batch.of(
+        ids=[document.id],
+        texts=[document.page_content],
+        embeddings=[vector_of(document.page_content)],
+        lineages=[document.metadata["source"]],
+        metadatas=[document.metadata],
+    )
+
+
 def past(store, document):
     """Write a document past the guard."""
-    vectors = [vector_of(document.page_content)]
-    store._access.write(store._keeper.as_stored([document], vectors), [document.metadata])
+    access_to(store.inner).write(entry_of(document), [document.metadata])
 
 
 def again(store):
@@ -55,11 +66,11 @@ def test_deleting_a_held_revision_leaves_the_live_one(store, native):
 def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
     store.add_documents([GOOD])
     past(store, BAD)
-    store.quarantine.hold(store._keeper.run(store._keeper.stored(["a"])).entries, by="anna")
+    store.quarantine.hold(entry_of(BAD), by="anna")
     store.refresh_quarantine()
     assert texts(store) == []
     store.purge(["a"])
-    assert len(store._keeper.run(store._keeper.stored(["a"])).entries) == 0
+    assert access_to(store.inner).read(["a"]).documents == []
     assert store.purge(["a", "unheard-of"]) == 0
 
 

@@ -60,16 +60,16 @@ class World:
             self.records = SQLRecordManager(
                 "test", db_url=url, async_mode=native, engine_kwargs={"poolclass": NullPool}
             )
-        self._either(self.records.create_schema, self.records.acreate_schema)
+        self.either(self.records.create_schema, self.records.acreate_schema)
 
-    def _either(self, sync, asynchronous, *args, **kwargs):
+    def either(self, sync, asynchronous, *args, **kwargs):
         if self.native:
             return asyncio.run(asynchronous(*args, **kwargs))
         return sync(*args, **kwargs)
 
     def run(self, documents, **options):
         options = SOURCE | options
-        done = self._either(
+        done = self.either(
             guarded_index, aguarded_index, documents, self.records, self.store, **options
         )
         return {key: value for key, value in done.items() if key.startswith("num_") and value}
@@ -82,11 +82,11 @@ class World:
         """Index as LangChain does, into the guarded store."""
         options = SOURCE | options
         over = over or self.store
-        done = self._either(index, aindex, documents, self.records, over, **options)
+        done = self.either(index, aindex, documents, self.records, over, **options)
         return {key: value for key, value in done.items() if value}
 
     def keys(self):
-        return set(self._either(self.records.list_keys, self.records.alist_keys))
+        return set(self.either(self.records.list_keys, self.records.alist_keys))
 
     @property
     def live(self):
@@ -464,7 +464,7 @@ def test_what_is_taken_back_names_its_ids(crowded):
     first, second, third = (passage(POISON, row) for row in range(3))
     for document in (first, second):
         crowded.run([document])
-    run = crowded._either, guarded_index, aguarded_index
+    run = crowded.either, guarded_index, aguarded_index
     done = run[0](*run[1:], [third], crowded.records, crowded.store, **SOURCE)
     assert done["quarantined"] == [crowded.held[third.page_content]]
     assert done["recalled"] == [crowded.held[first.page_content]]
@@ -519,10 +519,10 @@ def test_what_a_write_replaces_is_no_evidence_against_it(paged):
     old, new = passage(PAGES[0], 0), passage(PAGES[0], 1)
     paged.store.add_documents([old], ids=["old"])
     add = paged.store.add_documents, paged.store.aadd_documents
-    paged._either(*add, [new], ids=["new"])
+    paged.either(*add, [new], ids=["new"])
     assert len(paged.store.last_report.quarantined) == 1
     paged.store.delete(["new"])
-    paged._either(*add, [new], ids=["new"], replacing=["old"])
+    paged.either(*add, [new], ids=["new"], replacing=["old"])
     assert not paged.store.last_report.quarantined
 
 
@@ -539,7 +539,7 @@ def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, 
     assert paged.recorded == paged.live
 
 
-def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
+def test_what_others_took_back_is_not_recordedeither_and_survives_cleanup(crowded):
     clean, first = passage(NEW, 0), passage(POISON, 0)
     crowded.run([clean, first])
     others = [passage(POISON, 1), passage(POISON, 2)]

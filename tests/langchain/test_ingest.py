@@ -15,6 +15,7 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.ingest import aingest, ingest
+from ragshield_langchain.inner.memory import InMemoryInner
 
 N = 23
 
@@ -151,14 +152,14 @@ async def test_an_error_of_the_source_comes_after_the_batches_before_it(store):
 
 
 async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store, monkeypatch):
-    def fails(batch, metadatas):
+    def fails(self, batch, metadatas):
         if "13" in batch.ids:
             msg = "no room"
             raise OSError(msg)
-        write(batch, metadatas)
+        write(self, batch, metadatas)
 
-    write = store._access.write
-    monkeypatch.setattr(store._access, "write", fails)
+    write = InMemoryInner.write
+    monkeypatch.setattr(InMemoryInner, "write", fails)
     with pytest.raises(OSError, match="no room") as raised:
         _ = [report async for report in aingest(documents(30), store, batch_size=5)]
     with pytest.raises(OSError, match="no room") as raised_too:

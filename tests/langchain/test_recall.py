@@ -9,6 +9,7 @@ from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 TEXTS = [f"billing {i}" for i in range(12)]
 IDS = [f"b{i}" for i in range(12)]
@@ -123,4 +124,6 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
     for query in ("billing 3", "billing 10", "shipping 2"):
         found = store.similarity_search_with_score(query, k=3)
         bare = store.inner.similarity_search_with_score(query, k=3)
-        assert found == [(store._access.outward(document), score) for document, score in bare]
+        assert found == [
+            (access_to(store.inner).outward(document), score) for document, score in bare
+        ]

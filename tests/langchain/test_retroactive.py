@@ -11,6 +11,7 @@ from support import PASSAGE_DIM, CountingEmbeddings, group, join, passages
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 KINDS = {"memory": InMemoryVectorStore, "faiss": FAISS}
 KNOWN = passages(300, 1)
@@ -38,7 +39,7 @@ def store_of(cls, known=KNOWN, guard=None, **policy):
         guard.fit(known).calibrate(fpr=0.01)
     guarded = GuardedVectorStore(inner, guard=guard)
     if len(known):
-        guarded._access.write(known, [{"source": lineage} for lineage in known.lineages])
+        access_to(guarded.inner).write(known, [{"source": lineage} for lineage in known.lineages])
     return guarded
 
 
@@ -61,7 +62,7 @@ def trickle(store, poison=POISON):
 
 
 def vector_in(store, entry_id):
-    return store._access.read([entry_id]).vectors[0].tolist()
+    return access_to(store.inner).read([entry_id]).vectors[0].tolist()
 
 
 def live(store):

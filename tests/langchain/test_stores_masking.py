@@ -10,6 +10,7 @@ from support import DIM, CountingEmbeddings, Scripted, vector_of
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 QUERY = "billing query"
 VECTOR = vector_of(QUERY)
@@ -195,4 +196,6 @@ def test_vectors_are_read_back_from_an_inverted_file(make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM, index=index)
     add(inner, GOOD)
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
-    np.testing.assert_array_equal(store._access.read(["good7"]).vectors[0], GOOD.vectors[7])
+    np.testing.assert_array_equal(
+        access_to(store.inner).read(["good7"]).vectors[0], GOOD.vectors[7]
+    )

@@ -18,7 +18,9 @@ from ragshield_core.model.errors import (
     QuarantineError,
 )
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 from ragshield_langchain.inner.base import Gate
+from ragshield_langchain.inner.memory import InMemoryInner
 
 TEXTS = [f"billing {i}" + (" score=2" if i % 5 == 4 else "") for i in range(23)]
 IDS = [f"e{i}" for i in range(23)]
@@ -68,14 +70,14 @@ async def test_one_report_tells_of_all_parts(store, way, batch_size):
 
 
 def test_parts_before_a_failing_one_are_written_and_reported(store, monkeypatch):
-    def fails(batch, metadatas):
+    def fails(self, batch, metadatas):
         if "d" in batch.ids:
             msg = "no room"
             raise OSError(msg)
-        write(batch, metadatas)
+        write(self, batch, metadatas)
 
-    write = store._access.write
-    monkeypatch.setattr(store._access, "write", fails)
+    write = InMemoryInner.write
+    monkeypatch.setattr(InMemoryInner, "write", fails)
     texts = ["billing 1", "score=1", "billing 2", "billing 3"]
     with pytest.raises(OSError, match="no room"):
         store.add_texts(texts, ids=["a", "b", "c", "d"], batch_size=2)
@@ -161,10 +163,10 @@ def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
     store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
     store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
     assert store.delete(["1", "2"], where={"x": 2}) is True  # both, as of the store inside
-    assert store._access.ids() == ["1", "3"]
+    assert access_to(store.inner).ids() == ["1", "3"]
     store.add_texts(["b"], [{"x": 2}], ids=["2"])
     assert store.delete(where={"x": 1}) is True
-    assert store._access.ids() == ["2"]
+    assert access_to(store.inner).ids() == ["2"]
     assert store.guard.writes.known(["1", "2", "3"]) == ["2"]
 
 

@@ -81,7 +81,7 @@ def test_what_was_replaced_can_be_put_back(kept):
     (restored,) = kept.restore(ids, by="anna", note="not theirs")
     assert restored.entry.text == GOOD.text
     assert shown(kept) == [GOOD.text]
-    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    kept.refresh_quarantine()  # as after a restart
     assert shown(kept) == [GOOD.text]
     held = kept.quarantine.show(GOOD.node_id)
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
@@ -101,7 +101,7 @@ def test_what_its_owner_writes_again_needs_no_restoring(kept):
     for one in (GOOD, INTRUDER, GOOD):
         write(kept, one)
     assert shown(kept) == [GOOD.text]
-    kept._keeper.mask.load(kept.quarantine)
+    kept.refresh_quarantine()
     assert shown(kept) == [GOOD.text]
     (intruder,) = kept.quarantine.list("replaced")
     assert intruder.entry.text == INTRUDER.text
@@ -319,7 +319,7 @@ def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):
     assert decision.note == said
     assert kept.quarantine.show(copy.node_id).note == said
     kept.quarantine.confirm([copy.node_id], by="anna")
-    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    kept.refresh_quarantine()  # as after a restart
     assert shown(kept) == [suspicious.text]
     # What stood there is not refused for that either; other copies are.
     bars(kept, 0.9)

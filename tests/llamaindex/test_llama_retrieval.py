@@ -165,11 +165,13 @@ def test_without_model_or_query_the_rest_is_looked_for():
 
 
 def test_the_filter_uses_the_model_of_the_settings_if_there_is_one(monkeypatch):
+    found = [NodeWithScore(node=one) for one in good()]
     monkeypatch.setattr(Settings, "_embed_model", None)
-    assert PoisonFilter()._model() is None
+    assert PoisonFilter().postprocess_nodes(found, query_str="billing") == found
     model = TopicEmbedding()
     monkeypatch.setattr(Settings, "_embed_model", model)
-    assert PoisonFilter()._model() is model
+    assert PoisonFilter().postprocess_nodes(found, query_str="billing") == found
+    assert model.queries == ["billing"]
 
 
 def test_components_describe_themselves_in_json(make_store):
@@ -185,7 +187,8 @@ def test_components_describe_themselves_in_json(make_store):
 
 
 def engine(index, *, streaming, **options):
-    return index.as_query_engine(llm=MockLLM(), streaming=streaming, similarity_top_k=3, **options)
+    options = {"similarity_top_k": 3} | options
+    return index.as_query_engine(llm=MockLLM(), streaming=streaming, **options)
 
 
 def guarded_index(model, nodes):
@@ -297,8 +300,12 @@ def test_handlers_hear_of_what_was_held_without_its_text(heard, make_store):
 async def test_handlers_hear_of_what_was_dropped_at_retrieval(heard, model):
     handler, spans = heard
     index = VectorStoreIndex([*known(vector=False), *suspicious(2)], embed_model=model)
-    asked = engine(index, streaming=False, node_postprocessors=[PoisonFilter(scripted())])
-    asked._retriever.similarity_top_k = 20
+    asked = engine(
+        index,
+        streaming=False,
+        node_postprocessors=[PoisonFilter(scripted())],
+        similarity_top_k=20,
+    )
     await asked.aquery("billing")
     (event,) = detections(handler)
     assert (event.stage, len(event.quarantined)) == ("retrieval", 2)

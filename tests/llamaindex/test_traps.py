@@ -58,6 +58,7 @@ from ragshield_llamaindex import (
     check_order,
 )
 from ragshield_llamaindex.convert import FLAG_KEY, to_batch
+from ragshield_llamaindex.index import access_behind
 
 
 def poisoned(one):
@@ -282,7 +283,7 @@ def test_4_an_update_that_cannot_be_written_leaves_the_version_before(pipeline):
     pipeline.run(documents=FINE)
     before, better = texts_in(pipeline), documents("a|billing better a")
     with (
-        patch.object(pipeline.vector_store._keeper.access, "write", side_effect=OSError),
+        patch.object(access_behind(pipeline.vector_store), "write", side_effect=OSError),
         pytest.raises(OSError),  # noqa: PT011
     ):
         pipeline.run(documents=better)
