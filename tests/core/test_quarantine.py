@@ -538,6 +538,7 @@ def test_what_was_held_survives_a_kill(on_file):
     assert [h.id for h in Quarantine(on_file).list()] == ["p-0", "p-1", "p-2"]
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_keep_one_whole_chain(on_file):
     quarantine = Quarantine(on_file)
     assert quarantine.count() == 0
@@ -550,6 +551,7 @@ def test_processes_that_write_at_once_keep_one_whole_chain(on_file):
         assert len(held) == 18
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_succeed(on_file):
     assert run([start(on_file, name, 1) for name in ("a", "b", "c")]) == []
     assert Quarantine(on_file).count() == 3

@@ -359,6 +359,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 def test_names_that_look_alike_are_tenants_of_their_own(any_url):
     names = [*dict.fromkeys(name for pair in PAIRS for name in pair)]
     for number, name in enumerate(names):

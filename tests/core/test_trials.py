@@ -137,6 +137,7 @@ def test_halves_do_not_share_a_document_and_stay_as_a_corpus_grows():
     assert len({*again.lineages} & {*known.lineages}) >= 20
 
 
+@pytest.mark.slow
 def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
     counts = {(r.attack, r.regime, r.size): r.held for r in found.recalls}
     assert counts["PoisonedRAG, question in front", "batch", 5].n == 15
@@ -179,12 +180,14 @@ def test_detectors_that_judged_nothing_are_named(found):
     assert "it could judge none" in html_page(few)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_drawn_again_by_the_same_seed(found):
     again = small()
     same = replace(again, fit_seconds=found.fit_seconds, milliseconds=found.milliseconds)
     assert same.to_json() == found.to_json()
 
 
+@pytest.mark.slow
 def test_streams_are_the_same_in_other_processes(found):
     again = small(workers=2)
     assert [r for r in again.recalls if r.regime == "stream"] == [

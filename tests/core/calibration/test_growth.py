@@ -24,6 +24,7 @@ from support import (
     prose,
     saved,
     scored,
+    slowly,
     write,
 )
 
@@ -268,7 +269,7 @@ def test_a_large_first_batch_is_judged_by_itself():
     assert guard.screen(passages(20, 9, "next")).retroactive == ()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *slowly(1, 2)])
 def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
     guard, live = guard_at(rate=0.02), {}
     early = join(MANY.take(range(480)), *(group(4, 20 + 5 * seed + i) for i in range(5)))
@@ -396,7 +397,7 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
     assert guards[0].status() == guards[1].status()
 
 
-@pytest.mark.parametrize("n_known", [120, 260], ids=["collecting", "calibrated"])
+@pytest.mark.parametrize("n_known", [120, *slowly(260)], ids=["collecting", "calibrated"])
 def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path, n_known):
     guard, live = guard_at(CliqueDetector(), InstructionDetector()), {}
     evil = replace(group(1, 5, "evil"), texts=(ORDER,))
@@ -492,7 +493,7 @@ def test_whatever_comes_raises_no_threshold(scope, size):
     assert len(guard.sources.questions()) == 1
 
 
-@pytest.mark.parametrize("n_before", [0, 300], ids=["at first", "after clean ones"])
+@pytest.mark.parametrize("n_before", [0, *slowly(300)], ids=["at first", "after clean ones"])
 def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     guard = guard_at(CliqueDetector(), InstructionDetector(), rate=0.01).fit(KNOWN).calibrate()
     live = {}

@@ -36,6 +36,7 @@ def test_a_detector_hears_of_no_held_entry_that_only_others_accused():
     hold.assert_not_called()
 
 
+@pytest.mark.slow
 def test_a_group_is_found_behind_a_flood_of_other_held_groups():
     found = []
     for flood in (0, 40):

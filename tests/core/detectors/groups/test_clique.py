@@ -21,6 +21,7 @@ from support import (
     passages,
     prose,
     saved,
+    slowly,
     snapshot,
     write,
 )
@@ -560,6 +561,7 @@ def replaced(detector, rounds, n=300):
         detector.refresh(KNOWN.take(range(n, len(KNOWN))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
 def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
     detector = CliqueDetector(rule=rule).fit(KNOWN)
@@ -647,7 +649,7 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)
 
 
-@pytest.mark.parametrize("exact_up_to", [100, None])
+@pytest.mark.parametrize("exact_up_to", [100, *slowly(None)])
 def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
     known = passages(2_500, 1)
     new = group(4, 5)

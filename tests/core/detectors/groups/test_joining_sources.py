@@ -63,6 +63,7 @@ def test_as_entries_of_a_known_source_they_would_be(guard):
     assert len(write_all(guard, template(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_in_which_slices_it_comes(folder):
     batch = template(300, 1, 1.0)
     shares = [len(write_all(loaded(folder), batch, size)) / 300 for size in (300, 20)]
@@ -75,6 +76,7 @@ def in_another_language(batch):
     return replace(batch, texts=tuple(text[::-1] + " ж" for text in batch.texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 def test_nor_does_it_in_another_language(folder, spread):
     batch = in_another_language(template(200, 1, spread))
