@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from support import Scripted, group, guard_of, passages, scored
 
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
