@@ -5,6 +5,7 @@ Both use the same ids and the same texts, so that whatever crosses over is mista
 
 import logging
 import re
+import threading
 import unicodedata
 from dataclasses import replace
 
@@ -292,10 +293,11 @@ def test_every_statement_of_a_tenant_names_it_and_no_other(any_url, tmp_path):
     mine, theirs = two(any_url, tmp_path)
     for step in LIFE.values():
         step(theirs)
-    seen, wrong = set(), []
+    seen, wrong, here = set(), [], threading.get_ident()
 
     def check(_connection, _cursor, statement, parameters, _context, _many):
-        if CATALOGUE.search(statement):
+        # In other threads guards that are open say that they are alive.
+        if CATALOGUE.search(statement) or threading.get_ident() != here:
             return
         used = set(re.findall(r"ragshield_\w+", statement)) & {table.name for table in TABLES}
         values = values_of(parameters)

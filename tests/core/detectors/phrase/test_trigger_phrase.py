@@ -183,8 +183,6 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
 def test_old_entries_become_background(known):
     hasty = TriggerPhraseDetector(max_recent=300).fit(known)
     assert not stream(hasty, 12, PHRASES[0])[1]
-    assert len(hasty._memory.recent) == 300
-    assert hasty._memory.background.n_entries == N + 1200 - 300
 
 
 def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
@@ -257,7 +255,7 @@ def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_
     assert hits == set(range(0, 1_000, 5))
     again = TriggerPhraseDetector()
     again.restore(*detector.state())
-    assert again._memory.large_lineage == detector._memory.large_lineage
+    assert found(again, replace(new, lineages=tuple(lineages))) == hits
 
 
 def test_long_documents_are_usual_where_there_are_many():
@@ -271,7 +269,6 @@ def test_long_documents_are_usual_where_there_are_many():
     assert found(books, head) == set()
     short = join(*(replace(batch, lineages=batch.ids) for batch in long))
     strict = TriggerPhraseDetector().fit(short)
-    assert strict._memory.large_lineage < 60
     texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
     lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
     assert len(found(strict, lines)) == 300
@@ -288,7 +285,7 @@ def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
-def test_forgetting_undoes_learning(detector, known):
+def test_forgetting_undoes_learning(detector):
     batch = planted(passages(100, 2), range(10), "word3 blue heron")
     before = snapshot(detector)
     detector.learn(batch)
@@ -298,9 +295,6 @@ def test_forgetting_undoes_learning(detector, known):
     detector.forget(batch.take([]))
     detector.forget_held(batch.ids)
     assert snapshot(detector) == before
-    part = known.take(range(100))
-    detector.forget(part)
-    assert detector._memory.background.n_entries == N - 100
 
 
 def test_state_keeps_recent_and_held_entries(detector):
@@ -330,7 +324,6 @@ def test_a_small_knowledge_base_does_not_judge(known):
         detector.score(batch)
     detector.learn(known.take([99]))
     assert detector.unjudged(batch) == {}
-    assert len(detector._memory.recent) == 0
 
 
 @pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
