@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
+from support import slowly
 
 from ragshield_core.cli import main
 
@@ -29,9 +30,9 @@ def url(tmp_path):
     return f"sqlite:///{tmp_path}/shared.db"
 
 
-@pytest.fixture(params=["file", "postgres"])
+@pytest.fixture(params=["file", *slowly("postgres")])
 def any_url(request, tmp_path):
-    """URL of an empty database of either kind."""
+    """URL of an empty database: of a file, and in the whole suite of PostgreSQL as well."""
     if request.param == "postgres":
         return request.getfixturevalue("on_postgres")
     return f"sqlite:///{tmp_path}/shared.db"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from canary_world import watched
 from sqlalchemy import LargeBinary
-from support import group, passages
+from support import group, passages, slowly
 
 from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
 from ragshield_core.cli import main
@@ -277,7 +277,7 @@ def test_without_the_key_nothing_is_opened_and_the_error_says_so(file, key):
         Quarantine(f"sqlite:///{file}", audit_key=key).log.verify()
 
 
-@pytest.fixture(params=["on_file", "empty_postgres"])
+@pytest.fixture(params=["on_file", *slowly("empty_postgres")])
 def any_url(request):
     return request.getfixturevalue(request.param)
 

@@ -109,7 +109,7 @@ class World:
 
 
 # Either kind of record manager, either way to call.
-@pytest.fixture(params=["memory", "sql async"])
+@pytest.fixture(params=["memory", *slowly("sql async")])
 def world(request, tmp_path):
     kind, _, native = request.param.partition(" ")
     if kind == "memory":
@@ -426,7 +426,7 @@ def reworded(batch, texts):
 KNOWN, NEW, POISON = passages(300, 1), passages(6, 90, "new"), group(4, 3)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", *slowly("async")])
 def crowded(request):
     """Return a world whose guard finds groups."""
     guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
@@ -491,7 +491,7 @@ PAGES = [
 ]
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", *slowly("async")])
 def paged(request):
     """Return a world whose guard finds groups, also of two, and what says so itself."""
     guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
@@ -539,7 +539,7 @@ def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, 
     assert paged.recorded == paged.live
 
 
-def test_what_others_took_back_is_not_recordedeither_and_survives_cleanup(crowded):
+def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
     clean, first = passage(NEW, 0), passage(POISON, 0)
     crowded.run([clean, first])
     others = [passage(POISON, 1), passage(POISON, 2)]

@@ -8,6 +8,7 @@ import flood
 import pytest
 from conftest import TOKEN, Browser
 from sqlalchemy import event
+from support import slowly
 
 from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
@@ -27,7 +28,7 @@ STEPS = 20_000
 COUNTED = 500
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *slowly("postgresql")])
 def url(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("empty_postgres")
