@@ -196,6 +196,7 @@ def test_streams_are_the_same_in_other_processes(found):
     assert again.false_positives == found.false_positives
 
 
+@pytest.mark.slow
 def test_own_texts_take_part_and_texts_are_embedded_once():
     asked = []
 
@@ -242,6 +243,7 @@ def labelled(n=200):
     return batch, lambda asked: np.array([of_text[text] for text in asked])
 
 
+@pytest.mark.slow
 def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
     entries, model = labelled()
     options = {"attacks": [], "targets": [], "n_targets": 8, "fpr": 0.1}
@@ -269,6 +271,7 @@ def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
     assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
 
 
+@pytest.mark.slow
 def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     entries = corpus()
     coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
@@ -462,6 +465,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["evaluate", *map(str, arguments), *options, *chosen])
 
 
+@pytest.mark.slow
 def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "docs"
@@ -492,6 +496,7 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_model")
 def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
     tmp_path, monkeypatch
