@@ -25,6 +25,8 @@ from ragshield_core.tools.rules import Rules
 KEY = "a secret of the tests, long enough"
 TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow, RuleRow)]
 COLUMNS = [(table.name, column.name) for table in TABLES for column in table.columns]
+# With a key: tests/faults/test_rows_changed.py.
+WITHOUT_KEY = pytest.mark.parametrize("key", [None], indirect=True, ids=["plain"])
 FINDING = Finding(
     detector="d", entry_id="a", score=1.0, threshold=0.5, p_value=0.01, evidence="looks odd"
 )
@@ -93,6 +95,7 @@ def value_of(quarantine, table, column):
         return connection.execute(query).fetchone() or (1, None)
 
 
+@WITHOUT_KEY
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
 def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
     row, before = value_of(quarantine, table, column)

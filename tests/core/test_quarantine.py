@@ -614,25 +614,14 @@ def test_the_log_says_who_did_what_and_never_the_text(quarantine):
     quarantine.log.verify()
 
 
+# That no column of a line can be changed: test_evidence.py.
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [
-        ("UPDATE ragshield_audit_log SET actor = 'nobody' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET action = 'release' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET entry_id = 'x' WHERE seq = 1", 1),
-        ("UPDATE ragshield_audit_log SET fingerprint = '0' WHERE seq = 1", 1),
-        ("UPDATE ragshield_audit_log SET at = '2020-01-01T00:00:00+00:00' WHERE seq = 3", 3),
-        ("UPDATE ragshield_audit_log SET note = 'x' WHERE seq = 4", 4),
-        ("UPDATE ragshield_audit_log SET note = NULL WHERE seq = 4", 4),
-        ("UPDATE ragshield_audit_log SET namespace = 'x' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET digest = 'x' WHERE seq = 2", 2),
         ("DELETE FROM ragshield_audit_log WHERE seq = 1", 1),
         ("DELETE FROM ragshield_audit_log WHERE seq = 2", 2),
         ("UPDATE ragshield_audit_log SET seq = 9 WHERE seq = 4", 4),
-        (
-            f"INSERT INTO ragshield_audit_log SELECT 5, {COLUMNS} WHERE seq = 4",
-            5,
-        ),
+        (f"INSERT INTO ragshield_audit_log SELECT 5, {COLUMNS} WHERE seq = 4", 5),
     ],
 )
 def test_the_chain_breaks_where_a_line_is_touched(on_file, tamper, line):

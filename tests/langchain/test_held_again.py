@@ -116,7 +116,7 @@ def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     write([0, 1, 2, 3, 4])
     assert guard.writes.known(first) == first
     (clique,) = guard.detectors
-    assert not clique._known.books.keys  # known once, not known and held as well
+    assert clique.n_local == store.guard.n_known  # not known and held as well
     write([5])
     assert store.last_report.retroactive == ()
     assert {d.id for d in store.get_by_ids(first)} == set(first)

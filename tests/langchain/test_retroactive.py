@@ -237,7 +237,7 @@ def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
         assert report.retroactive == ()
     assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
     assert store.quarantine.count() <= 1
-    assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
+    assert store.guard.detectors[0].n_local == len(KNOWN) + len(CLEAN[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
