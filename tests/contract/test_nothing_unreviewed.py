@@ -137,6 +137,7 @@ def test_the_probes_are_held_to_begin_with(guard):
             assert share >= 0.8, (name, held)
 
 
+@pytest.mark.slow
 def test_preparation_does_not_let_copies_in(guard):
     copies = PROBES[f"copies of {ATTACKER}"]
     assert not guard.screen(copies).admitted.any()

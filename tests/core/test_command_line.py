@@ -235,13 +235,14 @@ def test_init_writes_every_setting_and_overwrites_none(tmp_path):
     assert file.read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "hidden", "extra"),
     [
         ("demo", "langchain_core", "langchain"),
-        pytest.param("demo", "faiss", "community", marks=pytest.mark.slow),
-        pytest.param("demo", "sentence_transformers", "minilm", marks=pytest.mark.slow),
-        pytest.param("scan site", "sentence_transformers", "minilm", marks=pytest.mark.slow),
+        ("demo", "faiss", "community"),
+        ("demo", "sentence_transformers", "minilm"),
+        ("scan site", "sentence_transformers", "minilm"),
         ("review", "uvicorn", "review"),
         ("scan kb.parquet", "pyarrow", "parquet"),
         ("canary baseline a.yaml --retriever json:loads", "yaml", ""),

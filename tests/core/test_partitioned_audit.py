@@ -106,6 +106,7 @@ def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_
     assert report.neighbors_found == {2: 1.0, 16: 1.0}
 
 
+@pytest.mark.slow
 def test_in_many_partitions_groups_are_found_and_what_is_missed_is_said(partitioned, in_memory):
     assert partitioned.n_partitions >= 10
     there, here = ({d.entry_id for d in report.found} for report in (in_memory, partitioned))
@@ -401,7 +402,8 @@ def test_what_is_no_parquet_is_refused(tmp_path):
 # Command line
 
 
-@pytest.mark.parametrize("engine", ["local", *slowly("ray")])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_command(request, folder, partitioned, tmp_path, monkeypatch, engine):
     if engine == "ray":
         request.getfixturevalue("cluster")

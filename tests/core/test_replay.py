@@ -343,6 +343,7 @@ def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path)
     assert_same(guard, again, tmp_path)
 
 
+@pytest.mark.slow
 def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path, monkeypatch):
     monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
     known = passages(150, 1)

@@ -153,6 +153,7 @@ def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     alone = Tenant(f"sqlite:///{tmp_path}/alone.db", MINE, tmp_path / "alone")

@@ -135,6 +135,7 @@ def test_what_was_written_is_whole(file, written):
         assert sql(file, query) != [(0,)], (table, column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), list(covered()))
 def test_no_column_can_be_changed_unnoticed(file, table, column):
     # The latest row: what comes before it may be of a snapshot that nobody reads any more.
@@ -151,6 +152,7 @@ def test_no_column_can_be_changed_unnoticed(file, table, column):
     assert any(word in said for word in ("row ", "line ", "kept with the key"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["MIN", "MAX"])
 @pytest.mark.parametrize(
     "table", [n for n, t in TABLES.items() if UNSEALED not in t.info and n not in MAY_BE_DELETED]

@@ -278,6 +278,7 @@ def test_asking_makes_no_quarantine_file(inner, on_file, tmp_path):
 # Reports where several write at once
 
 
+@pytest.mark.slow
 def test_every_writer_gets_the_report_of_its_own_write(inner):
     store = GuardedVectorStore(inner, guard=guard_of())
     wrong = []

@@ -17,7 +17,7 @@ from ragshield_core.store import postgres_vectors
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["qdrant", "postgres", *slowly("pgvectorstore", "newer postgres", "newer pgvectorstore")]
+KINDS = ["qdrant", *slowly("postgres", "pgvectorstore", "newer postgres", "newer pgvectorstore")]
 KNOWN = passages(240, 1)
 BAD = group(6, 3)
 MODEL = DeterministicFakeEmbedding(size=PASSAGE_DIM)

@@ -37,6 +37,7 @@ def found(store):
     return [d.page_content for d in store.similarity_search("billing", k=5)]
 
 
+@pytest.mark.slow
 def test_what_one_holds_releases_recalls_and_purges_is_nothing_to_the_other(url):
     mine, theirs = guarded(url, "mine"), guarded(url, "theirs")
     texts = {"a": "billing one", "b": "billing score=5", "c": "billing three"}

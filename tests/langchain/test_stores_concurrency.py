@@ -1,4 +1,4 @@
-"""Threads and tasks that write and read at once: the benchmark, for three seconds a store."""
+"""Threads and tasks that write and read at once: the benchmark, for a second a store."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from ragshield_langchain import GuardedVectorStore
 def test_nothing_fails_is_lost_or_poisoned(make_store, on_file, kind):
     embedding = DeterministicFakeEmbedding(size=concurrency.DIM)
     inner = make_store(kind, embedding, concurrency.DIM)
-    done = concurrency.run(inner, Quarantine(on_file), 3.0, 8, 200)
+    done = concurrency.run(inner, Quarantine(on_file), 1.0, 8, 200)
     assert done["thread rounds"] >= 8
     assert done["task rounds"] >= 200
     assert done["held"] > 0

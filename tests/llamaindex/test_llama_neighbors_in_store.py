@@ -16,7 +16,7 @@ from ragshield_core.model.findings import Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
 from ragshield_llamaindex.inner import access_to
 
-KINDS = ["qdrant", "postgres", *slowly("newer postgres")]
+KINDS = ["qdrant", *slowly("postgres", "newer postgres")]
 
 
 def named(batch):

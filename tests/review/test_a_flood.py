@@ -83,6 +83,7 @@ class Effort:
             assert self.steps <= steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["confirm", "release"])
 def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, action):
     quarantine = Quarantine(url)
@@ -134,6 +135,7 @@ def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatc
     small.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
 def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
     quarantine, n = Quarantine(url), MEMBERS

@@ -741,6 +741,7 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
         Policy(quarantine_at=0.05, recall_at=0.1)
 
 
+@pytest.mark.slow
 def test_what_was_doubted_and_what_the_sample_has_spent_are_saved(tmp_path):
     guard = guard_at(rate=0.02).adopt(join(KNOWN, *(group(5, seed) for seed in range(3))))
     assert guard.state.calibrator.calibration.n_doubtful > 0

@@ -166,6 +166,7 @@ def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
     assert naive.thresholds["consensus"] > 1.3 * clean.thresholds["consensus"]
 
 
+@pytest.mark.slow
 def test_an_faq_raises_its_own_bar_for_echoes():
     rng = np.random.default_rng(3)
     base = passages(300, 3)
@@ -391,6 +392,7 @@ def test_a_flag_lets_pass():
     assert 10 < flagged < 200
 
 
+@pytest.mark.slow
 def test_threads_screen_at_once():
     vector, found = a_set()
     guard, results = RetrievalGuard(), []

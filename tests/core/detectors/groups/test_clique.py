@@ -21,7 +21,6 @@ from support import (
     passages,
     prose,
     saved,
-    slowly,
     snapshot,
     write,
 )
@@ -574,6 +573,7 @@ def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
     assert max(n_bytes) < 1.5 * n_bytes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
 def test_renumbering_changes_no_score(rule, monkeypatch):
     often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
@@ -649,7 +649,8 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)
 
 
-@pytest.mark.parametrize("exact_up_to", [100, *slowly(None)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_up_to", [100, None])
 def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
     known = passages(2_500, 1)
     new = group(4, 5)

@@ -344,6 +344,7 @@ def test_held_out_scores_are_those_of_arriving_entries(detector, known):
     assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
 
 
+@pytest.mark.slow
 def test_a_calibrated_guard_recalls_earlier_entries(known):
     guard = guard_of(TriggerPhraseDetector()).fit(known).calibrate(fpr=0.01)
     condemned, bad = set(), set()
@@ -534,6 +535,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
     np.testing.assert_array_equal(detector.held_outliers(named, nothing), doubted)
 
 
+@pytest.mark.slow
 def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
     guard = guard_of(TriggerPhraseDetector()).adopt(adopted)
     before = guard.state.calibrator.calibration.n_doubtful
@@ -553,6 +555,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
     assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
 
+@pytest.mark.slow
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
     order = np.random.default_rng(0).permutation(len(adopted))
     for store in (adopted.take(order), adopted.take(range(401, 2_400)), passages(2_400, 3)):
@@ -560,6 +563,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
         assert not detector.outliers(store).any()
 
 
+@pytest.mark.slow
 def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
     def thresholds(store):
         guard = guard_of(TriggerPhraseDetector()).adopt(store)
