@@ -35,9 +35,10 @@ def the_one(seen, category):
     return warned
 
 
-def guard_of(*detectors, quarantine=None, seed=0, **policy):
-    """Return a guard with a quarantine in memory, unless there is another."""
-    quarantine = quarantine or Quarantine("sqlite://")
+def guard_of(*detectors, url="sqlite://", quarantine=None, seed=0, **policy):
+    """Return a guard of detectors, else a scripted one, with a quarantine in memory, else there."""
+    quarantine = quarantine or Quarantine(url)
+    detectors = detectors or [Scripted()]
     return Guard(detectors, policy=Policy(**policy), quarantine=quarantine, seed=seed)
 
 

@@ -24,12 +24,6 @@ def on_postgres(postgres_url):
     engine.dispose()
 
 
-@pytest.fixture
-def url(tmp_path):
-    """URL of an SQLite file that does not exist yet."""
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 @pytest.fixture(params=["file", *slowly("postgres")])
 def any_url(request, tmp_path):
     """URL of an empty database: of a file, and in the whole suite of PostgreSQL as well."""

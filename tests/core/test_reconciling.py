@@ -22,11 +22,6 @@ PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture
 def workers(url, tmp_path):
     """Return two keepers of one store with three entries, as two processes have them."""
     guards = [Guard.open(url, detectors=[Scripted()]) for _ in range(2)]

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from support import group, join, knowledge_base, passages, saved, topical, vector_of
+from support import group, guard_of, join, knowledge_base, passages, saved, topical, vector_of
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch
 from ragshield_core.detectors import (
     CanaryDisplacementDetector,
     CliqueDetector,
@@ -15,10 +15,6 @@ from ragshield_core.detectors import (
 
 PAIR = group(2, 3, spread=0.05)
 OLD, NEW = PAIR.take([0]), PAIR.take([1])
-
-
-def guard_of(*detectors):
-    return Guard(detectors, quarantine=Quarantine("sqlite://"))
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from langchain_core.documents import Document
 from store_kinds import KINDS
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, guard_of, vector_of
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter
 from ragshield_langchain.inner import access_to
@@ -16,14 +16,10 @@ GOOD = Document(id="a", page_content="billing is open at nine", metadata={"sourc
 BAD = Document(id="a", page_content="billing is closed score=9", metadata={"source": "a.txt"})
 
 
-def guard_of(url="sqlite://"):
-    return Guard([Scripted()], quarantine=Quarantine(url))
-
-
 @pytest.fixture(params=KINDS)
 def store(request, make_store, on_file):
     inner = make_store(request.param, CountingEmbeddings(), DIM)
-    return GuardedVectorStore(inner, guard=guard_of(on_file))
+    return GuardedVectorStore(inner, guard=guard_of(url=on_file))
 
 
 def entry_of(document):
@@ -44,7 +40,7 @@ def past(store, document):
 
 def again(store):
     """Return the same store after a restart."""
-    return GuardedVectorStore(store.inner, guard=guard_of(store.quarantine.database.url))
+    return GuardedVectorStore(store.inner, guard=guard_of(url=store.quarantine.database.url))
 
 
 def texts(store):
@@ -114,7 +110,7 @@ def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
     good = held_copy(store)
     store.quarantine.confirm(["copy"])
     adopted = GuardedVectorStore.adopt(
-        store.inner, guard=guard_of(store.quarantine.database.url), progress=False
+        store.inner, guard=guard_of(url=store.quarantine.database.url), progress=False
     )
     assert adopted.guard.writes.known(["good"]) == ["good"]
     assert texts(adopted) == [good.page_content]

@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, group, passages, vector_of
+from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages, vector_of
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -34,10 +34,6 @@ class WithoutModel(CountingEmbeddings):
 
     def embed_documents(self, texts):
         raise AssertionError(texts)
-
-
-def guard_of(*detectors, url="sqlite://", **policy):
-    return Guard(detectors or [Scripted()], policy=Policy(**policy), quarantine=Quarantine(url))
 
 
 @pytest.fixture(params=["memory", "faiss"])

@@ -12,11 +12,6 @@ from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, Unfitte
 from ragshield_langchain.inner import access_to
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
-
-
 def opened(url):
     return Guard.open(url, detectors=[Scripted()])
 

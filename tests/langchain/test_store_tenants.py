@@ -14,11 +14,6 @@ from ragshield_langchain import GuardedVectorStore, PoisonFilter, SharedQuaranti
 IDS = ["a", "b", "c"]
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 def guarded(url, namespace, inner=None, **options):
     inner = InMemoryVectorStore(CountingEmbeddings()) if inner is None else inner
     guard = Guard.open(url, namespace, detectors=[Scripted()])

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
@@ -301,10 +301,6 @@ def test_hybrid_points_keep_both_vectors_in_qdrant():
             retrieval_mode=RetrievalMode.SPARSE,
             **options,
         )
-
-
-def guard_of():
-    return Guard([Scripted()], quarantine=Quarantine("sqlite://"))
 
 
 # Through the guard

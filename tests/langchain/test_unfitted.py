@@ -5,17 +5,12 @@ import warnings
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 from store_kinds import KINDS
-from support import DIM, CountingEmbeddings, Scripted, the_one
+from support import DIM, CountingEmbeddings, guard_of, the_one
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_langchain import GuardedVectorStore, UnfittedGuardWarning
 
 TEXTS = [f"billing {n}" for n in range(5)]
-
-
-def guard_of(*detectors):
-    return Guard(detectors or [Scripted()], quarantine=Quarantine("sqlite://"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,9 +15,8 @@ from llama_support import (
     shown,
     splitter,
 )
-from support import Scripted, slowly
+from support import guard_of, slowly
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
@@ -42,10 +41,6 @@ def written(text, source):
 STANDING = written("billing one two. billing three four.", "a.txt")
 TAKEN = written("billing one two. billing moved there.", "x.txt")
 LATER = written("billing one two. billing moved again.", "x.txt")
-
-
-def guard_of(url="sqlite://"):
-    return Guard([Scripted()], quarantine=Quarantine(url))
 
 
 @pytest.fixture(params=KINDS)

@@ -19,11 +19,6 @@ from ragshield_llamaindex import (
 from ragshield_llamaindex.index import access_behind
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
-
-
 def opened(url):
     return Guard.open(url, detectors=[Scripted()])
 
