@@ -12,9 +12,9 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 from store_kinds import KINDS
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
@@ -138,7 +138,7 @@ def kind(request):
 @pytest.fixture
 def store(kind, make_store):
     """Return a store with poison planted around the guard, found, held and not removed."""
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(make_store(kind, WithImages(), DIM), guard=guard)
     store.add_texts(GOOD, ids=[f"g{i}" for i in range(30)])
     planted = Batch.of(
@@ -213,7 +213,7 @@ def test_no_write_brings_poison_in(store, kind):
 def test_no_new_store_begins_with_poison(name):
     from langchain_core.vectorstores import InMemoryVectorStore  # noqa: PLC0415
 
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     given = {"embedding": CountingEmbeddings(), "vectorstore_cls": InMemoryVectorStore}
     made = MAKERS[name.removeprefix("a") if name.startswith("a") else name](
         name, guard=guard, **given

@@ -97,7 +97,7 @@ def test_what_was_confirmed_and_purged_elsewhere_is_seen_once_it_is_admitted(inn
 
 def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     known, poison = passages(300, seed=0), group(6, seed=1)
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(known)
+    guard = guard_of(CliqueDetector()).fit(known)
     store = GuardedVectorStore(make_store("memory", CountingEmbeddings(), known.dim), guard=guard)
 
     def write(rows):
@@ -253,7 +253,7 @@ def test_a_strict_policy_raises_for_what_a_person_holds(inner):
 
 def test_the_transformer_keeps_it_as_well():
     detector = Lenient()
-    step = PoisonGuardTransformer(Guard([detector], quarantine=Quarantine("sqlite://")))
+    step = PoisonGuardTransformer(guard_of(detector))
     step.transform_documents([BAD])
     detector.lenient = True
     assert step.transform_documents([BAD, GOOD]) == [GOOD]

@@ -14,9 +14,9 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.vectorstores import InMemoryVectorStore
 from sqlalchemy.pool import NullPool
 from store_kinds import KINDS
-from support import DIM, CountingEmbeddings, Scripted, group, join, passages, slowly
+from support import DIM, CountingEmbeddings, Scripted, group, guard_of, join, passages, slowly
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
@@ -40,9 +40,7 @@ GOOD, BAD, FIXED = "billing two", "billing two score=9", "billing two fixed"
 
 
 def guarded(guard=None, embedding=None, **policy):
-    guard = guard or Guard(
-        [Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://")
-    )
+    guard = guard or guard_of(Scripted(), **policy)
     return GuardedVectorStore(InMemoryVectorStore(embedding or CountingEmbeddings()), guard=guard)
 
 
@@ -392,11 +390,7 @@ def test_on_detect_raise_stops_before_any_cleanup(world):
     world.run(V1, cleanup="full")
     world.store = GuardedVectorStore(
         world.store.inner,
-        guard=Guard(
-            [Scripted()],
-            policy=Policy(on_detect="raise"),
-            quarantine=Quarantine("sqlite://"),
-        ),
+        guard=guard_of(Scripted(), on_detect="raise"),
     )
     with pytest.raises(PoisonedEntryError):
         world.run(V2, cleanup="full")
@@ -429,7 +423,7 @@ KNOWN, NEW, POISON = passages(300, 1), passages(6, 90, "new"), group(4, 3)
 @pytest.fixture(params=["sync", *slowly("async")])
 def crowded(request):
     """Return a world whose guard finds groups."""
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector())
     guard.fit(KNOWN).calibrate(fpr=0.01)
     return World(native=request.param == "async", store=guarded(guard, Lookup(join(NEW, POISON))))
 
@@ -494,7 +488,7 @@ PAGES = [
 @pytest.fixture(params=["sync", *slowly("async")])
 def paged(request):
     """Return a world whose guard finds groups, also of two, and what says so itself."""
-    guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector(), Scripted())
     guard.fit(KNOWN).calibrate(fpr=0.01)
     bad = reworded(group(4, 90, "told"), [f"told {i} score=9" for i in range(4)])
     return World(
@@ -600,7 +594,7 @@ def test_every_kind_of_store(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
 
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(make_store(kind, CountingEmbeddings(), DIM), guard=guard)
     world = World(store=store)
     options = {"cleanup": "full", "key_encoder": key}

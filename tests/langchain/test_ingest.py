@@ -8,9 +8,9 @@ import pytest
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, Scripted, group, passages
+from support import CountingEmbeddings, Scripted, group, guard_of, passages
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
@@ -28,7 +28,7 @@ def documents(n=N, bad=(4, 17)):
 
 
 def guarded(**policy):
-    guard = Guard([Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted(), **policy)
     return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
 
 
@@ -212,7 +212,7 @@ async def test_whoever_stops_early_leaves_no_task_behind(store):
 async def test_poison_that_comes_in_several_batches_ends_as_if_it_came_at_once():
     known, poison = passages(300, 1), group(4, 3)
     vectors = dict(zip(poison.texts, poison.vectors.tolist(), strict=True))
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector())
     guard.fit(known).calibrate(fpr=0.01)
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     stream = [

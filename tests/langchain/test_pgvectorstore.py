@@ -4,9 +4,8 @@ import datetime as dt
 
 import pytest
 import test_stores_contract as contract
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
@@ -23,7 +22,7 @@ def make(make_store):
 
 
 def guarded(inner):
-    return GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    return GuardedVectorStore(inner, guard=guard_of(Scripted()))
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
@@ -127,7 +126,7 @@ def test_a_table_is_filled_and_adopted(make):
 
     inner = make()
     inner.add_texts([f"billing {i}" for i in range(40)], ids=[f"e{i}" for i in range(40)])
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
     assert len(store.guard.writes.known([f"e{i}" for i in range(40)])) == 40
     again = GuardedVectorStore.from_texts(
@@ -135,7 +134,7 @@ def test_a_table_is_filled_and_adopted(make):
         CountingEmbeddings(),
         ids=["e40", "e41"],
         vectorstore_cls=PGVectorStore,
-        guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(Scripted()),
         engine=inner._engine,
         table_name=inner.get_table_name(),
     )

@@ -5,9 +5,8 @@ from unittest.mock import patch
 import faiss
 import pytest
 from store_kinds import KINDS
-from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
+from support import DIM, LENGTH, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
@@ -17,7 +16,7 @@ IDS = [f"b{i}" for i in range(12)]
 
 def guarded(make_store, kind, **options):
     inner = make_store(kind, CountingEmbeddings(), DIM, **options)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(TEXTS, [{"source": f"doc {i}", "page": i} for i in range(12)], ids=IDS)
     return store
 
@@ -112,7 +111,7 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
         TEXTS,
         CountingEmbeddings(),
         vectorstore_cls=QdrantVectorStore,
-        guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(Scripted()),
         retrieval_mode=RetrievalMode.HYBRID,
         sparse_embedding=Words(),
         vector_name="dense",

@@ -9,9 +9,8 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
@@ -29,7 +28,7 @@ HELD = {f"e{i}" for i in range(4, 23, 5)}
 
 @pytest.fixture
 def store():
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
 
 
@@ -152,7 +151,7 @@ def test_another_store_is_merged_through_the_guard(store, make_store):
 def test_what_another_guard_holds_is_not_merged(store, make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
     inner.add_texts(["a score=1", "b"], ids=["1", "2"])
-    other = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    other = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     other.scan(quarantine=True, remove=False)
     store.merge_from(other)
     assert store.last_report.batch.ids == ("2",)
@@ -160,7 +159,7 @@ def test_what_another_guard_holds_is_not_merged(store, make_store):
 
 def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
     assert store.delete(["1", "2"], where={"x": 2}) is True  # both, as of the store inside
     assert access_to(store.inner).ids() == ["1", "3"]
@@ -195,7 +194,7 @@ def test_the_gate_lets_reads_in_together_and_writes_alone():
 
 def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(["a", "b"])
     found = store.similarity_search("a", filter=lambda _: bool(store.similarity_search("b", k=1)))
     assert len(found) == 2
@@ -204,7 +203,7 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
 @pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
 def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
     store.add_texts(["billing one", "billing two"], [metadata, {"page": 2}], ids=["odd", "good"])
     assert [one.id for one in store.quarantine.list()] == ["odd"]
@@ -216,7 +215,7 @@ def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, 
 
 def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
     store.add_texts(["billing one"], [{"page": 1, "author": "anna"}], ids=["a"])
     texts, nothing = ["billing one", "billing score=2"], {"page": 1, "author": None}
@@ -243,7 +242,7 @@ class Tokenizing(CountingEmbeddings):
 
 
 def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(InMemoryVectorStore(Tokenizing()), guard=guard)
     store.add_texts(["billing \ud83d", "billing one"], ids=["odd", "good"])
     with pytest.raises(QuarantineError, match=r"'odd' cannot be embedded.*under the same id"):
@@ -256,7 +255,7 @@ def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
 
 def held_with_nul(make_store):
     """Return a guarded store that cannot keep what it holds."""
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     guarded = GuardedVectorStore(make_store("postgres", CountingEmbeddings(), DIM), guard=guard)
     guarded.add_texts(["billing \0", "score=5 billing"], ids=["odd", "bad"])
     return guarded
