@@ -46,6 +46,12 @@ def on_file(tmp_path):
     return f"sqlite:///{tmp_path / 'quarantine.db'}"
 
 
+@pytest.fixture
+def url(tmp_path):
+    """URL of an SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path}/guard.db"
+
+
 @pytest.fixture(scope="session")
 def postgres_url():
     """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from functools import cache
 
 import numpy as np
 
@@ -20,13 +21,17 @@ TARGET = Target(
 HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"'
 
 
+@cache
+def direction(seed):
+    return np.random.default_rng(seed).normal(size=48)
+
+
 def embed(texts):
     """Return bags of words, each word in its own random direction."""
     rows = []
     for text in texts:
         seeds = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
-        vectors = [np.random.default_rng(seed).normal(size=48) for seed in seeds or [0]]
-        rows.append(np.sum(vectors, axis=0))
+        rows.append(np.sum([direction(seed) for seed in seeds or [0]], axis=0))
     return np.array(rows, dtype=np.float32)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from langchain_core.embeddings import Embeddings
 
 from ragshield_core import Batch, Detector, Guard, Policy, Quarantine
@@ -18,6 +19,11 @@ from ragshield_core.detectors import CliqueDetector, Evidence, GroupDetector, Ne
 DIM = 12
 TOPICS = ("billing", "shipping", "refunds")
 LENGTH = 2.5  # vectors are not of unit length, so that a test sees when somebody normalises them
+
+
+def slowly(*values):
+    """Return parameters that only the whole suite takes: the fast one has others of their kind."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def the_one(seen, category):
@@ -29,9 +35,10 @@ def the_one(seen, category):
     return warned
 
 
-def guard_of(*detectors, quarantine=None, seed=0, **policy):
-    """Return a guard with a quarantine in memory, unless there is another."""
-    quarantine = quarantine or Quarantine("sqlite://")
+def guard_of(*detectors, url="sqlite://", quarantine=None, seed=0, **policy):
+    """Return a guard of detectors, else a scripted one, with a quarantine in memory, else there."""
+    quarantine = quarantine or Quarantine(url)
+    detectors = detectors or [Scripted()]
     return Guard(detectors, policy=Policy(**policy), quarantine=quarantine, seed=seed)
 
 

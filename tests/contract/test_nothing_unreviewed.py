@@ -20,6 +20,7 @@ from support import (
     passages,
     prose,
     site,
+    slowly,
     write,
 )
 
@@ -84,6 +85,8 @@ STREAMS = {
         of_source(answers(KNOWN[300], 1, s, "target"), ATTACKER) for s in range(20)
     ),
 }
+# What the fast suite takes of them.
+QUICK = ("crafted groups at once", "orders", "flipped labels")
 # Each is screened by itself.
 PROBES = {
     f"{name} of {source}": of_source(batch, source)
@@ -134,6 +137,7 @@ def test_the_probes_are_held_to_begin_with(guard):
             assert share >= 0.8, (name, held)
 
 
+@pytest.mark.slow
 def test_preparation_does_not_let_copies_in(guard):
     copies = PROBES[f"copies of {ATTACKER}"]
     assert not guard.screen(copies).admitted.any()
@@ -142,7 +146,9 @@ def test_preparation_does_not_let_copies_in(guard):
     assert not guard.screen(copies).admitted.any()
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *slowly(*(name for name in STREAMS if name not in QUICK))]
+)
 def test_nothing_unreviewed_makes_a_guard_more_permissive(guard, name):
     before, calm = held_of(guard), guard.screen(of_source(passages(5, 404, "calm"), None))
     thresholds, calibrated_at = guard.calibration.thresholds, guard.status().calibrated_at

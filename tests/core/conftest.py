@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
+from support import slowly
 
 from ragshield_core.cli import main
 
@@ -23,15 +24,9 @@ def on_postgres(postgres_url):
     engine.dispose()
 
 
-@pytest.fixture
-def url(tmp_path):
-    """URL of an SQLite file that does not exist yet."""
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture(params=["file", "postgres"])
+@pytest.fixture(params=["file", *slowly("postgres")])
 def any_url(request, tmp_path):
-    """URL of an empty database of either kind."""
+    """URL of an empty database: of a file, and in the whole suite of PostgreSQL as well."""
     if request.param == "postgres":
         return request.getfixturevalue("on_postgres")
     return f"sqlite:///{tmp_path}/shared.db"

@@ -16,9 +16,9 @@ from label_flipping import flip
 from natural import FORMS, natural, question_of, reworded, topic_of
 from own_texts import release_notes, tickets
 from results_files import UNKNOWN, Parts, code_of, current, deciding_files, fingerprint
-from support import gaussian
+from support import gaussian, guard_of
 
-from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core import Batch
 from ragshield_core.detectors import LabelCentroidDetector
 
 ROOT = Path(__file__).parents[2]
@@ -181,11 +181,7 @@ def test_an_edit_of_a_year_changes_a_third_and_adds_pages():
 
 def test_decisions_of_a_day_are_held_and_recalled():
     messages = gaussian(200, 0, spread=0.3)
-    guard = Guard(
-        [LabelCentroidDetector()],
-        policy=Policy(quarantine_at=0.05),
-        quarantine=Quarantine("sqlite://"),
-    )
+    guard = guard_of(LabelCentroidDetector(), quarantine_at=0.05)
     guard.fit(messages.take(range(120))).calibrate()
     batch, flipped = flip(messages.take(range(120, 200)), 0.5, np.random.default_rng(0))
     found = arrive(guard, chunks(batch, 20), messages.take(range(120)))

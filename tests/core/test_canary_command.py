@@ -100,6 +100,7 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
     )
 
 
+@pytest.mark.slow
 def test_trace_and_quarantine(folder):
     run("baseline")
     bad = poisoned(folder)
@@ -228,6 +229,7 @@ def test_an_absent_folder_is_named_before_the_work(folder):
     assert CliRunner().invoke(app, ["canary", "report", "suite"]).exit_code == 2  # no check yet
 
 
+@pytest.mark.slow
 def test_trace_against_an_earlier_baseline(folder):
     run("baseline")
     bad = poisoned(folder)

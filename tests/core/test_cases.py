@@ -304,6 +304,7 @@ def test_entries_that_are_held_again_beside_one_that_joins_their_cases_count_onc
     assert (case.n_waiting, case.n_members) == (3, 3)
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(
         st.tuples(

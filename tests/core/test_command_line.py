@@ -235,6 +235,7 @@ def test_init_writes_every_setting_and_overwrites_none(tmp_path):
     assert file.read_text() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "hidden", "extra"),
     [

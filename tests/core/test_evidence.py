@@ -5,6 +5,7 @@ Everything is done to each column of each table that the code has, so that a new
 
 import datetime as dt
 import pickle
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +25,8 @@ from ragshield_core.tools.rules import Rules
 KEY = "a secret of the tests, long enough"
 TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow, RuleRow)]
 COLUMNS = [(table.name, column.name) for table in TABLES for column in table.columns]
+# With a key: tests/faults/test_rows_changed.py.
+WITHOUT_KEY = pytest.mark.parametrize("key", [None], indirect=True, ids=["plain"])
 FINDING = Finding(
     detector="d", entry_id="a", score=1.0, threshold=0.5, p_value=0.01, evidence="looks odd"
 )
@@ -34,10 +37,21 @@ def key(request):
     return request.param
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return, by key, files in which each column of each table is filled somewhere."""
+    folder = tmp_path_factory.mktemp("written")
+    return {key: filled(folder / f"{key}.db", key) for key in (None, KEY)}
+
+
 @pytest.fixture
-def quarantine(on_file, key):
-    """A database in which each column of each table is filled somewhere."""
-    quarantine = Quarantine(on_file, audit_key=key)
+def quarantine(written, tmp_path, key):
+    shutil.copy(written[key], tmp_path / "quarantine.db")
+    return Quarantine(f"sqlite:///{tmp_path / 'quarantine.db'}", audit_key=key)
+
+
+def filled(file, key):
+    quarantine = Quarantine(f"sqlite:///{file}", audit_key=key)
     batch = Batch.of(
         ids=["a", "b", "c", "d"],
         texts=["buy now", "buy later", "never buy", "sell"],
@@ -63,7 +77,8 @@ def quarantine(on_file, key):
     rules.revoke(rule.number, by="emil", reason="sold")
     rules.add("trusted_source", "wiki", **given)
     quarantine.log.verify()
-    return quarantine
+    quarantine.close()
+    return file
 
 
 def sql(quarantine, statement, values=()):
@@ -80,6 +95,7 @@ def value_of(quarantine, table, column):
         return connection.execute(query).fetchone() or (1, None)
 
 
+@WITHOUT_KEY
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
 def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
     row, before = value_of(quarantine, table, column)

@@ -262,6 +262,7 @@ def test_files_are_chosen_by_globs(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_knowledge_base_comes_with_its_coverage(folder):
     knowledge = load(open_source(folder), embedder=Ones)
     coverage = knowledge.coverage

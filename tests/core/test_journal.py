@@ -742,6 +742,7 @@ def run_all(children):
     return [out.strip() for out, _ in said]
 
 
+@pytest.mark.slow
 def test_processes_that_make_the_tables_at_once_all_succeed(url):
     shared = Shared(url)
     run_all([start(url, "ours", name, "prepare", 3) for name in "abcd"])

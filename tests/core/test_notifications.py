@@ -230,11 +230,12 @@ def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
 
 def test_a_guard_tells_of_what_it_has_held(quarantine):
     heard = []
-    guard = Guard([CliqueDetector()], quarantine=quarantine).notify(Notifier([heard.append]))
+    notifier = Notifier([heard.append])
+    guard = Guard([CliqueDetector()], quarantine=quarantine).notify(notifier)
     ids = [f"g{n}" for n in range(5)]
     decisions = [found(i, [j for j in ids if j != i]) for i in ids]
     guard.hold(report_of(*decisions))
-    assert guard._notifier.flush()
+    assert notifier.flush()
     assert [one.kind for one in heard] == ["group_held"]
     with pytest.raises(TypeError, match="Notifier"):
         guard.notify("everybody")

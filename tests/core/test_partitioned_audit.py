@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from parquet_parts import DIM, INJECTED, N, Watching, made, small_cluster, written
-from support import Scripted
+from support import Scripted, slowly
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
@@ -31,7 +31,7 @@ from ragshield_core.tools.audit.partitioned.files import Files, as_bytes, as_tex
 from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def cluster():
     """One Ray for all tests of this file."""
     with small_cluster():
@@ -78,14 +78,23 @@ def in_memory(batch):
 
 
 @pytest.fixture(scope="module")
-def partitioned(folder):
-    return audited(folder)
+def watched(folder):
+    """An audit by partitions, and how many tasks of each step it took."""
+    engine = Watching()
+    return audited(folder, engine=engine), engine.counts
+
+
+@pytest.fixture(scope="module")
+def partitioned(watched):
+    return watched[0]
 
 
 # The same as in one memory
 
 
-@pytest.mark.parametrize(("rows", "n_partitions"), [(N, 1), (N // 6, 6)])
+@pytest.mark.parametrize(
+    ("rows", "n_partitions"), [(N // 6, 6), pytest.param(N, 1, marks=pytest.mark.slow)]
+)
 def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_partitions):
     report = audited(folder, rows=rows)
     assert report.n_partitions == n_partitions
@@ -97,6 +106,7 @@ def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_
     assert report.neighbors_found == {2: 1.0, 16: 1.0}
 
 
+@pytest.mark.slow
 def test_in_many_partitions_groups_are_found_and_what_is_missed_is_said(partitioned, in_memory):
     assert partitioned.n_partitions >= 10
     there, here = ({d.entry_id for d in report.found} for report in (in_memory, partitioned))
@@ -109,8 +119,10 @@ def test_in_many_partitions_groups_are_found_and_what_is_missed_is_said(partitio
     assert f"{two:.1%} of the 2 nearest and {sixteen:.1%} of the 16 nearest" in partitioned.note
 
 
-def test_the_share_of_neighbours_is_that_of_all_entries(folder, batch):
-    seen = {}
+@pytest.mark.slow
+def test_the_share_of_neighbours_is_that_of_all_entries(tmp_path):
+    batch, seen = made(1_200), {}
+    folder = written(batch, tmp_path / "in")
 
     def look(plan):
         partitions = Partitions(plan)
@@ -130,6 +142,7 @@ def test_the_share_of_neighbours_is_that_of_all_entries(folder, batch):
     assert share < 0.999
 
 
+@pytest.mark.slow
 def test_copies_that_no_centre_divides_are_in_one_partition(tmp_path):
     batch = made().take(range(600))
     flood = np.repeat(batch.embeddings[300:301], 900, axis=0)
@@ -145,6 +158,7 @@ def test_copies_that_no_centre_divides_are_in_one_partition(tmp_path):
     assert report.neighbors_found[2] > 0.95
 
 
+@pytest.mark.slow
 def test_thresholds_from_trusted_entries_are_the_same(folder, batch):
     clean = [i for i in batch.ids if i.startswith("e")][200:900]
     whole = scan(batch, detectors(), fpr=0.02, clean_ids=clean)
@@ -204,6 +218,8 @@ def test_a_detector_that_crashes_on_a_part_has_failed(folder):
 # Engines
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_ray_finds_what_one_process_finds(folder, partitioned):
     told = []
     report = audited(folder, engine="ray", progress=lambda *step: told.append(step))
@@ -238,6 +254,7 @@ class Killed(RayEngine):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("step", ["place", "search", "tie"])
 def test_a_killed_worker_changes_nothing(folder, partitioned, tmp_path, step):
     marker = tmp_path / "killed"
@@ -252,18 +269,21 @@ class Deadly(RayEngine):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
 def test_what_always_kills_its_worker_is_told(folder, tmp_path):
     with pytest.raises(SourceError, match=r"died 4 times.*goes on where it stopped"):
         audited(folder, engine=Deadly(), work_dir=tmp_path)
 
 
-def test_errors_of_workers_are_our_own(tmp_path, batch):
+@pytest.mark.parametrize("engine", ["local", *slowly("ray")])
+def test_errors_of_workers_are_our_own(request, tmp_path, batch, engine):
+    if engine == "ray":
+        request.getfixturevalue("cluster")
     folder = written(batch, tmp_path / "in")
     again = pa.table({"id": ["x"], "text": ["without a vector"]})
     pq.write_table(again, folder / "part-9.parquet")
-    for engine in ("local", "ray"):
-        with pytest.raises(SourceError, match=r"entry 'x' of .*part-9.parquet has no vector"):
-            audited(folder, engine=engine)
+    with pytest.raises(SourceError, match=r"entry 'x' of .*part-9.parquet has no vector"):
+        audited(folder, engine=engine)
 
 
 def test_without_the_extra_it_is_named(folder, monkeypatch):
@@ -292,21 +312,21 @@ def test_an_engine_is_of_parts(batch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [("place", 1), ("gather", 2), ("search", 3), ("tie", 1)])
-def test_an_interrupted_audit_goes_on(folder, partitioned, tmp_path, stop):
+def test_an_interrupted_audit_goes_on(folder, watched, tmp_path, stop):
+    partitioned, counts = watched
     first = Watching(stop=stop)
     with pytest.raises(KeyboardInterrupt):
         audited(folder, engine=first, work_dir=tmp_path)
     second = Watching()
     report = audited(folder, engine=second, work_dir=tmp_path)
     assert findings(report) == findings(partitioned)
-    whole = Watching()
-    audited(folder, engine=whole)
-    for step, count in whole.counts.items():
+    for step, count in counts.items():
         done = first.counts.get(step, 0)
         assert second.counts.get(step, 0) == count - done, step
     assert not (tmp_path / "partitions").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         audited(folder, engine=Watching(stop=("search", 1)), work_dir=tmp_path / "work")
@@ -382,8 +402,11 @@ def test_what_is_no_parquet_is_refused(tmp_path):
 # Command line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_command(folder, partitioned, tmp_path, monkeypatch, engine):
+def test_command(request, folder, partitioned, tmp_path, monkeypatch, engine):
+    if engine == "ray":
+        request.getfixturevalue("cluster")
     monkeypatch.chdir(tmp_path)
     options = [
         "--engine",

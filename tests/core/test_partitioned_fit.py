@@ -84,7 +84,7 @@ def assert_same(one, other, batch, within=1e-4):
         np.testing.assert_allclose(scores, theirs[name], atol=within, err_msg=name)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def cluster():
     """One Ray for all tests of this file."""
     with small_cluster():
@@ -109,8 +109,19 @@ def in_memory(batch):
 # The same as in one memory
 
 
-@pytest.mark.parametrize(("rows", "engine"), [(N, "local"), (N // 6, "local"), (N // 3, "ray")])
-def test_in_few_partitions_it_is_the_guard_in_memory(folder, batch, in_memory, rows, engine):
+@pytest.mark.parametrize(
+    ("rows", "engine"),
+    [
+        (N // 6, "local"),
+        pytest.param(N, "local", marks=pytest.mark.slow),
+        pytest.param(N // 3, "ray", marks=pytest.mark.slow),
+    ],
+)
+def test_in_few_partitions_it_is_the_guard_in_memory(
+    request, folder, batch, in_memory, rows, engine
+):
+    if engine == "ray":
+        request.getfixturevalue("cluster")
     guard = fitted(folder, rows=rows, engine=engine).calibrate()
     assert guard.writes.known_ids() == set(batch.ids)
     assert guard.writes.fingerprints(batch.ids) == in_memory.writes.fingerprints(batch.ids)
@@ -120,6 +131,7 @@ def test_in_few_partitions_it_is_the_guard_in_memory(folder, batch, in_memory, r
     assert_same(guard, in_memory, batch)
 
 
+@pytest.mark.slow
 def test_it_goes_on_like_the_guard_in_memory(folder, batch, in_memory, tmp_path):
     in_memory.save(tmp_path / "memory")
     fitted(folder).calibrate().save(tmp_path / "parts")
@@ -135,6 +147,7 @@ def test_it_goes_on_like_the_guard_in_memory(folder, batch, in_memory, tmp_path)
     assert_same(*guards, batch)
 
 
+@pytest.mark.slow
 def test_in_many_partitions_groups_are_held_and_what_is_missed_is_logged(folder, batch, caplog):
     caplog.set_level("INFO", logger="ragshield")
     guard = fitted(folder, rows=100).calibrate()
@@ -143,6 +156,7 @@ def test_in_many_partitions_groups_are_held_and_what_is_missed_is_logged(folder,
     assert "of the 16 nearest neighbours were found so" in caplog.text
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tmp_path):
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     guard, other = Guard.open(url), Guard.open(url)
@@ -154,6 +168,7 @@ def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tm
         one.close()
 
 
+@pytest.mark.slow
 def test_of_many_entries_some_are_held_out(folder, batch, in_memory, monkeypatch):
     monkeypatch.setattr(calibrator, "MOST_HELD_OUT", 1_200)
     guard = fitted(folder).calibrate(fpr=0.05)
@@ -177,6 +192,7 @@ class CountingTable(FakeTable):
         return super().vectors(ids)
 
 
+@pytest.mark.slow
 def test_vectors_stay_in_the_store(folder, batch, in_memory):
     table = CountingTable(dict(zip(batch.ids, batch.vectors, strict=True)))
     guard = guard_of([CliqueDetector()])
@@ -301,6 +317,7 @@ def test_an_id_that_repeats_and_an_entry_without_a_vector_are_named(tmp_path, ba
 # Going on
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_goes_on(folder, batch, in_memory, tmp_path):
     first = Watching(stop=("search", 3))
     with pytest.raises(KeyboardInterrupt):
@@ -313,6 +330,7 @@ def test_an_interrupted_fit_goes_on(folder, batch, in_memory, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_was_found_is_kept_until_it_was_learned(folder, batch, in_memory, tmp_path):
     def stop(what, done, total):  # noqa: ARG001
         if what == "learning" and done:
@@ -352,6 +370,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["fit", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_command_fits_and_saves(folder, batch, in_memory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, chosen in (("whole", ["part.parquet"]), ("parts", [folder, "--engine", "local"])):

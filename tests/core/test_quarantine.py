@@ -538,6 +538,7 @@ def test_what_was_held_survives_a_kill(on_file):
     assert [h.id for h in Quarantine(on_file).list()] == ["p-0", "p-1", "p-2"]
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_keep_one_whole_chain(on_file):
     quarantine = Quarantine(on_file)
     assert quarantine.count() == 0
@@ -550,6 +551,7 @@ def test_processes_that_write_at_once_keep_one_whole_chain(on_file):
         assert len(held) == 18
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_succeed(on_file):
     assert run([start(on_file, name, 1) for name in ("a", "b", "c")]) == []
     assert Quarantine(on_file).count() == 3
@@ -612,25 +614,14 @@ def test_the_log_says_who_did_what_and_never_the_text(quarantine):
     quarantine.log.verify()
 
 
+# That no column of a line can be changed: test_evidence.py.
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [
-        ("UPDATE ragshield_audit_log SET actor = 'nobody' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET action = 'release' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET entry_id = 'x' WHERE seq = 1", 1),
-        ("UPDATE ragshield_audit_log SET fingerprint = '0' WHERE seq = 1", 1),
-        ("UPDATE ragshield_audit_log SET at = '2020-01-01T00:00:00+00:00' WHERE seq = 3", 3),
-        ("UPDATE ragshield_audit_log SET note = 'x' WHERE seq = 4", 4),
-        ("UPDATE ragshield_audit_log SET note = NULL WHERE seq = 4", 4),
-        ("UPDATE ragshield_audit_log SET namespace = 'x' WHERE seq = 2", 2),
-        ("UPDATE ragshield_audit_log SET digest = 'x' WHERE seq = 2", 2),
         ("DELETE FROM ragshield_audit_log WHERE seq = 1", 1),
         ("DELETE FROM ragshield_audit_log WHERE seq = 2", 2),
         ("UPDATE ragshield_audit_log SET seq = 9 WHERE seq = 4", 4),
-        (
-            f"INSERT INTO ragshield_audit_log SELECT 5, {COLUMNS} WHERE seq = 4",
-            5,
-        ),
+        (f"INSERT INTO ragshield_audit_log SELECT 5, {COLUMNS} WHERE seq = 4", 5),
     ],
 )
 def test_the_chain_breaks_where_a_line_is_touched(on_file, tamper, line):

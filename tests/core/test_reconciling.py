@@ -9,9 +9,9 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 from shared_store import FolderKeeper, add
-from support import Scripted, meanwhile, passages, scored
+from support import Scripted, guard_of, meanwhile, passages, scored
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import Batch, Guard, PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.store import recalling, reviewing, writing
@@ -19,11 +19,6 @@ from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import NAMED, reconciled, warn_if_different
 
 PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
 
 
 @pytest.fixture
@@ -121,7 +116,7 @@ def test_a_store_that_fails_when_it_is_opened_is_logged_without_what_it_says(wor
 
 
 def test_a_guard_that_was_not_opened_and_one_that_knows_nothing_are_not_asked(url, tmp_path):
-    alone = FolderKeeper(Guard([Scripted()], quarantine=Quarantine("sqlite://")), tmp_path / "a")
+    alone = FolderKeeper(guard_of(Scripted()), tmp_path / "a")
     add(alone, scored([-0.9], "kb"))
     new = FolderKeeper(Guard.open(url, detectors=[Scripted()]), tmp_path / "b")
     for keeper in (alone, new):
@@ -236,9 +231,7 @@ def test_what_a_reviewer_has_released_before_is_adopted(workers):
 
 
 def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_path):
-    guard = Guard(
-        [Scripted()], policy=Policy(on_detect="raise"), quarantine=Quarantine("sqlite://")
-    )
+    guard = guard_of(Scripted(), on_detect="raise")
     keeper = FolderKeeper(guard, tmp_path / "store")
     keeper.store.write(PAST)
     with pytest.raises(PoisonedEntryError):
@@ -305,13 +298,7 @@ def test_what_a_worker_brings_back_meanwhile_is_known_in_the_end(workers):
 
 def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
     known = passages(300, 1)
-    guards = [
-        Guard(
-            [CliqueDetector(), LabelCentroidDetector(min_entries=1)],
-            quarantine=Quarantine("sqlite://"),
-        )
-        for _ in range(2)
-    ]
+    guards = [guard_of(CliqueDetector(), LabelCentroidDetector(min_entries=1)) for _ in range(2)]
     whole, less = (
         FolderKeeper(guard.fit(known), tmp_path / str(n)) for n, guard in enumerate(guards)
     )
@@ -327,7 +314,7 @@ def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
 
 
 def test_without_an_index_labels_are_forgotten_and_sums_stay(tmp_path):
-    guard = Guard([LabelCentroidDetector(min_entries=1)], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(LabelCentroidDetector(min_entries=1))
     keeper = FolderKeeper(guard.fit(passages(10, 1)), tmp_path / "store")
     keeper.store.write(passages(9, 1))
     assert len(compared(keeper, forget=True).forgotten) == 1

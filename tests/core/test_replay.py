@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import clones_of, group, join, passages, prose
+from support import clones_of, group, guard_of, join, passages, prose
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.calibration import arrivals
@@ -305,9 +305,7 @@ def test_what_is_learned_does_not_depend_on_what_was_screened_before(copies, mon
     known = join(passages(300, 1), clones_of(passages(1, 2)[0], copies))
     search = NeighborIndex.search
     monkeypatch.setattr(NeighborIndex, "search", by_shape(search))
-    screening, alike = (
-        Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(known) for _ in range(2)
-    )
+    screening, alike = (guard_of(CliqueDetector()).fit(known) for _ in range(2))
     new = join(passages(20, 3, "new-"), clones_of(passages(1, 2)[0], 3, "more"))
     screening.screen(new)
     for guard in (screening, alike):
@@ -343,6 +341,7 @@ def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path)
     assert_same(guard, again, tmp_path)
 
 
+@pytest.mark.slow
 def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path, monkeypatch):
     monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
     known = passages(150, 1)
@@ -426,7 +425,7 @@ def test_metadata_that_could_only_be_pickled_is_named():
 
 
 def counted_event():
-    guard = Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(LabelCentroidDetector(min_entries=3))
     guard.fit(labelled(passages(90, 1), 1)).calibrate(fpr=0.1)
     journal = Journal(guard)
     guard.hold(guard.screen(labelled(passages(9, 2, "new-"), 2)))
@@ -487,7 +486,7 @@ def test_an_event_of_another_format_is_refused():
 
 
 def learner():
-    return Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
+    return guard_of(LabelCentroidDetector(min_entries=3))
 
 
 def test_a_change_is_recorded_before_it_happens_and_not_without():

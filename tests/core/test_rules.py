@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from support import Scripted, ScriptedGroups, scored
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, RetrievalGuard, Verdict
@@ -238,20 +238,28 @@ def test_a_rule_of_one_worker_is_in_force_in_the_next_batch_of_another(any_url):
         guard.close()
 
 
-def test_rules_are_read_again_only_where_one_was_made_or_revoked(url, monkeypatch):
+def test_rules_are_read_again_only_where_one_was_made_or_revoked(url):
     quarantine = Quarantine(url)
     made(quarantine)
     rules = Rules(quarantine)
     reads = []
-    read = Rules._read
-    monkeypatch.setattr(Rules, "_read", lambda *given: reads.append(1) or read(*given))
-    for number in range(3):
-        rules.in_force()
-        quarantine.hold(scored([5], prefix=f"n{number}-"))
-    assert len(reads) == 1
-    made(Quarantine(url), value="mails")
-    assert len(rules.in_force()) == 2
-    assert len(reads) == 2
+
+    def seen(_connection, _cursor, statement, *_):
+        if "FROM ragshield_rule " in f"{statement} ".replace("\n", " "):
+            reads.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", seen)
+    try:
+        for number in range(3):
+            rules.in_force()
+            quarantine.hold(scored([5], prefix=f"n{number}-"))
+        n_first = len(reads)
+        made(Quarantine(url), value="mails")
+        reads.clear()
+        assert len(rules.in_force()) == 2
+    finally:
+        event.remove(Engine, "before_cursor_execute", seen)
+    assert n_first == len(reads) == 1
 
 
 def test_where_rules_cannot_be_read_nothing_is_excused(url, monkeypatch, caplog):

@@ -261,6 +261,7 @@ def test_nothing_in_a_text_gets_out_of_its_place():
     assert "default-src 'none'" in page
 
 
+@pytest.mark.slow
 def test_a_page_of_many_cases_and_long_texts_stays_small():
     texts = [f"{'word ' * 50_000} {ORDER} {i}" for i in range(30)]
     batch = Batch.of(ids=[f"e{i}" for i in range(30)], texts=texts, embeddings=None)

@@ -171,6 +171,7 @@ def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_pat
 # As a whole
 
 
+@pytest.mark.slow
 def test_who_was_fitted_anew_is_what_all_others_are(url, tmp_path):
     one, other = opened(url)
     one.learn(passages(10, 1))
@@ -210,6 +211,7 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
     assert_same(one, asleep, tmp_path)
 
 
+@pytest.mark.slow
 def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
     monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 10)
     replayed = []

@@ -17,11 +17,6 @@ HOSTILE = "a; rm -rf ~ [red]\x1b[31m\u202e"
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
-
-
-@pytest.fixture
 def guard(url):
     return guard_of(url)
 

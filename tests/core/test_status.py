@@ -19,11 +19,6 @@ RATE = 0.05
 HOSTILE = "tenant [red]\u202e"
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
-
-
 def calibrated(url, **options):
     guard = Guard.open(url, detectors=[CliqueDetector()], **options)
     return guard.fit(passages(300, 1)).calibrate(fpr=RATE)

@@ -210,6 +210,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_the_package_everything_else_works():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, timeout=120

@@ -5,6 +5,7 @@ Both use the same ids and the same texts, so that whatever crosses over is mista
 
 import logging
 import re
+import threading
 import unicodedata
 from dataclasses import replace
 
@@ -152,6 +153,7 @@ def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     alone = Tenant(f"sqlite:///{tmp_path}/alone.db", MINE, tmp_path / "alone")
@@ -292,10 +294,11 @@ def test_every_statement_of_a_tenant_names_it_and_no_other(any_url, tmp_path):
     mine, theirs = two(any_url, tmp_path)
     for step in LIFE.values():
         step(theirs)
-    seen, wrong = set(), []
+    seen, wrong, here = set(), [], threading.get_ident()
 
     def check(_connection, _cursor, statement, parameters, _context, _many):
-        if CATALOGUE.search(statement):
+        # In other threads guards that are open say that they are alive.
+        if CATALOGUE.search(statement) or threading.get_ident() != here:
             return
         used = set(re.findall(r"ragshield_\w+", statement)) & {table.name for table in TABLES}
         values = values_of(parameters)
@@ -359,6 +362,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 def test_names_that_look_alike_are_tenants_of_their_own(any_url):
     names = [*dict.fromkeys(name for pair in PAIRS for name in pair)]
     for number, name in enumerate(names):

@@ -28,6 +28,7 @@ def changed(found, name, held):
     return replace(found, recalls=recalls)
 
 
+@pytest.mark.slow
 def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
     assert {(r.attack, r.regime, r.size) for r in found.main_recalls} == {
         (FRONT, "stream", 5),

@@ -58,6 +58,7 @@ def test_of_a_clean_entry_the_first_stream_that_it_is_in_counts():
     assert [new.tolist() for new in first_comings(made, 5)] == [[3, 0], [1], []]
 
 
+@pytest.mark.slow
 def test_smaller_groups_are_the_first_texts_of_larger_ones_and_embedded_once():
     asked = []
 
@@ -77,6 +78,7 @@ def test_smaller_groups_are_the_first_texts_of_larger_ones_and_embedded_once():
     assert poison.rows_of(0, 3).tolist() == poison.rows_of(0, 8)[:3].tolist()
 
 
+@pytest.mark.slow
 def test_own_targets_with_fewer_texts_than_others_come_with_all_of_them():
     own = [
         Planted(attack="mine", question=None, texts=("one", "two", "three")),
@@ -93,6 +95,7 @@ def test_own_targets_with_fewer_texts_than_others_come_with_all_of_them():
     }
 
 
+@pytest.mark.slow
 def test_streams_go_on_where_they_were_interrupted(tmp_path, ran):
     def stop(what, done, _):
         if what == "poison, in streams" and done == 4:
@@ -111,6 +114,7 @@ def test_streams_go_on_where_they_were_interrupted(tmp_path, ran):
     assert same.to_json() == fresh.to_json()
 
 
+@pytest.mark.slow
 def test_what_was_found_under_other_settings_or_is_damaged_is_not_used(tmp_path, ran, monkeypatch):
     attacks = [BY_NAME["clones"]]
     small(folder=tmp_path, attacks=attacks)

@@ -138,6 +138,7 @@ def test_halves_do_not_share_a_document_and_stay_as_a_corpus_grows():
     assert len({*again.lineages} & {*known.lineages}) >= 20
 
 
+@pytest.mark.slow
 def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
     counts = {(r.attack, r.regime, r.size): r.held for r in found.recalls}
     assert counts["PoisonedRAG, question in front", "batch", 5].n == 15
@@ -180,12 +181,14 @@ def test_detectors_that_judged_nothing_are_named(found):
     assert "it could judge none" in html_page(few)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_is_drawn_again_by_the_same_seed(found):
     again = small()
     same = replace(again, fit_seconds=found.fit_seconds, milliseconds=found.milliseconds)
     assert same.to_json() == found.to_json()
 
 
+@pytest.mark.slow
 def test_streams_are_the_same_in_other_processes(found):
     again = small(workers=2)
     assert [r for r in again.recalls if r.regime == "stream"] == [
@@ -194,6 +197,7 @@ def test_streams_are_the_same_in_other_processes(found):
     assert again.false_positives == found.false_positives
 
 
+@pytest.mark.slow
 def test_own_texts_take_part_and_texts_are_embedded_once():
     asked = []
 
@@ -240,6 +244,7 @@ def labelled(n=200):
     return batch, lambda asked: np.array([of_text[text] for text in asked])
 
 
+@pytest.mark.slow
 def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
     entries, model = labelled()
     options = {"attacks": [], "targets": [], "n_targets": 8, "fpr": 0.1}
@@ -267,6 +272,7 @@ def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
     assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
 
 
+@pytest.mark.slow
 def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     entries = corpus()
     coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
@@ -471,6 +477,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["evaluate", *map(str, arguments), *options, *chosen])
 
 
+@pytest.mark.slow
 def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "docs"
@@ -501,6 +508,7 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_model")
 def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
     tmp_path, monkeypatch

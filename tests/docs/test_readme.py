@@ -28,15 +28,26 @@ SNIPPETS = {
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
     if name != "start.md"  # whose blocks follow each other: test_commands.py
 }
+# Those that embed or train.
+SLOW = {"README-0", "README-1", "evaluation.md-0", "scale.md-0"}
+PARAMS = [
+    pytest.param(code, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name, code in SNIPPETS.items()
+]
 COMMANDS = re.findall(r"```bash\n(python3 -m venv .*?)\n```", README, flags=re.DOTALL)
 
 
 def test_there_are_snippets():
     assert len([name for name in SNIPPETS if name.startswith("README")]) >= 2
-    assert {"own_detector.md-0", "submit/langchain.md-0", "submit/llamahub.md-0"} <= SNIPPETS.keys()
+    assert {
+        *SLOW,
+        "own_detector.md-0",
+        "submit/langchain.md-0",
+        "submit/llamahub.md-0",
+    } <= SNIPPETS.keys()
 
 
-@pytest.mark.parametrize("code", SNIPPETS.values(), ids=SNIPPETS)
+@pytest.mark.parametrize("code", PARAMS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -35,11 +35,6 @@ def opened(request, tmp_path):
     return again
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
-
-
 def shown(store):
     return {i for i, _ in store.seen([f"e{row}" for row in range(9)], np.ones((1, 32)))}
 

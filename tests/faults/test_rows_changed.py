@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from canary_world import watched
 from sqlalchemy import LargeBinary
-from support import group, passages
+from support import group, passages, slowly
 
 from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
 from ragshield_core.cli import main
@@ -135,6 +135,7 @@ def test_what_was_written_is_whole(file, written):
         assert sql(file, query) != [(0,)], (table, column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), list(covered()))
 def test_no_column_can_be_changed_unnoticed(file, table, column):
     # The latest row: what comes before it may be of a snapshot that nobody reads any more.
@@ -147,11 +148,11 @@ def test_no_column_can_be_changed_unnoticed(file, table, column):
     else:
         changed = before[:-1] + ("x" if before[-1:] != "x" else "y")
     sql(file, f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (changed, row))  # noqa: S608
-    said = noticed(file)
-    assert said, (table, column, before, changed)
-    assert any(word in said[-1] for word in ("row ", "line ", "kept with the key"))
+    (said,) = noticed(file, namespaces=()) or [""]  # verifying alone tells
+    assert any(word in said for word in ("row ", "line ", "kept with the key"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["MIN", "MAX"])
 @pytest.mark.parametrize(
     "table", [n for n, t in TABLES.items() if UNSEALED not in t.info and n not in MAY_BE_DELETED]
@@ -278,7 +279,7 @@ def test_without_the_key_nothing_is_opened_and_the_error_says_so(file, key):
         Quarantine(f"sqlite:///{file}", audit_key=key).log.verify()
 
 
-@pytest.fixture(params=["on_file", "empty_postgres"])
+@pytest.fixture(params=["on_file", *slowly("empty_postgres")])
 def any_url(request):
     return request.getfixturevalue(request.param)
 

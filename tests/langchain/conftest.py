@@ -7,7 +7,6 @@ import faiss
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 NEWER = "newer "
 
 

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from store_kinds import KINDS
 from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, Quarantine
@@ -13,7 +14,6 @@ from ragshield_core.store import adoption
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 KNOWN = passages(600, 1)
 POISON = group(5, 3)
 
@@ -121,7 +121,7 @@ def test_an_empty_store_is_adopted(make_store):
     inner = make_store("faiss", CountingEmbeddings(), PASSAGE_DIM)
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
     assert not store.guard.calibrated
-    assert store._access.ids() == []
+    assert access_to(store.inner).ids() == []
 
 
 def test_progress_goes_to_standard_error(filled, capsys):

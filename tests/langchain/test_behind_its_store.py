@@ -8,6 +8,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages, pr
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 
 def text(n):
@@ -86,7 +87,7 @@ def test_an_entry_from_before_that_cannot_be_held_whole_blocks_nothing(make_stor
     # As an earlier version let it in.
     first = bad.take([0])
     odd = {**rows[0], "page": np.arange(3)}
-    store._access.write(first, [odd])
+    access_to(store.inner).write(first, [odd])
     store.guard.learn(first)
     pairs = list(zip(bad.texts, bad.vectors.tolist(), strict=True))
     store.add_embeddings(pairs[1:], rows[1:], list(bad.ids[1:]))

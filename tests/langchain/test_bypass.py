@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 QUERY = "billing score=9"
 VECTOR = vector_of(QUERY).tolist()
 GOOD = [f"billing {i}" for i in range(30)]
@@ -137,7 +138,7 @@ def kind(request):
 @pytest.fixture
 def store(kind, make_store):
     """Return a store with poison planted around the guard, found, held and not removed."""
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(make_store(kind, WithImages(), DIM), guard=guard)
     store.add_texts(GOOD, ids=[f"g{i}" for i in range(30)])
     planted = Batch.of(
@@ -145,7 +146,7 @@ def store(kind, make_store):
         texts=PLANTED,
         embeddings=[0.99 * np.array(VECTOR) + 0.01 * vector_of(text) for text in PLANTED],
     )
-    store._access.write(planted, [{} for _ in PLANTED])
+    access_to(store.inner).write(planted, [{} for _ in PLANTED])
     assert sum(map(is_poison, store.inner.similarity_search(QUERY, k=7))) == 7
     assert sum(map(is_poison, store.similarity_search(QUERY, k=7))) == 7  # nobody knows yet
     report = store.scan(quarantine=True, remove=False)
@@ -201,7 +202,8 @@ def test_no_write_brings_poison_in(store, kind):
         call(store, WRITES, name)
         written.add(name)
         assert not any(map(is_poison, store.similarity_search(QUERY, k=40))), name
-        inside = {document.page_content for document in store._access.read(store._access.ids())[0]}
+        access = access_to(store.inner)
+        inside = {document.page_content for document in access.read(access.ids()).documents}
         assert WRITTEN not in inside, name
     missing = {n for n in public(type(store.inner)) if n in WRITES} - written
     assert missing == set(), kind
@@ -211,13 +213,13 @@ def test_no_write_brings_poison_in(store, kind):
 def test_no_new_store_begins_with_poison(name):
     from langchain_core.vectorstores import InMemoryVectorStore  # noqa: PLC0415
 
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     given = {"embedding": CountingEmbeddings(), "vectorstore_cls": InMemoryVectorStore}
     made = MAKERS[name.removeprefix("a") if name.startswith("a") else name](
         name, guard=guard, **given
     )
     store = asyncio.run(made) if inspect.iscoroutine(made) else made
-    assert store._access.ids() == []
+    assert access_to(store.inner).ids() == []
     assert store.quarantine.count() == 1
 
 

@@ -4,35 +4,43 @@ import asyncio
 
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter
+from ragshield_langchain.inner import access_to
 
 GOOD = Document(id="a", page_content="billing is open at nine", metadata={"source": "a.txt"})
 BAD = Document(id="a", page_content="billing is closed score=9", metadata={"source": "a.txt"})
 
 
-def guard_of(url="sqlite://"):
-    return Guard([Scripted()], quarantine=Quarantine(url))
-
-
-@pytest.fixture(params=["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.fixture(params=KINDS)
 def store(request, make_store, on_file):
     inner = make_store(request.param, CountingEmbeddings(), DIM)
-    return GuardedVectorStore(inner, guard=guard_of(on_file))
+    return GuardedVectorStore(inner, guard=guard_of(url=on_file))
+
+
+def entry_of(document):
+    """Return a document as a batch of one."""
+    return Batch.of(
+        ids=[document.id],
+        texts=[document.page_content],
+        embeddings=[vector_of(document.page_content)],
+        lineages=[document.metadata["source"]],
+        metadatas=[document.metadata],
+    )
 
 
 def past(store, document):
     """Write a document past the guard."""
-    vectors = [vector_of(document.page_content)]
-    store._access.write(store._keeper.as_stored([document], vectors), [document.metadata])
+    access_to(store.inner).write(entry_of(document), [document.metadata])
 
 
 def again(store):
     """Return the same store after a restart."""
-    return GuardedVectorStore(store.inner, guard=guard_of(store.quarantine.database.url))
+    return GuardedVectorStore(store.inner, guard=guard_of(url=store.quarantine.database.url))
 
 
 def texts(store):
@@ -54,11 +62,11 @@ def test_deleting_a_held_revision_leaves_the_live_one(store, native):
 def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
     store.add_documents([GOOD])
     past(store, BAD)
-    store.quarantine.hold(store._keeper.run(store._keeper.stored(["a"])).entries, by="anna")
+    store.quarantine.hold(entry_of(BAD), by="anna")
     store.refresh_quarantine()
     assert texts(store) == []
     store.purge(["a"])
-    assert len(store._keeper.run(store._keeper.stored(["a"])).entries) == 0
+    assert access_to(store.inner).read(["a"]).documents == []
     assert store.purge(["a", "unheard-of"]) == 0
 
 
@@ -102,7 +110,7 @@ def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
     good = held_copy(store)
     store.quarantine.confirm(["copy"])
     adopted = GuardedVectorStore.adopt(
-        store.inner, guard=guard_of(store.quarantine.database.url), progress=False
+        store.inner, guard=guard_of(url=store.quarantine.database.url), progress=False
     )
     assert adopted.guard.writes.known(["good"]) == ["good"]
     assert texts(adopted) == [good.page_content]

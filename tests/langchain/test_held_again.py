@@ -7,12 +7,13 @@ import faiss
 import numpy as np
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, group, passages, vector_of
+from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages, vector_of
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore, PoisonFilter, PoisonGuardTransformer
+from ragshield_langchain.inner import access_to
 from ragshield_langchain.inner.faiss import FaissInner
 
 BAD = Document(id="bad", page_content="billing score=3", metadata={"source": "a.txt"})
@@ -33,10 +34,6 @@ class WithoutModel(CountingEmbeddings):
 
     def embed_documents(self, texts):
         raise AssertionError(texts)
-
-
-def guard_of(*detectors, url="sqlite://", **policy):
-    return Guard(detectors or [Scripted()], policy=Policy(**policy), quarantine=Quarantine(url))
 
 
 @pytest.fixture(params=["memory", "faiss"])
@@ -100,7 +97,7 @@ def test_what_was_confirmed_and_purged_elsewhere_is_seen_once_it_is_admitted(inn
 
 def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     known, poison = passages(300, seed=0), group(6, seed=1)
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(known)
+    guard = guard_of(CliqueDetector()).fit(known)
     store = GuardedVectorStore(make_store("memory", CountingEmbeddings(), known.dim), guard=guard)
 
     def write(rows):
@@ -115,7 +112,7 @@ def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
     write([0, 1, 2, 3, 4])
     assert guard.writes.known(first) == first
     (clique,) = guard.detectors
-    assert not clique._known.books.keys  # known once, not known and held as well
+    assert clique.n_local == store.guard.n_known  # not known and held as well
     write([5])
     assert store.last_report.retroactive == ()
     assert {d.id for d in store.get_by_ids(first)} == set(first)
@@ -139,7 +136,7 @@ async def test_what_was_held_without_a_vector_is_embedded_when_it_is_released(in
     released = await released if way == "arelease" else released
     assert [item.id for item in released] == ["bad", "other"]
     assert store.get_by_ids(["bad", "other"]) == [BAD, other]
-    _, vectors = store._access.read(["bad", "other"])
+    _, vectors = access_to(store.inner).read(["bad", "other"])
     expected = [vector_of(d.page_content) for d in (BAD, other)]
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
     assert store.guard.writes.known(["bad", "other"]) == ["bad", "other"]
@@ -171,7 +168,7 @@ def test_without_a_model_nothing_is_released_and_nothing_written(inner, fault):
     ):
         store.release(["other", "bad"])
     assert store.quarantine.held_ids(["other", "bad"]) == {"other", "bad"}
-    assert store._access.read(["other", "bad"]).documents == []
+    assert access_to(store.inner).read(["other", "bad"]).documents == []
     assert store.guard.writes.known(["other", "bad"]) == []
 
 
@@ -187,7 +184,7 @@ def test_a_vector_of_another_dimension_is_refused_before_anything_is_written(inn
     with pytest.raises(InvalidBatchError, match=f"3 dimensions, expected {DIM}"):
         store.release(["bad", "odd"])
     assert store.quarantine.held_ids(["bad", "odd"]) == {"bad", "odd"}
-    assert store._access.read(["bad", "odd"]).documents == []
+    assert access_to(store.inner).read(["bad", "odd"]).documents == []
 
 
 # Found admissible while it is held
@@ -200,7 +197,7 @@ def test_what_is_held_stays_held_until_somebody_decides(inner):
     detector.lenient = True
     store.add_documents([GOOD, BAD])
     assert [d.id for d in store.get_by_ids(["good", "bad"])] == ["good"]
-    assert store._access.read(["bad"]).documents == []
+    assert access_to(store.inner).read(["bad"]).documents == []
     assert store.quarantine.held_ids(["bad"]) == {"bad"}
     (decision,) = store.last_report.quarantined
     assert "held by ragshield since" in decision.note
@@ -251,12 +248,12 @@ def test_a_strict_policy_raises_for_what_a_person_holds(inner):
     )
     with pytest.raises(PoisonedEntryError):
         store.add_documents([GOOD])
-    assert store._access.read(["good"]).documents == []
+    assert access_to(store.inner).read(["good"]).documents == []
 
 
 def test_the_transformer_keeps_it_as_well():
     detector = Lenient()
-    step = PoisonGuardTransformer(Guard([detector], quarantine=Quarantine("sqlite://")))
+    step = PoisonGuardTransformer(guard_of(detector))
     step.transform_documents([BAD])
     detector.lenient = True
     assert step.transform_documents([BAD, GOOD]) == [GOOD]
@@ -277,6 +274,7 @@ def test_asking_makes_no_quarantine_file(inner, on_file, tmp_path):
 # Reports where several write at once
 
 
+@pytest.mark.slow
 def test_every_writer_gets_the_report_of_its_own_write(inner):
     store = GuardedVectorStore(inner, guard=guard_of())
     wrong = []
@@ -351,7 +349,7 @@ def test_vectors_belong_to_their_documents_after_deletions_and_replacements(make
         for entry_id in there:
             del live[entry_id]
         wanted = [f"e{i}" for i in rng.permutation(40)[:10]]
-        documents, vectors = store._access.read(wanted)
+        documents, vectors = access_to(store.inner).read(wanted)
         assert [d.id for d in documents] == [i for i in wanted if i in live]
         expected = [vector_of(live[d.id]) for d in documents]
         np.testing.assert_array_equal(vectors, np.array(expected).reshape(-1, DIM))

@@ -13,9 +13,10 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.vectorstores import InMemoryVectorStore
 from sqlalchemy.pool import NullPool
-from support import DIM, CountingEmbeddings, Scripted, group, join, passages
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, Scripted, group, guard_of, join, passages, slowly
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
@@ -39,9 +40,7 @@ GOOD, BAD, FIXED = "billing two", "billing two score=9", "billing two fixed"
 
 
 def guarded(guard=None, embedding=None, **policy):
-    guard = guard or Guard(
-        [Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://")
-    )
+    guard = guard or guard_of(Scripted(), **policy)
     return GuardedVectorStore(InMemoryVectorStore(embedding or CountingEmbeddings()), guard=guard)
 
 
@@ -59,16 +58,16 @@ class World:
             self.records = SQLRecordManager(
                 "test", db_url=url, async_mode=native, engine_kwargs={"poolclass": NullPool}
             )
-        self._either(self.records.create_schema, self.records.acreate_schema)
+        self.either(self.records.create_schema, self.records.acreate_schema)
 
-    def _either(self, sync, asynchronous, *args, **kwargs):
+    def either(self, sync, asynchronous, *args, **kwargs):
         if self.native:
             return asyncio.run(asynchronous(*args, **kwargs))
         return sync(*args, **kwargs)
 
     def run(self, documents, **options):
         options = SOURCE | options
-        done = self._either(
+        done = self.either(
             guarded_index, aguarded_index, documents, self.records, self.store, **options
         )
         return {key: value for key, value in done.items() if key.startswith("num_") and value}
@@ -81,11 +80,11 @@ class World:
         """Index as LangChain does, into the guarded store."""
         options = SOURCE | options
         over = over or self.store
-        done = self._either(index, aindex, documents, self.records, over, **options)
+        done = self.either(index, aindex, documents, self.records, over, **options)
         return {key: value for key, value in done.items() if value}
 
     def keys(self):
-        return set(self._either(self.records.list_keys, self.records.alist_keys))
+        return set(self.either(self.records.list_keys, self.records.alist_keys))
 
     @property
     def live(self):
@@ -108,7 +107,7 @@ class World:
 
 
 # Either kind of record manager, either way to call.
-@pytest.fixture(params=["memory", "sql async"])
+@pytest.fixture(params=["memory", *slowly("sql async")])
 def world(request, tmp_path):
     kind, _, native = request.param.partition(" ")
     if kind == "memory":
@@ -391,11 +390,7 @@ def test_on_detect_raise_stops_before_any_cleanup(world):
     world.run(V1, cleanup="full")
     world.store = GuardedVectorStore(
         world.store.inner,
-        guard=Guard(
-            [Scripted()],
-            policy=Policy(on_detect="raise"),
-            quarantine=Quarantine("sqlite://"),
-        ),
+        guard=guard_of(Scripted(), on_detect="raise"),
     )
     with pytest.raises(PoisonedEntryError):
         world.run(V2, cleanup="full")
@@ -425,10 +420,10 @@ def reworded(batch, texts):
 KNOWN, NEW, POISON = passages(300, 1), passages(6, 90, "new"), group(4, 3)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", *slowly("async")])
 def crowded(request):
     """Return a world whose guard finds groups."""
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector())
     guard.fit(KNOWN).calibrate(fpr=0.01)
     return World(native=request.param == "async", store=guarded(guard, Lookup(join(NEW, POISON))))
 
@@ -463,7 +458,7 @@ def test_what_is_taken_back_names_its_ids(crowded):
     first, second, third = (passage(POISON, row) for row in range(3))
     for document in (first, second):
         crowded.run([document])
-    run = crowded._either, guarded_index, aguarded_index
+    run = crowded.either, guarded_index, aguarded_index
     done = run[0](*run[1:], [third], crowded.records, crowded.store, **SOURCE)
     assert done["quarantined"] == [crowded.held[third.page_content]]
     assert done["recalled"] == [crowded.held[first.page_content]]
@@ -490,10 +485,10 @@ PAGES = [
 ]
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", *slowly("async")])
 def paged(request):
     """Return a world whose guard finds groups, also of two, and what says so itself."""
-    guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector(), Scripted())
     guard.fit(KNOWN).calibrate(fpr=0.01)
     bad = reworded(group(4, 90, "told"), [f"told {i} score=9" for i in range(4)])
     return World(
@@ -518,10 +513,10 @@ def test_what_a_write_replaces_is_no_evidence_against_it(paged):
     old, new = passage(PAGES[0], 0), passage(PAGES[0], 1)
     paged.store.add_documents([old], ids=["old"])
     add = paged.store.add_documents, paged.store.aadd_documents
-    paged._either(*add, [new], ids=["new"])
+    paged.either(*add, [new], ids=["new"])
     assert len(paged.store.last_report.quarantined) == 1
     paged.store.delete(["new"])
-    paged._either(*add, [new], ids=["new"], replacing=["old"])
+    paged.either(*add, [new], ids=["new"], replacing=["old"])
     assert not paged.store.last_report.quarantined
 
 
@@ -594,12 +589,12 @@ def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world)
 # Other stores
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.mark.parametrize("kind", KINDS[1:])  # that in memory has tests of its own above
 def test_every_kind_of_store(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
 
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(make_store(kind, CountingEmbeddings(), DIM), guard=guard)
     world = World(store=store)
     options = {"cleanup": "full", "key_encoder": key}
@@ -646,7 +641,7 @@ def cut_short(world, at):
     return [patch.object(on, name, wrapped(getattr(on, name))) for on, name in targets]
 
 
-@pytest.mark.parametrize("cleanup", CLEANUPS)
+@pytest.mark.parametrize("cleanup", ["incremental", *slowly(None, "full", "scoped_full")])
 def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
     def fresh():
         world = World()

@@ -8,13 +8,14 @@ import pytest
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, Scripted, group, passages
+from support import CountingEmbeddings, Scripted, group, guard_of, passages
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.ingest import aingest, ingest
+from ragshield_langchain.inner.memory import InMemoryInner
 
 N = 23
 
@@ -27,7 +28,7 @@ def documents(n=N, bad=(4, 17)):
 
 
 def guarded(**policy):
-    guard = Guard([Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted(), **policy)
     return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
 
 
@@ -151,14 +152,14 @@ async def test_an_error_of_the_source_comes_after_the_batches_before_it(store):
 
 
 async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store, monkeypatch):
-    def fails(batch, metadatas):
+    def fails(self, batch, metadatas):
         if "13" in batch.ids:
             msg = "no room"
             raise OSError(msg)
-        write(batch, metadatas)
+        write(self, batch, metadatas)
 
-    write = store._access.write
-    monkeypatch.setattr(store._access, "write", fails)
+    write = InMemoryInner.write
+    monkeypatch.setattr(InMemoryInner, "write", fails)
     with pytest.raises(OSError, match="no room") as raised:
         _ = [report async for report in aingest(documents(30), store, batch_size=5)]
     with pytest.raises(OSError, match="no room") as raised_too:
@@ -211,7 +212,7 @@ async def test_whoever_stops_early_leaves_no_task_behind(store):
 async def test_poison_that_comes_in_several_batches_ends_as_if_it_came_at_once():
     known, poison = passages(300, 1), group(4, 3)
     vectors = dict(zip(poison.texts, poison.vectors.tolist(), strict=True))
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(CliqueDetector())
     guard.fit(known).calibrate(fpr=0.01)
     store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     stream = [

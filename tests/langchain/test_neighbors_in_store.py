@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from packaging.version import Version
-from support import PASSAGE_DIM, group, passages
+from support import PASSAGE_DIM, group, passages, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -17,7 +17,7 @@ from ragshield_core.store import postgres_vectors
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["postgres", "pgvectorstore", "newer postgres", "newer pgvectorstore", "qdrant"]
+KINDS = ["qdrant", *slowly("postgres", "pgvectorstore", "newer postgres", "newer pgvectorstore")]
 KNOWN = passages(240, 1)
 BAD = group(6, 3)
 MODEL = DeterministicFakeEmbedding(size=PASSAGE_DIM)

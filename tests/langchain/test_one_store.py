@@ -5,9 +5,9 @@ import warnings
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, the_one
+from support import DIM, CountingEmbeddings, guard_of, the_one
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, SharedQuarantineWarning
 
@@ -18,13 +18,9 @@ def bare():
     return InMemoryVectorStore(CountingEmbeddings())
 
 
-def guard_of(quarantine):
-    return Guard([Scripted()], quarantine=quarantine)
-
-
 def guarded(url, name, inner=None):
     inner = bare() if inner is None else inner
-    return GuardedVectorStore(inner, guard=guard_of(Quarantine(url)), name=name)
+    return GuardedVectorStore(inner, guard=guard_of(url=url), name=name)
 
 
 def add(store, **texts):
@@ -33,25 +29,27 @@ def add(store, **texts):
 
 def test_a_guard_in_two_stores_is_refused(quarantine):
     inner = bare()
-    store = GuardedVectorStore(inner, guard=guard_of(quarantine))
+    store = GuardedVectorStore(inner, guard=guard_of(quarantine=quarantine))
     with pytest.raises(ValueError, match="belongs to another InMemoryVectorStore"):
         GuardedVectorStore(bare(), guard=store.guard)
     GuardedVectorStore(inner, guard=store.guard)  # of the same store
 
 
 def test_two_stores_without_a_name_in_one_namespace_are_warned_of(on_file):
-    first = GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
+    first = GuardedVectorStore(bare(), guard=guard_of(url=on_file))
     with pytest.warns(SharedQuarantineWarning, match="Give each a name=") as seen:
-        GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
+        GuardedVectorStore(bare(), guard=guard_of(url=on_file))
     assert the_one(seen, SharedQuarantineWarning).filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedQuarantineWarning)
-        GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file, namespace="second")))
-        GuardedVectorStore(first.inner, guard=guard_of(Quarantine(on_file)))
+        GuardedVectorStore(
+            bare(), guard=guard_of(quarantine=Quarantine(on_file, namespace="second"))
+        )
+        GuardedVectorStore(first.inner, guard=guard_of(url=on_file))
         guarded(on_file, "news")
-        GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file, store="mail")))
-        GuardedVectorStore(bare(), guard=guard_of(Quarantine("sqlite://")))
-        GuardedVectorStore(bare(), guard=guard_of(Quarantine("sqlite://")))
+        GuardedVectorStore(bare(), guard=guard_of(quarantine=Quarantine(on_file, store="mail")))
+        GuardedVectorStore(bare(), guard=guard_of())
+        GuardedVectorStore(bare(), guard=guard_of())
 
 
 def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
@@ -81,12 +79,12 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(
     kind, named, make_store, on_file
 ):
     inner = make_store(kind, CountingEmbeddings(), DIM)
-    first = GuardedVectorStore(inner, guard=guard_of(Quarantine(on_file)))
+    first = GuardedVectorStore(inner, guard=guard_of(url=on_file))
     add(first, a=BAD)
     (held,) = Quarantine(on_file).list()
     assert held.store.startswith(named)
     assert bool(held.store) == bool(named)
-    later = GuardedVectorStore(inner, guard=guard_of(Quarantine(on_file)))  # another process
+    later = GuardedVectorStore(inner, guard=guard_of(url=on_file))  # another process
     assert later.quarantine.store == held.store
     assert [one.id for one in later.release(["a"])] == ["a"]
 
@@ -95,12 +93,12 @@ def test_every_way_to_a_store_takes_its_name(on_file):
     made = GuardedVectorStore.from_texts(
         [BAD],
         CountingEmbeddings(),
-        guard=guard_of(Quarantine(on_file, namespace="1")),
+        guard=guard_of(quarantine=Quarantine(on_file, namespace="1")),
         vectorstore_cls=InMemoryVectorStore,
         name="news",
     )
     adopted = GuardedVectorStore.adopt(
-        bare(), guard=guard_of(Quarantine(on_file)), name="news", progress=False
+        bare(), guard=guard_of(url=on_file), name="news", progress=False
     )
     add(adopted, a=BAD)
     for store in (made, adopted):

@@ -4,9 +4,8 @@ import datetime as dt
 
 import pytest
 import test_stores_contract as contract
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
@@ -23,7 +22,7 @@ def make(make_store):
 
 
 def guarded(inner):
-    return GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    return GuardedVectorStore(inner, guard=guard_of(Scripted()))
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
@@ -51,12 +50,12 @@ def test_ids_that_a_table_of_uuids_cannot_hold_are_refused_by_name(make, driver)
             store.add_texts(["billing 2", "billing 3"], ids=[UUID[:-1] + "0", unfit])
         assert store.get_by_ids([unfit]) == []
         assert store.delete([unfit])
-    assert store._access.ids() == [UUID]
+    assert access_to(store.inner).ids() == [UUID]
     assert [d.id for d in store.get_by_ids([UUID, "plain"])] == [UUID]
     assert store.recall([UUID, "plain"]) == (UUID,)
     store.release([UUID])
     assert store.delete([UUID, "plain"])
-    assert store._access.ids() == []
+    assert access_to(store.inner).ids() == []
 
 
 def test_a_table_with_other_ids_is_refused(make):
@@ -81,17 +80,19 @@ def test_metadata_goes_into_the_columns_of_the_table(make, driver):
     found = store.similarity_search("billing", k=3, filter={"page": {"$gt": 2}})
     assert {d.id: d.metadata for d in found} == {"a": metadata, "c": metadata}
     store.release(["b"])
-    assert contract.content(store._access)["b"] == (
+    assert contract.content(access_to(store.inner))["b"] == (
         "score=5",
         metadata,
         vector_of("score=5").tolist(),
     )
     store.add_texts(["billing 3"], [{}], ids=["a"])
-    assert contract.content(store._access)["a"][1] == dict.fromkeys(("source", "page", "day"))
+    assert contract.content(access_to(store.inner))["a"][1] == dict.fromkeys(
+        ("source", "page", "day")
+    )
     assert store.delete(["a", "b"], filter={"source": "a.pdf"})
-    assert store._access.ids() == ["a", "c"]
+    assert access_to(store.inner).ids() == ["a", "c"]
     assert store.delete(filter={"source": "a.pdf"})
-    assert store._access.ids() == ["a"]
+    assert access_to(store.inner).ids() == ["a"]
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
@@ -103,7 +104,7 @@ def test_metadata_of_another_type_is_refused_without_being_quoted(make, driver):
     assert not {"secret", "hush"} & set(str(seen.value).split())
     assert seen.value.__cause__ is None
     assert seen.value.__suppress_context__
-    assert store._access.ids() == ["a"]
+    assert access_to(store.inner).ids() == ["a"]
 
 
 def test_a_hybrid_table_finds_words_and_hides_what_is_held(make):
@@ -117,7 +118,7 @@ def test_a_hybrid_table_finds_words_and_hides_what_is_held(make):
     assert {d.id for d in store.similarity_search("zebra", k=4)} >= {"a", "c"}
     store.inner.add_texts(["zebra score=5"], ids=["d"])  # past the guard
     assert "d" not in {d.id for d in store.similarity_search("zebra", k=4)}
-    assert store._access.fuses
+    assert access_to(store.inner).fuses
 
 
 def test_a_table_is_filled_and_adopted(make):
@@ -125,7 +126,7 @@ def test_a_table_is_filled_and_adopted(make):
 
     inner = make()
     inner.add_texts([f"billing {i}" for i in range(40)], ids=[f"e{i}" for i in range(40)])
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
     assert len(store.guard.writes.known([f"e{i}" for i in range(40)])) == 40
     again = GuardedVectorStore.from_texts(
@@ -133,11 +134,11 @@ def test_a_table_is_filled_and_adopted(make):
         CountingEmbeddings(),
         ids=["e40", "e41"],
         vectorstore_cls=PGVectorStore,
-        guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(Scripted()),
         engine=inner._engine,
         table_name=inner.get_table_name(),
     )
-    assert len(again._access.ids()) == 41
+    assert len(access_to(again.inner).ids()) == 41
     with pytest.raises(AttributeError, match="aadopt"):
         again.create  # noqa: B018
     with pytest.raises(AttributeError, match=r"adopt\(PGVectorStore.create_sync"):

@@ -3,7 +3,7 @@
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings
+from support import DIM, CountingEmbeddings, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
@@ -60,17 +60,16 @@ def test_only_named_keys_are_judged_where_they_are_named():
         guarded(prompt_keys="title")
 
 
-@pytest.mark.parametrize("kind", ["memory", "faiss", "qdrant", "postgres", "pgvectorstore"])
+@pytest.mark.parametrize(
+    "kind", ["memory", *slowly("faiss", "qdrant", "postgres", "pgvectorstore")]
+)
 def test_a_revision_is_recognised_whatever_order_a_store_keeps_its_metadata_in(kind, make_store):
     metadata = {"title": INJECTION, "by": "somebody of the crew", "a": {"z": "one two three"}}
     document = Document(id="a", page_content=FERRY, metadata=metadata)
     store = guarded(make_store(kind, CountingEmbeddings(), DIM))
     store.add_documents([document])
     store.release(["a"])
-    assert (
-        store._keeper.run(store._keeper.stored(["a"])).entries[0].fingerprint
-        == store.quarantine.show("a").entry.fingerprint
-    )
+    assert not store.scan(quarantine=True).found
     store.add_documents([document])
     assert not store.last_report.quarantined
 

@@ -4,19 +4,19 @@ from unittest.mock import patch
 
 import faiss
 import pytest
-from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
+from store_kinds import KINDS
+from support import DIM, LENGTH, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 TEXTS = [f"billing {i}" for i in range(12)]
 IDS = [f"b{i}" for i in range(12)]
 
 
 def guarded(make_store, kind, **options):
     inner = make_store(kind, CountingEmbeddings(), DIM, **options)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(TEXTS, [{"source": f"doc {i}", "page": i} for i in range(12)], ids=IDS)
     return store
 
@@ -111,7 +111,7 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
         TEXTS,
         CountingEmbeddings(),
         vectorstore_cls=QdrantVectorStore,
-        guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(Scripted()),
         retrieval_mode=RetrievalMode.HYBRID,
         sparse_embedding=Words(),
         vector_name="dense",
@@ -123,4 +123,6 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
     for query in ("billing 3", "billing 10", "shipping 2"):
         found = store.similarity_search_with_score(query, k=3)
         bare = store.inner.similarity_search_with_score(query, k=3)
-        assert found == [(store._access.outward(document), score) for document, score in bare]
+        assert found == [
+            (access_to(store.inner).outward(document), score) for document, score in bare
+        ]

@@ -4,17 +4,12 @@ import warnings
 
 import pytest
 from langchain_core.documents import Document
+from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, the_one, vector_of
 
 from ragshield_core import Batch, Guard
 from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, UnfittedGuardWarning
-
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
+from ragshield_langchain.inner import access_to
 
 
 def opened(url):
@@ -42,8 +37,8 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     if kind == "qdrant":  # whose points have UUIDs, which a guarded store sees to
         vectors = [vector_of(text) for text in past.values()]
         batch = Batch.of(ids=list(past), texts=list(past.values()), embeddings=vectors)
-        first._access.write(batch, [{}, {}])
-        first._access.delete(["c"])
+        access_to(first.inner).write(batch, [{}, {}])
+        access_to(first.inner).delete(["c"])
     else:
         inner.add_texts(list(past.values()), ids=list(past))
         inner.delete(["c"])
@@ -55,7 +50,7 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     found = store.reconcile(adopt=True, forget=True)
     assert sorted(found.unguarded) == ["bad\x1b[2J", "p"]
     assert (found.adopted, found.held, found.forgotten) == (("p",), ("bad\x1b[2J",), ("c",))
-    assert set(first._access.ids()) == {"a", "b", "p"}
+    assert set(access_to(first.inner).ids()) == {"a", "b", "p"}
     assert first.reconcile().agrees
     assert quiet(lambda: GuardedVectorStore(inner, guard=opened(url))).guard.writes.known_ids() == {
         *("a", "b", "p")

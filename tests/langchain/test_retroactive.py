@@ -6,11 +6,12 @@ import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import PASSAGE_DIM, CountingEmbeddings, group, join, passages
+from support import PASSAGE_DIM, CountingEmbeddings, group, guard_of, join, passages
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import Guard, PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 KINDS = {"memory": InMemoryVectorStore, "faiss": FAISS}
 KNOWN = passages(300, 1)
@@ -32,13 +33,11 @@ def store_of(cls, known=KNOWN, guard=None, **policy):
     else:
         inner = cls(embedding)
     if guard is None:
-        guard = Guard(
-            [CliqueDetector()], policy=Policy(**policy), quarantine=Quarantine("sqlite://")
-        )
+        guard = guard_of(CliqueDetector(), **policy)
         guard.fit(known).calibrate(fpr=0.01)
     guarded = GuardedVectorStore(inner, guard=guard)
     if len(known):
-        guarded._access.write(known, [{"source": lineage} for lineage in known.lineages])
+        access_to(guarded.inner).write(known, [{"source": lineage} for lineage in known.lineages])
     return guarded
 
 
@@ -61,7 +60,7 @@ def trickle(store, poison=POISON):
 
 
 def vector_in(store, entry_id):
-    return store._access.read([entry_id]).vectors[0].tolist()
+    return access_to(store.inner).read([entry_id]).vectors[0].tolist()
 
 
 def live(store):
@@ -236,14 +235,12 @@ def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
         assert report.retroactive == ()
     assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
     assert store.quarantine.count() <= 1
-    assert len(store.guard.detectors[0]._known.graph) == len(KNOWN) + len(CLEAN[0])
+    assert store.guard.detectors[0].n_local == len(KNOWN) + len(CLEAN[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_first_batch_into_an_empty_store_is_judged_by_itself(kind):
-    guard = Guard(
-        [CliqueDetector()], policy=Policy(quarantine_at=0.05), quarantine=Quarantine("sqlite://")
-    )
+    guard = guard_of(CliqueDetector(), quarantine_at=0.05)
     store = store_of(KINDS[kind], KNOWN.take([]), guard)
     first = join(KNOWN, POISON)
     report = write(store, first.take(np.random.default_rng(0).permutation(len(first))))

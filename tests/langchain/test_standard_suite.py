@@ -28,6 +28,7 @@ class TestGuardedInMemory(GuardedSuite):
     kind = "memory"
 
 
+@pytest.mark.slow
 class TestGuardedFaiss(GuardedSuite):
     kind = "faiss"
 
@@ -36,23 +37,28 @@ class TestGuardedChroma(GuardedSuite):
     kind = "chroma"
 
 
+@pytest.mark.slow
 class TestGuardedQdrant(GuardedSuite):
     kind = "qdrant"
 
 
+@pytest.mark.slow
 class TestGuardedPostgres(GuardedSuite):
     kind = "postgres"
 
 
+@pytest.mark.slow
 class TestGuardedPGVectorStore(GuardedSuite):
     kind = "pgvectorstore"
 
 
+@pytest.mark.slow
 class TestGuardedPGVectorStoreAsyncpg(GuardedSuite):
     kind = "pgvectorstore"
     options = {"driver": "asyncpg"}  # noqa: RUF012
 
 
+@pytest.mark.slow
 class TestGuardedPostgresAsync(GuardedSuite):
     kind = "postgres"
     options = {"async_mode": True}  # noqa: RUF012

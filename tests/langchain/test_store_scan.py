@@ -14,7 +14,7 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.inner import InnerStore, access_to
 
 
 class AtAudit(Scripted, Audits):
@@ -65,7 +65,7 @@ def found(report):
 
 
 def live(store):
-    return sorted(store._access.ids())
+    return sorted(access_to(store.inner).ids())
 
 
 def test_a_scan_sees_what_is_stored_and_changes_nothing(store, tmp_path):

@@ -14,11 +14,6 @@ from ragshield_langchain import GuardedVectorStore, PoisonFilter, SharedQuaranti
 IDS = ["a", "b", "c"]
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 def guarded(url, namespace, inner=None, **options):
     inner = InMemoryVectorStore(CountingEmbeddings()) if inner is None else inner
     guard = Guard.open(url, namespace, detectors=[Scripted()])
@@ -37,6 +32,7 @@ def found(store):
     return [d.page_content for d in store.similarity_search("billing", k=5)]
 
 
+@pytest.mark.slow
 def test_what_one_holds_releases_recalls_and_purges_is_nothing_to_the_other(url):
     mine, theirs = guarded(url, "mine"), guarded(url, "theirs")
     texts = {"a": "billing one", "b": "billing score=5", "c": "billing three"}

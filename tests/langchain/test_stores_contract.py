@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
@@ -265,7 +265,7 @@ def test_points_that_were_there_keep_their_ids_in_qdrant(make):
     assert {d.id for d in store.similarity_search("a", k=5)} == {"7", UUID}
     assert store.get_by_ids(["7"])[0].metadata == {"k": 1}
     store.delete(["7"])
-    assert store._access.ids() == [UUID]
+    assert access_to(store.inner).ids() == [UUID]
 
 
 def test_hybrid_points_keep_both_vectors_in_qdrant():
@@ -303,10 +303,6 @@ def test_hybrid_points_keep_both_vectors_in_qdrant():
         )
 
 
-def guard_of():
-    return Guard([Scripted()], quarantine=Quarantine("sqlite://"))
-
-
 # Through the guard
 
 
@@ -320,7 +316,11 @@ def test_poison_is_held_and_comes_back_by_a_release_only(store):
     store.release(["b"])
     embedded = [text for text in store.embeddings.texts if text != "dummy_text"]  # of Qdrant
     assert embedded == texts  # nothing was embedded a second time
-    assert content(store._access)["b"] == (texts[1], metadatas[1], vector_of(texts[1]).tolist())
+    assert content(access_to(store.inner))["b"] == (
+        texts[1],
+        metadatas[1],
+        vector_of(texts[1]).tolist(),
+    )
     assert store.similarity_search("billing score=5", k=1)[0].id == "b"
 
 

@@ -5,18 +5,15 @@ from unittest.mock import patch
 import faiss
 import numpy as np
 import pytest
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, guard_of, vector_of
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch, Quarantine
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 
 QUERY = "billing query"
 VECTOR = vector_of(QUERY)
-
-
-def guard_of(url="sqlite://"):
-    return Guard([Scripted()], quarantine=Quarantine(url))
 
 
 def near(n, prefix, score=""):
@@ -55,7 +52,7 @@ def store(make_store, on_file):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
     add(inner, BAD)
     add(inner, GOOD)
-    store = GuardedVectorStore(inner, guard=guard_of(on_file))
+    store = GuardedVectorStore(inner, guard=guard_of(url=on_file))
     assert len(store.scan(quarantine=True, remove=False).found) == len(BAD)
     return store
 
@@ -122,13 +119,13 @@ def test_relevance_scores_and_retrievers_see_none_of_it(store, clean):
 
 
 def test_a_new_process_hides_it_too(store, on_file):
-    again = GuardedVectorStore(store.inner, guard=guard_of(on_file))
+    again = GuardedVectorStore(store.inner, guard=guard_of(url=on_file))
     assert all("score" not in d.page_content for d in again.similarity_search(QUERY, k=50))
     assert again.get_by_ids(["bad0", "good0"]) == store.inner.get_by_ids(["good0"])
 
 
 def test_what_somebody_else_holds_is_hidden_after_a_refresh(clean, on_file):
-    store = GuardedVectorStore(clean, guard=guard_of(on_file))
+    store = GuardedVectorStore(clean, guard=guard_of(url=on_file))
     first = store.similarity_search(QUERY, k=1)[0]
     Quarantine(on_file).hold(GOOD.take([GOOD.ids.index(first.id)]), by="anna")
     store.refresh_quarantine()
@@ -195,4 +192,6 @@ def test_vectors_are_read_back_from_an_inverted_file(make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM, index=index)
     add(inner, GOOD)
     store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
-    np.testing.assert_array_equal(store._access.read(["good7"]).vectors[0], GOOD.vectors[7])
+    np.testing.assert_array_equal(
+        access_to(store.inner).read(["good7"]).vectors[0], GOOD.vectors[7]
+    )

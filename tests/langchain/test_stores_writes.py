@@ -9,16 +9,17 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
     QuarantineError,
 )
 from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
 from ragshield_langchain.inner.base import Gate
+from ragshield_langchain.inner.memory import InMemoryInner
 
 TEXTS = [f"billing {i}" + (" score=2" if i % 5 == 4 else "") for i in range(23)]
 IDS = [f"e{i}" for i in range(23)]
@@ -27,7 +28,7 @@ HELD = {f"e{i}" for i in range(4, 23, 5)}
 
 @pytest.fixture
 def store():
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
 
 
@@ -68,14 +69,14 @@ async def test_one_report_tells_of_all_parts(store, way, batch_size):
 
 
 def test_parts_before_a_failing_one_are_written_and_reported(store, monkeypatch):
-    def fails(batch, metadatas):
+    def fails(self, batch, metadatas):
         if "d" in batch.ids:
             msg = "no room"
             raise OSError(msg)
-        write(batch, metadatas)
+        write(self, batch, metadatas)
 
-    write = store._access.write
-    monkeypatch.setattr(store._access, "write", fails)
+    write = InMemoryInner.write
+    monkeypatch.setattr(InMemoryInner, "write", fails)
     texts = ["billing 1", "score=1", "billing 2", "billing 3"]
     with pytest.raises(OSError, match="no room"):
         store.add_texts(texts, ids=["a", "b", "c", "d"], batch_size=2)
@@ -150,7 +151,7 @@ def test_another_store_is_merged_through_the_guard(store, make_store):
 def test_what_another_guard_holds_is_not_merged(store, make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
     inner.add_texts(["a score=1", "b"], ids=["1", "2"])
-    other = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    other = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     other.scan(quarantine=True, remove=False)
     store.merge_from(other)
     assert store.last_report.batch.ids == ("2",)
@@ -158,13 +159,13 @@ def test_what_another_guard_holds_is_not_merged(store, make_store):
 
 def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
     assert store.delete(["1", "2"], where={"x": 2}) is True  # both, as of the store inside
-    assert store._access.ids() == ["1", "3"]
+    assert access_to(store.inner).ids() == ["1", "3"]
     store.add_texts(["b"], [{"x": 2}], ids=["2"])
     assert store.delete(where={"x": 1}) is True
-    assert store._access.ids() == ["2"]
+    assert access_to(store.inner).ids() == ["2"]
     assert store.guard.writes.known(["1", "2", "3"]) == ["2"]
 
 
@@ -193,7 +194,7 @@ def test_the_gate_lets_reads_in_together_and_writes_alone():
 
 def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
     inner = make_store("faiss", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
     store.add_texts(["a", "b"])
     found = store.similarity_search("a", filter=lambda _: bool(store.similarity_search("b", k=1)))
     assert len(found) == 2
@@ -202,7 +203,7 @@ def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
 @pytest.mark.parametrize("metadata", [{"tags": [0] * 8000}, {f"k{n}": n for n in range(20_000)}])
 def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, metadata):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
     store.add_texts(["billing one", "billing two"], [metadata, {"page": 2}], ids=["odd", "good"])
     assert [one.id for one in store.quarantine.list()] == ["odd"]
@@ -214,7 +215,7 @@ def test_an_entry_of_thousands_of_values_does_not_stop_a_collection(make_store, 
 
 def test_metadata_of_nothing_is_left_out_as_chroma_does(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(inner, guard=guard)
     store.add_texts(["billing one"], [{"page": 1, "author": "anna"}], ids=["a"])
     texts, nothing = ["billing one", "billing score=2"], {"page": 1, "author": None}
@@ -241,7 +242,7 @@ class Tokenizing(CountingEmbeddings):
 
 
 def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     store = GuardedVectorStore(InMemoryVectorStore(Tokenizing()), guard=guard)
     store.add_texts(["billing \ud83d", "billing one"], ids=["odd", "good"])
     with pytest.raises(QuarantineError, match=r"'odd' cannot be embedded.*under the same id"):
@@ -254,7 +255,7 @@ def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out():
 
 def held_with_nul(make_store):
     """Return a guarded store that cannot keep what it holds."""
-    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard = guard_of(Scripted())
     guarded = GuardedVectorStore(make_store("postgres", CountingEmbeddings(), DIM), guard=guard)
     guarded.add_texts(["billing \0", "score=5 billing"], ids=["odd", "bad"])
     return guarded

@@ -4,22 +4,16 @@ import warnings
 
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, the_one
+from store_kinds import KINDS
+from support import DIM, CountingEmbeddings, guard_of, the_one
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_langchain import GuardedVectorStore, UnfittedGuardWarning
 
 TEXTS = [f"billing {n}" for n in range(5)]
 
 
-def guard_of(*detectors):
-    return Guard(detectors or [Scripted()], quarantine=Quarantine("sqlite://"))
-
-
-@pytest.mark.parametrize(
-    "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_guard_that_knows_nothing_of_what_its_store_holds_is_warned_of(kind, make_store):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     with warnings.catch_warnings():

@@ -5,10 +5,19 @@ import asyncio
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from support import DIM, CountingEmbeddings, Scripted, group, held_by_one, meanwhile, passages
+from support import (
+    DIM,
+    CountingEmbeddings,
+    Scripted,
+    group,
+    held_by_one,
+    meanwhile,
+    passages,
+    vector_of,
+)
 from test_behind_its_store import text
 
-from ragshield_core import Guard
+from ragshield_core import Batch, Guard
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
 
@@ -57,9 +66,8 @@ def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers
 def test_what_a_worker_could_not_end_another_recovers(workers):
     first, second = workers
     add(first, a=text(1))
-    keeper = first._keeper
-    coming = keeper.guard.screen(keeper.everything())
-    first.guard.writes.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
+    there = Batch.of(ids=["a"], texts=[text(1)], embeddings=[vector_of(text(1))])
+    first.guard.writes.intend(there.take([]), there)  # to be deleted, and never was
     second.guard.writes.catch_up()
     assert second.guard.writes.known(["a"]) == []
     assert second.recover() == 0  # the first is alive

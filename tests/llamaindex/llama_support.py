@@ -8,8 +8,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.vector_stores import VectorStoreQuery
 from pydantic import PrivateAttr
-from support import DIM, TOPICS, vector_of
+from support import DIM, TOPICS, slowly, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
@@ -19,9 +20,12 @@ from ragshield_llamaindex import (
     GuardedVectorStoreIndex,
 )
 from ragshield_llamaindex.convert import MetadataKeys
+from ragshield_llamaindex.index import access_behind
 
-TEXT_KINDS = ("chroma", "qdrant", "postgres")
-KINDS = ("simple", "faiss", *TEXT_KINDS)
+# Kinds of stores: the fast suite takes two, the whole suite all.
+TEXT_KINDS = ["chroma", *slowly("qdrant", "postgres")]
+KINDS = ["simple", *slowly("faiss"), *TEXT_KINDS]
+ALL_KINDS = ("simple", "faiss", "chroma", "qdrant", "postgres")
 KEYS = MetadataKeys(label="label", lineage="source")
 
 
@@ -165,13 +169,21 @@ def insert(guarded, nodes):
 
 def live(guarded):
     """Return the nodes that the store inside has, hidden ones included."""
-    access = guarded._keeper.access
+    access = access_behind(guarded)
     return access.read(access.ids())
 
 
 def shown(guarded):
     """Return the texts that a guarded store or index shows."""
-    return sorted(one.text for one in guarded._keeper.mask.visible(live(guarded)))
+    there = live(guarded)
+    if not there:
+        return []
+    if isinstance(guarded, GuardedVectorStoreIndex):
+        found = guarded.as_retriever(similarity_top_k=len(there)).retrieve("billing")
+    else:
+        query = VectorStoreQuery(there[0].get_embedding(), similarity_top_k=len(there))
+        found = guarded.query(query).nodes
+    return sorted(one.text for one in found)
 
 
 def splitter():
@@ -192,12 +204,9 @@ async def ran(pipeline, documents, *, asynchronous):
 
 def learned(guard):
     """Return how many entries the guard's label centroids hold, and their sum."""
-    detector = guard.detectors[0]
-    return {
-        label: (int(detector._counts[code]), detector._sums[code].round(4).tolist())
-        for label, code in detector._codes.items()
-        if detector._counts[code]
-    }
+    values, arrays = guard.detectors[0].state()
+    of_each = zip(values["labels"], arrays["counts"], arrays["sums"], strict=True)
+    return {label: (int(n), total.round(4).tolist()) for label, n, total in of_each if n}
 
 
 def fresh(nodes):

@@ -11,6 +11,8 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.vector_stores import VectorStoreQuery
 from llama_support import (
+    ALL_KINDS,
+    KEYS,
     KINDS,
     TEXT_KINDS,
     about,
@@ -34,6 +36,7 @@ from ragshield_core import Guard, PoisonedEntryError
 from ragshield_core.model.errors import InvalidBatchError, QuarantineError
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, adopt
 from ragshield_llamaindex.convert import to_batch
+from ragshield_llamaindex.index import access_behind
 
 
 def ask(text, k=3):
@@ -74,7 +77,7 @@ def test_what_is_stored_is_what_came_in(store):
     (found,) = store.get_nodes([given.node_id])
     assert (found.text, found.metadata, found.ref_doc_id) == (given.text, given.metadata, "doc")
     assert found.excluded_llm_metadata_keys == given.excluded_llm_metadata_keys
-    (read,) = store._keeper.access.read([given.node_id])
+    (read,) = access_behind(store).read([given.node_id])
     assert read.embedding == pytest.approx(given.embedding, rel=1e-5) or read.embedding == (
         pytest.approx([v / 2.5 for v in given.embedding], rel=1e-4)  # Qdrant's cosine normalises
     )
@@ -94,7 +97,7 @@ def test_release_puts_the_node_back_with_its_vector_and_relations(store, model):
     poison = bad(document="doc")[0]
     store.add([poison])
     store.release([poison.node_id], by="anna")
-    (found,) = store._keeper.access.read([poison.node_id])
+    (found,) = access_behind(store).read([poison.node_id])
     assert (found.text, found.ref_doc_id, found.metadata) == (poison.text, "doc", poison.metadata)
     assert model.texts == []  # no second embedding
     assert store.quarantine.count() == 0
@@ -138,7 +141,7 @@ def test_release_of_what_is_not_held_changes_nothing(store):
 
 def test_a_failed_write_leaves_the_old_revision(store, monkeypatch):
     text = known()[0].text
-    access = store._keeper.access
+    access = access_behind(store)
     step = "replace" if access.replaces else "write"
     write, fails = getattr(access, step), [True]
 
@@ -158,7 +161,7 @@ def test_a_failed_write_leaves_the_old_revision(store, monkeypatch):
 @pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_nodes_are_replaced_in_one_step_where_the_store_can(kind, make_store, monkeypatch):
     store = guarded_over(make_store(kind), None, known())
-    access = store._keeper.access
+    access = access_behind(store)
     assert access.replaces == (kind != "postgres")  # there, a killed call has to be repeated
     if not access.replaces:
         return
@@ -178,10 +181,10 @@ def test_nodes_are_replaced_in_one_step_where_the_store_can(kind, make_store, mo
 
 def test_what_is_held_now_and_looked_admissible_before_leaves_the_store(store):
     store.inner.add(bad())  # past the guard
-    store.guard.learn(to_batch(bad(), store._keeper.keys))
+    store.guard.learn(to_batch(bad(), store.keys))
     store.add(bad())
     assert store.quarantine.count() == 2
-    assert store._keeper.access.read(ids_of(bad())) == []
+    assert access_behind(store).read(ids_of(bad())) == []
     assert_in_step(store)
 
 
@@ -292,7 +295,7 @@ async def test_concurrent_async_writes_wait_for_each_other(make_store):
 
 async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_store):
     store = guarded_over(make_store("chroma"), None, known())
-    access, text = store._keeper.access, known()[0].text
+    access, text = access_behind(store), known()[0].text
     replace, begun = access.replace, threading.Event()
 
     def slow(nodes, **kwargs):
@@ -366,7 +369,7 @@ def test_an_index_takes_back_deletes_and_releases(index, model):
 
 
 def test_an_index_that_holds_nodes_is_adopted(make_store, model):
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         context = StorageContext.from_defaults(vector_store=make_store(kind))
         bare = VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
         index = adopt(bare, guard=guard_of())
@@ -417,7 +420,7 @@ def test_an_update_replaces_nodes_that_the_guard_has_not_learned(index):
         one.excluded_embed_metadata_keys = ["label", "page"]
     index.insert(first)
     (before,) = [n for n in live(index) if n.ref_doc_id == "d"]
-    index.guard.forget(to_batch([before], index._keeper.keys))
+    index.guard.forget(to_batch([before], KEYS))
     index.update_ref_doc(second)  # the same text, so the same id
     assert [n.metadata["page"] for n in live(index) if n.ref_doc_id == "d"] == [2]
     assert_in_step(index)

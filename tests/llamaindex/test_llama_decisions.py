@@ -3,6 +3,7 @@
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_support import (
+    ALL_KINDS,
     KINDS,
     document,
     guarded_over,
@@ -14,9 +15,8 @@ from llama_support import (
     shown,
     splitter,
 )
-from support import Scripted
+from support import guard_of, slowly
 
-from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
@@ -41,10 +41,6 @@ def written(text, source):
 STANDING = written("billing one two. billing three four.", "a.txt")
 TAKEN = written("billing one two. billing moved there.", "x.txt")
 LATER = written("billing one two. billing moved again.", "x.txt")
-
-
-def guard_of(url="sqlite://"):
-    return Guard([Scripted()], quarantine=Quarantine(url))
 
 
 @pytest.fixture(params=KINDS)
@@ -80,7 +76,7 @@ def test_what_was_replaced_can_be_put_back(kept):
     (restored,) = kept.restore(ids, by="anna", note="not theirs")
     assert restored.entry.text == GOOD.text
     assert shown(kept) == [GOOD.text]
-    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    kept.refresh_quarantine()  # as after a restart
     assert shown(kept) == [GOOD.text]
     held = kept.quarantine.show(GOOD.node_id)
     assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
@@ -100,7 +96,7 @@ def test_what_its_owner_writes_again_needs_no_restoring(kept):
     for one in (GOOD, INTRUDER, GOOD):
         write(kept, one)
     assert shown(kept) == [GOOD.text]
-    kept._keeper.mask.load(kept.quarantine)
+    kept.refresh_quarantine()
     assert shown(kept) == [GOOD.text]
     (intruder,) = kept.quarantine.list("replaced")
     assert intruder.entry.text == INTRUDER.text
@@ -183,9 +179,11 @@ class Pipeline:
 
 
 WAYS = [
-    *((guarded_index, kind) for kind in KINDS),
-    *((plain_index, kind) for kind in ("chroma", "qdrant")),
-    *((Pipeline, kind) for kind in ("chroma", "qdrant")),
+    (guarded_index, "simple"),
+    (plain_index, "chroma"),
+    (Pipeline, "chroma"),
+    *slowly(*((guarded_index, kind) for kind in ALL_KINDS[1:])),
+    *slowly((plain_index, "qdrant"), (Pipeline, "qdrant")),
 ]
 
 
@@ -316,7 +314,7 @@ def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):
     assert decision.note == said
     assert kept.quarantine.show(copy.node_id).note == said
     kept.quarantine.confirm([copy.node_id], by="anna")
-    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    kept.refresh_quarantine()  # as after a restart
     assert shown(kept) == [suspicious.text]
     # What stood there is not refused for that either; other copies are.
     bars(kept, 0.9)

@@ -41,6 +41,7 @@ from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     PoisonGuard,
 )
+from ragshield_llamaindex.index import access_behind
 
 WRITES = 600
 WAYS = ("simple", "chroma", "qdrant", "step", "pipeline")
@@ -285,7 +286,7 @@ class World:
         insert(self.kept, nodes)
 
     def state(self):
-        access = self.kept._keeper.access
+        access = access_behind(self.kept)
         held = {one.id for one in self.kept.quarantine.list()}
         return set(access.ids()), held
 

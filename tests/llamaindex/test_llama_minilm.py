@@ -44,6 +44,7 @@ def test_it_embeds_as_its_langchain_twin_does(model):
     np.testing.assert_allclose(asked, query, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_finds_what_is_meant_and_goes_to_workers(model):
     copy = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own
     index = VectorStoreIndex.from_documents([Document(text=t) for t in TEXTS], embed_model=copy)

@@ -7,7 +7,7 @@ import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_support import id_of
-from support import PASSAGE_DIM, group, passages
+from support import PASSAGE_DIM, group, passages, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
@@ -16,7 +16,7 @@ from ragshield_core.model.findings import Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
 from ragshield_llamaindex.inner import access_to
 
-KINDS = ["postgres", "newer postgres", "qdrant"]
+KINDS = ["qdrant", *slowly("postgres", "newer postgres")]
 
 
 def named(batch):

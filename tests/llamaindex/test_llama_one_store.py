@@ -7,7 +7,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.vector_stores.chroma import ChromaVectorStore
-from llama_support import TopicEmbedding, bad, good, guard_of, ids_of, known
+from llama_support import TopicEmbedding, bad, good, guard_of, ids_of, known, live
 from support import the_one
 
 from ragshield_core import Quarantine
@@ -19,6 +19,7 @@ from ragshield_llamaindex import (
     PoisonGuard,
     SharedQuarantineWarning,
 )
+from ragshield_llamaindex.convert import to_batch
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(chrom
 
     def filled():
         store = opened()
-        store.guard.fit(store._keeper.everything())
+        store.guard.fit(to_batch(live(store), store.keys))
         return store
 
     with warnings.catch_warnings():

@@ -16,11 +16,7 @@ from ragshield_llamaindex import (
     StoreDiffersWarning,
     adopt,
 )
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/guard.db"
+from ragshield_llamaindex.index import access_behind
 
 
 def opened(url):
@@ -57,7 +53,7 @@ def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_s
     found = store.reconcile(adopt=True, forget=True)
     assert (found.adopted, found.held) == ((named("p"),), (named("x"),))
     assert found.forgotten == (named("c"),)
-    assert set(first._keeper.access.ids()) == {named(i) for i in "abp"}
+    assert set(access_behind(first).ids()) == {named(i) for i in "abp"}
     assert first.reconcile().agrees
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
 

@@ -11,6 +11,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_support import (
+    ALL_KINDS,
     KEYS,
     KINDS,
     TopicEmbedding,
@@ -164,11 +165,13 @@ def test_without_model_or_query_the_rest_is_looked_for():
 
 
 def test_the_filter_uses_the_model_of_the_settings_if_there_is_one(monkeypatch):
+    found = [NodeWithScore(node=one) for one in good()]
     monkeypatch.setattr(Settings, "_embed_model", None)
-    assert PoisonFilter()._model() is None
+    assert PoisonFilter().postprocess_nodes(found, query_str="billing") == found
     model = TopicEmbedding()
     monkeypatch.setattr(Settings, "_embed_model", model)
-    assert PoisonFilter()._model() is model
+    assert PoisonFilter().postprocess_nodes(found, query_str="billing") == found
+    assert model.queries == ["billing"]
 
 
 def test_components_describe_themselves_in_json(make_store):
@@ -184,7 +187,8 @@ def test_components_describe_themselves_in_json(make_store):
 
 
 def engine(index, *, streaming, **options):
-    return index.as_query_engine(llm=MockLLM(), streaming=streaming, similarity_top_k=3, **options)
+    options = {"similarity_top_k": 3} | options
+    return index.as_query_engine(llm=MockLLM(), streaming=streaming, **options)
 
 
 def guarded_index(model, nodes):
@@ -296,8 +300,12 @@ def test_handlers_hear_of_what_was_held_without_its_text(heard, make_store):
 async def test_handlers_hear_of_what_was_dropped_at_retrieval(heard, model):
     handler, spans = heard
     index = VectorStoreIndex([*known(vector=False), *suspicious(2)], embed_model=model)
-    asked = engine(index, streaming=False, node_postprocessors=[PoisonFilter(scripted())])
-    asked._retriever.similarity_top_k = 20
+    asked = engine(
+        index,
+        streaming=False,
+        node_postprocessors=[PoisonFilter(scripted())],
+        similarity_top_k=20,
+    )
     await asked.aquery("billing")
     (event,) = detections(handler)
     assert (event.stage, len(event.quarantined)) == ("retrieval", 2)
@@ -339,7 +347,7 @@ def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
 
             return [Evidence(sentence="the rest has come") for _ in ids]
 
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         index = index_over(make_store(kind), model, about("billing", 4), guard_of(Late()))
         index.insert_nodes([node("late")])
         found = index.as_retriever(similarity_top_k=9).retrieve("billing kb 0")

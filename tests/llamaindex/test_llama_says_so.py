@@ -42,6 +42,7 @@ from ragshield_llamaindex import (
     adopt,
     answering,
 )
+from ragshield_llamaindex.index import access_behind
 
 # A guard that knows nothing
 
@@ -269,4 +270,4 @@ async def test_audits_and_adoptions_have_async_twins(form, make_store, model):
     assert guarded.quarantine.count() == 0
     await guarded.ascan(fpr=0.02, quarantine=True)
     assert {held.id for held in guarded.quarantine.list()} == set(ids_of(bad()))
-    assert set(guarded._keeper.access.ids()) == set(ids_of(everything[:-2]))
+    assert set(access_behind(guarded).ids()) == set(ids_of(everything[:-2]))

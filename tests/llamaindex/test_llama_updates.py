@@ -12,6 +12,7 @@ from llama_index.core.schema import IndexNode
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_support import (
     TEXT_KINDS,
+    TopicEmbedding,
     document,
     guard_of,
     guarded_over,
@@ -42,6 +43,7 @@ from ragshield_llamaindex import (
     PoisonGuard,
 )
 from ragshield_llamaindex.convert import to_batch, to_node
+from ragshield_llamaindex.index import access_behind
 
 GOOD = "billing one two. billing three four. billing five six."
 BETTER = "billing one two. billing new four. billing five six."
@@ -105,7 +107,7 @@ def test_a_deletion_is_a_deletion(plain):
 
 def test_an_update_that_cannot_be_judged_or_written_leaves_the_version_before(plain, monkeypatch):
     store = plain.vector_store
-    away = patch.object(type(plain._embed_model), "_get_text_embedding", side_effect=OSError)
+    away = patch.object(TopicEmbedding, "_get_text_embedding", side_effect=OSError)
     with away, pytest.raises(OSError):  # noqa: PT011
         plain.update_ref_doc(document("d", BETTER))
     assert texts_of(store) == sentences(GOOD)
@@ -114,14 +116,14 @@ def test_an_update_that_cannot_be_judged_or_written_leaves_the_version_before(pl
     plain.update_ref_doc(broken)
     assert texts_of(store) == sentences(GOOD)
     assert store.quarantine.count() == 1
-    write, fails = type(store._keeper.access).write, [True]
+    write, fails = type(access_behind(store)).write, [True]
 
     def failing(self, nodes, **options):
         if fails and fails.pop():
             raise OSError
         write(self, nodes, **options)
 
-    monkeypatch.setattr(type(store._keeper.access), "write", failing)
+    monkeypatch.setattr(type(access_behind(store)), "write", failing)
     with pytest.raises(OSError):  # noqa: PT011
         plain.update_ref_doc(document("d", BETTER))
     assert texts_of(store) == sentences(GOOD)
@@ -236,7 +238,7 @@ def test_what_another_worker_has_stored_is_replaced_deleted_and_recalled(kind, m
     )
     first.add([*known(), node("billing old", "n", label="billing")])
     second.add([node("billing new", "n", label="billing")])
-    access = second._keeper.access
+    access = access_behind(second)
     assert [one.text for one in access.read([id_of("n")])] == ["billing new"]
     assert len(access.ids()) == len(known()) + 1
     first.add([node("billing newest", "n", label="billing")])
@@ -260,7 +262,7 @@ def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
     store = GuardedVectorStore.adopt(inner, guard=guard_of())
     assert store.guard.writes.known([id_of("n")]) == [id_of("n")]
     store.add([node("billing newest", "n", label="billing")])
-    assert [one.text for one in store._keeper.access.read([id_of("n")])] == ["billing newest"]
+    assert [one.text for one in access_behind(store).read([id_of("n")])] == ["billing newest"]
 
 
 # Released elsewhere, as `ragshield quarantine release` does
@@ -388,7 +390,7 @@ def test_what_could_not_be_held_whole_is_held_at_the_door_without_it(value, make
     if isinstance(value, str):  # contains itself
         odd.metadata["odd"] = odd.metadata
     store.add([odd])
-    assert len(store._keeper.access.ids()) == len(known())
+    assert len(access_behind(store).ids()) == len(known())
     held = store.quarantine.show(odd.node_id)
     assert "metadata['odd']" in held.note
     assert "odd" not in held.entry.metadata

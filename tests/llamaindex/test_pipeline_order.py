@@ -29,6 +29,7 @@ from ragshield_llamaindex import (
     check_transformations,
 )
 from ragshield_llamaindex.convert import to_batch
+from ragshield_llamaindex.index import access_behind
 from ragshield_llamaindex.inner import ChromaInner
 
 BODY = "The ferry leaves at nine."
@@ -175,7 +176,7 @@ async def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_th
         "scripted": [True, False, False],  # of what was held before there were vectors
     }
     assert pipeline.vector_store.last_report is result.report
-    access = pipeline.vector_store._keeper.access
+    access = access_behind(pipeline.vector_store)
     assert access.ids() == [nodes[0].node_id]
     assert guard.writes.known(access.ids()) == access.ids()
     assert await ran(pipeline, documents()[:1], asynchronous=asynchronous) == []
@@ -328,10 +329,10 @@ def test_without_a_guard_no_order_is_wrong():
 class Rewriting(TransformComponent):
     """A step that changes texts and vectors; it remembers how many nodes it was given."""
 
-    _n_seen: int = PrivateAttr(default=0)
+    n_seen: int = 0
 
     def __call__(self, nodes, **_):
-        self._n_seen += len(nodes)
+        self.n_seen += len(nodes)
         for node in nodes:
             if "turns" in node.text:
                 node.set_content(f"{node.text} {INJECTION}")
@@ -356,8 +357,8 @@ async def test_what_steps_behind_the_last_guard_have_made_is_judged_and_written(
         ("good",),
         ("bad", "turned"),
     )
-    assert last._n_seen == 2  # what the guard held does not come to it, the others come once
-    (stored,) = pipeline.vector_store._keeper.access.read([left.node_id])
+    assert last.n_seen == 2  # what the guard held does not come to it, the others come once
+    (stored,) = access_behind(pipeline.vector_store).read([left.node_id])
     assert stored.text == BODY
     assert stored.embedding == pytest.approx([*[0.0] * 7, 1.0])
     (held,) = [one for one in guard.quarantine.list() if "turns" in one.entry.text]

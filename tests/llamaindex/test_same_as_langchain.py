@@ -11,7 +11,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TableEmbedding, ids_of
-from support import group, join, passages
+from support import group, guard_of, join, passages
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, LeadingQuestionDetector
@@ -136,6 +136,7 @@ def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, 
     assert (decisions, survivors, held) == by_langchain
 
 
+@pytest.mark.slow
 def test_one_step_decides_as_the_other_transformer_does(corpus):
     from langchain_core.documents import Document  # noqa: PLC0415
 
@@ -188,7 +189,7 @@ def test_pages_of_a_file_are_of_one_lineage_in_both():
     ]
     store = GuardedVectorStore(
         InMemoryVectorStore(DeterministicFakeEmbedding(size=8)),
-        guard=Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(CliqueDetector()),
     )
     store.add_texts(list(batch.texts), metadatas)
     nodes = [
@@ -199,7 +200,7 @@ def test_pages_of_a_file_are_of_one_lineage_in_both():
     ]
     index = GuardedVectorStoreIndex(
         nodes=nodes,
-        guard=Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")),
+        guard=guard_of(CliqueDetector()),
         embed_model=TableEmbedding(batch.texts, batch.vectors),
     )
     for report in (store.last_report, index.last_report):

@@ -58,6 +58,7 @@ from ragshield_llamaindex import (
     check_order,
 )
 from ragshield_llamaindex.convert import FLAG_KEY, to_batch
+from ragshield_llamaindex.index import access_behind
 
 
 def poisoned(one):
@@ -183,6 +184,7 @@ def test_3_workers_that_could_not_build_a_detector_again_are_refused(tmp_path):
         pipeline.run(nodes=mixed(), num_workers=2)
 
 
+@pytest.mark.slow
 def test_3_the_guarded_pipeline_judges_in_the_parent():
     guard = trained()  # its quarantine is in memory: no worker could use it
     pipeline = GuardedIngestionPipeline(
@@ -193,6 +195,7 @@ def test_3_the_guarded_pipeline_judges_in_the_parent():
     assert len(pipeline.last_result.report.batch) == 4
 
 
+@pytest.mark.slow
 def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
     step = PoisonGuard(opened(tmp_path, on_detect="raise"))
     with pytest.raises(PoisonedEntryError, match="suspected of poisoning") as raised:
@@ -280,7 +283,7 @@ def test_4_an_update_that_cannot_be_written_leaves_the_version_before(pipeline):
     pipeline.run(documents=FINE)
     before, better = texts_in(pipeline), documents("a|billing better a")
     with (
-        patch.object(pipeline.vector_store._keeper.access, "write", side_effect=OSError),
+        patch.object(access_behind(pipeline.vector_store), "write", side_effect=OSError),
         pytest.raises(OSError),  # noqa: PT011
     ):
         pipeline.run(documents=better)

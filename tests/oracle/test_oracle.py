@@ -9,6 +9,7 @@ import scenes
 PINNED = json.loads(scenes.PINNED.read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(scenes.SCENES))
 def test_a_scene_ends_as_it_was_pinned(name):
     try:

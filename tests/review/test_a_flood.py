@@ -8,6 +8,7 @@ import flood
 import pytest
 from conftest import TOKEN, Browser
 from sqlalchemy import event
+from support import slowly
 
 from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
@@ -27,7 +28,7 @@ STEPS = 20_000
 COUNTED = 500
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", *slowly("postgresql")])
 def url(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("empty_postgres")
@@ -82,6 +83,7 @@ class Effort:
             assert self.steps <= steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["confirm", "release"])
 def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, action):
     quarantine = Quarantine(url)
@@ -133,6 +135,7 @@ def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatc
     small.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
 def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
     quarantine, n = Quarantine(url), MEMBERS

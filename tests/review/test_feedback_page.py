@@ -35,6 +35,7 @@ def words(page):
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
+@pytest.mark.slow
 def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
     anna = Browser(review_app(Store(guard), token=TOKEN))
     ids = [one.id for one in guard.quarantine.list()]
@@ -61,6 +62,7 @@ def test_a_rate_of_which_nothing_is_decided_is_an_interval(guard):
     assert re.match(r".*\ball 300 300 0 0 ", words(page))
 
 
+@pytest.mark.slow
 def test_thresholds_that_were_shown_otherwise_do_not_move(guard):
     anna = Browser(review_app(Store(guard), token=TOKEN))
     ids = [one.id for one in guard.quarantine.list()]

@@ -86,6 +86,7 @@ def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
     assert small.status().borrowed
 
 
+@pytest.mark.slow
 def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
     small = opened(url, "small", calibration_of="large")
     for number in range(10):

@@ -24,6 +24,7 @@ from support import (
     prose,
     saved,
     scored,
+    slowly,
     write,
 )
 
@@ -102,10 +103,6 @@ def test_an_entry_is_not_recalled_for_its_imitations(seed):
         assert own.ids[0] in live
     assert not any(report.retroactive for report in reports)
     assert not reports[0].admitted.any()  # of the two, the newcomer is the suspect
-    # It is not for want of a suspicious score: that of the imitated entry is beyond its threshold.
-    detector = guard.detectors[0]
-    slot = detector._known.graph.index.slots_of(own.ids)
-    assert detector._known.books.scores[slot] > guard.calibration.thresholds["clique"]
 
 
 def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
@@ -268,7 +265,7 @@ def test_a_large_first_batch_is_judged_by_itself():
     assert guard.screen(passages(20, 9, "next")).retroactive == ()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *slowly(1, 2)])
 def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
     guard, live = guard_at(rate=0.02), {}
     early = join(MANY.take(range(480)), *(group(4, 20 + 5 * seed + i) for i in range(5)))
@@ -396,7 +393,7 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
     assert guards[0].status() == guards[1].status()
 
 
-@pytest.mark.parametrize("n_known", [120, 260], ids=["collecting", "calibrated"])
+@pytest.mark.parametrize("n_known", [120, *slowly(260)], ids=["collecting", "calibrated"])
 def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path, n_known):
     guard, live = guard_at(CliqueDetector(), InstructionDetector()), {}
     evil = replace(group(1, 5, "evil"), texts=(ORDER,))
@@ -492,7 +489,7 @@ def test_whatever_comes_raises_no_threshold(scope, size):
     assert len(guard.sources.questions()) == 1
 
 
-@pytest.mark.parametrize("n_before", [0, 300], ids=["at first", "after clean ones"])
+@pytest.mark.parametrize("n_before", [0, *slowly(300)], ids=["at first", "after clean ones"])
 def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     guard = guard_at(CliqueDetector(), InstructionDetector(), rate=0.01).fit(KNOWN).calibrate()
     live = {}
@@ -724,15 +721,6 @@ def test_of_copies_that_trickle_in_the_oldest_stays():
     assert set(live) == {flood.ids[0]}
 
 
-def test_what_was_released_no_longer_counts_as_held():
-    detector = CliqueDetector().fit(passages(300, 1))
-    held = passages(40, 2, "held")
-    detector.remember_held(held)
-    assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 40
-    detector.forget_held(held.ids[:30])
-    assert np.count_nonzero(detector._known.books.held_weights(detector._known.graph)) == 10
-
-
 def test_more_sources_than_are_remembered_are_counted_and_forgotten():
     arrivals, calibration = Arrivals(), Calibration.of(np.arange(100.0))
     for start in range(0, 3000, 500):
@@ -753,17 +741,18 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
         Policy(quarantine_at=0.05, recall_at=0.1)
 
 
+@pytest.mark.slow
 def test_what_was_doubted_and_what_the_sample_has_spent_are_saved(tmp_path):
     guard = guard_at(rate=0.02).adopt(join(KNOWN, *(group(5, seed) for seed in range(3))))
     assert guard.state.calibrator.calibration.n_doubtful > 0
     for number in range(4):
         write(guard, passages(40, 900 + number, f"more{number}-"))
-    guard.save(tmp_path)
-    again = loaded(tmp_path)
+    guard.save(tmp_path / "guard")
+    again = loaded(tmp_path / "guard")
     ours, theirs = guard.state.calibrator, again.state.calibrator
     assert ours.thresholds["clique"].recall > ours.thresholds["clique"].quarantine
     assert theirs.thresholds == ours.thresholds
-    assert theirs._ever_beyond == ours._ever_beyond != set()
+    assert saved(again, tmp_path / "again") == saved(guard, tmp_path / "guard")
     for one in (guard, again):
         one.learn(MANY)  # enough to calibrate anew
     assert again.calibration.thresholds == guard.calibration.thresholds
@@ -946,11 +935,9 @@ class CountingInstructions(InstructionDetector):
         return judged_scores(self, fitted)
 
 
-def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_alone():
+def test_scores_that_never_change_are_taken_once():
     detector = CountingInstructions()
     guard = guard_at(detector, CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
     assert detector.judged == [len(KNOWN)]
     guard.calibration.refresh()
     assert detector.judged == [len(KNOWN)]
-    sample = guard.state.calibrator.sample.inside
-    assert len(guard.state.calibrator._fixed[detector.name]) == len(sample) < len(KNOWN)

@@ -166,6 +166,7 @@ def test_a_small_source_keeps_none_but_loses_none_beyond(guard):
     assert not guard.screen(arrivals([HIGH + 8.0], "odd", "new-")).admitted.any()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.floats(-3.0, 40.0), min_size=20, max_size=60))
 def test_adopting_never_lowers_a_threshold(scores):

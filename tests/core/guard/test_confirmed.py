@@ -45,11 +45,12 @@ def test_a_phrase_that_another_detector_found_is_known_once_it_is_confirmed():
     guard = guard_of(phrase)
     guard.fit(passages(300, 1))
     held_by_hand(guard, FIRST)
-    guard.screen(passages(1, 2, "new"))
-    assert not phrase._memory.recent.arrivals
-    guard.quarantine.confirm(FIRST.ids, **BY)
-    guard.screen(passages(1, 2, "new"))
-    assert [(one.id, one.held) for one in phrase._memory.recent.arrivals] == [(*FIRST.ids, True)]
+    with patch.object(phrase, "remember_held", wraps=phrase.remember_held) as told:
+        guard.screen(passages(1, 2, "new"))
+        assert not told.called
+        guard.quarantine.confirm(FIRST.ids, **BY)
+        guard.screen(passages(1, 2, "new"))
+    assert told.call_args.args[0].ids == FIRST.ids
 
 
 def test_a_detector_is_told_once_and_again_after_a_decision_was_taken_back():

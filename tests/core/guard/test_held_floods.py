@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from support import Scripted, group, guard_of, passages, scored
 
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
@@ -36,6 +37,7 @@ def test_a_detector_hears_of_no_held_entry_that_only_others_accused():
     hold.assert_not_called()
 
 
+@pytest.mark.slow
 def test_a_group_is_found_behind_a_flood_of_other_held_groups():
     found = []
     for flood in (0, 40):

@@ -158,7 +158,9 @@ def test_vectors_are_kept_as_long_as_the_store_does_not_answer(caplog):
     table.down = True
     assert index.let_go() == 0
     assert "vectors are kept in memory for now" in caplog.text
-    assert_same(index._local.search(rows_of(2), 3), memory.search(rows_of(2), 3))
+    assert index.n_local == len(memory)
+    table.down = False
+    assert_same(index.search(rows_of(2), 3), memory.search(rows_of(2), 3))
 
 
 def test_many_that_wait_are_let_go_as_others_come(monkeypatch):

@@ -119,6 +119,7 @@ def test_what_cannot_be_looked_for_is_said():
     assert [item.detector for item in no_vector.skipped] == ["consensus"]
 
 
+@pytest.mark.slow
 def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
     rng = np.random.default_rng(0)
 
@@ -154,6 +155,7 @@ def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule(calibr
     assert thresholds["consensus"] != pytest.approx(ConsensusDetector.default_threshold)
 
 
+@pytest.mark.slow
 def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
     poisoned = join(KNOWN, *(group(5, seed, f"p{seed}-") for seed in range(3)))
     clean, guard = (RetrievalGuard().fit(batch, fpr=0.01) for batch in (KNOWN, poisoned))
@@ -164,6 +166,7 @@ def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
     assert naive.thresholds["consensus"] > 1.3 * clean.thresholds["consensus"]
 
 
+@pytest.mark.slow
 def test_an_faq_raises_its_own_bar_for_echoes():
     rng = np.random.default_rng(3)
     base = passages(300, 3)
@@ -389,6 +392,7 @@ def test_a_flag_lets_pass():
     assert 10 < flagged < 200
 
 
+@pytest.mark.slow
 def test_threads_screen_at_once():
     vector, found = a_set()
     guard, results = RetrievalGuard(), []

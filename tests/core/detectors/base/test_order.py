@@ -100,6 +100,7 @@ def clean_guard():
     return guard_of(CliqueDetector(), quarantine_at=0.02).adopt(KNOWN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manner", ["last", "by groups"])
 def test_poison_that_came_together_in_what_is_adopted_costs_little(clean_guard, manner, caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):

@@ -398,9 +398,9 @@ def test_an_entry_that_is_sent_again_is_held_once():
     poison = group(3, 5)
     for _ in range(4):
         write(guard, poison)
-    assert len(guard.detectors[0]._known.graph) == len(KNOWN) + 3
+    assert guard.detectors[0].n_local == len(KNOWN) + 3
     guard.writes.forget_held(poison.ids)
-    assert len(guard.detectors[0]._known.graph) == len(KNOWN)
+    assert guard.detectors[0].n_local == len(KNOWN)
 
 
 @pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
@@ -497,7 +497,7 @@ def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule, mo
 def test_any_entry_may_be_forgotten(rule, rows):
     detector = CliqueDetector(rule=rule).fit(KNOWN)
     detector.forget(KNOWN.take(list(rows)))
-    assert len(detector._known.graph) == len(KNOWN) - len(rows)
+    assert detector.n_local == len(KNOWN) - len(rows)
     poison = group(3, 5)
     assert detector.score(poison).min() > detector.default_threshold
     assert len(detector.explain(poison, range(3))) == 3
@@ -539,15 +539,15 @@ def test_screening_changes_no_state():
 def test_forgetting_what_was_learned_leaves_scores_as_they_were():
     detector = CliqueDetector().fit(KNOWN)
     new = join(group(5, 3), passages(30, 8, "n"))
-    known = detector._known.books.scores[: len(KNOWN)].copy()
+    known = detector.held_out_scores(KNOWN, 0)
     score = detector.score(passages(30, 9, "m"))
     detector.learn(new)
     detector.forget(new)
-    assert len(detector._known.graph) == len(KNOWN)
+    assert detector.n_local == len(KNOWN)
     # Lists that were full have lost what the new ones pushed out.
     again = detector.score(passages(30, 9, "m"))
     assert np.corrcoef(score, again)[0, 1] > 0.98
-    assert np.corrcoef(known, detector._known.books.scores[: len(KNOWN)])[0, 1] > 0.98
+    assert np.corrcoef(known, detector.held_out_scores(KNOWN, 0))[0, 1] > 0.98
 
 
 def replaced(detector, rounds, n=300):
@@ -560,6 +560,7 @@ def replaced(detector, rounds, n=300):
         detector.refresh(KNOWN.take(range(n, len(KNOWN))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
 def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
     detector = CliqueDetector(rule=rule).fit(KNOWN)
@@ -568,18 +569,19 @@ def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
         replaced(detector, 4)
         values, arrays = detector.state()
         n_bytes.append(len(json.dumps(values)) + sum(array.nbytes for array in arrays.values()))
-        assert len(arrays["scores"]) <= len(detector._known.graph) / (1 - SPARSE_AT) + 1
+        assert len(arrays["scores"]) <= detector.n_local / (1 - SPARSE_AT) + 1
     assert max(n_bytes) < 1.5 * n_bytes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
 def test_renumbering_changes_no_score(rule, monkeypatch):
     often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
     replaced(often, 3)
-    assert often._known.graph.n_slots < len(KNOWN) + 3 * 300
+    assert len(often.state()[1]["scores"]) < len(KNOWN) + 3 * 300
     monkeypatch.setattr(slots, "SPARSE_AT", 1.0)
     replaced(never, 3)
-    assert never._known.graph.n_slots > len(KNOWN) + 3 * 300
+    assert len(never.state()[1]["scores"]) > len(KNOWN) + 3 * 300
     new = join(group(4, 50), group(3, 1, "held"), passages(30, 9, "m"), clones_of(KNOWN[5], 4))
     np.testing.assert_array_equal(often.score(new), never.score(new))
     standing = KNOWN.take(range(300, 900))
@@ -647,6 +649,7 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact_up_to", [100, None])
 def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
     known = passages(2_500, 1)

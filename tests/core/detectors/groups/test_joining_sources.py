@@ -13,6 +13,7 @@ from support import (
     parts,
     passages,
     site,
+    slowly,
     snapshot,
     write,
 )
@@ -53,7 +54,7 @@ def write_all(guard, batch, size):
     return out
 
 
-@pytest.mark.parametrize("spread", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize("spread", [0.3, *slowly(0.5, 0.8)])
 @pytest.mark.parametrize("size", [300, 100])
 def test_a_clean_source_of_one_template_is_not_held(guard, spread, size):
     assert len(write_all(guard, template(300, 1, spread), size)) <= 0.04 * 300
@@ -63,6 +64,7 @@ def test_as_entries_of_a_known_source_they_would_be(guard):
     assert len(write_all(guard, template(300, 1, source="wiki"), 300)) > 0.5 * 300
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_in_which_slices_it_comes(folder):
     batch = template(300, 1, 1.0)
     shares = [len(write_all(loaded(folder), batch, size)) / 300 for size in (300, 20)]
@@ -75,6 +77,7 @@ def in_another_language(batch):
     return replace(batch, texts=tuple(text[::-1] + " ж" for text in batch.texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 def test_nor_does_it_in_another_language(folder, spread):
     batch = in_another_language(template(200, 1, spread))
@@ -126,6 +129,7 @@ def test_sources_and_who_is_vouched_for_come_back_from_their_state(guard):
         np.testing.assert_array_equal(again.score(batch), detector.score(batch))
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_what_was_screened_before(guard):
     (detector,) = guard.detectors
     write_all(guard, template(120, 1), 60)

@@ -100,6 +100,7 @@ def test_rows_are_valid_many_and_sorted_by_family(path):
     assert orders[False] >= least_near
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_two_rows_are_near_duplicates(path):
     seen = []

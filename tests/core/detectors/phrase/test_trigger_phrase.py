@@ -183,8 +183,6 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
 def test_old_entries_become_background(known):
     hasty = TriggerPhraseDetector(max_recent=300).fit(known)
     assert not stream(hasty, 12, PHRASES[0])[1]
-    assert len(hasty._memory.recent) == 300
-    assert hasty._memory.background.n_entries == N + 1200 - 300
 
 
 def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
@@ -257,7 +255,7 @@ def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(detector, n_
     assert hits == set(range(0, 1_000, 5))
     again = TriggerPhraseDetector()
     again.restore(*detector.state())
-    assert again._memory.large_lineage == detector._memory.large_lineage
+    assert found(again, replace(new, lineages=tuple(lineages))) == hits
 
 
 def test_long_documents_are_usual_where_there_are_many():
@@ -271,7 +269,6 @@ def test_long_documents_are_usual_where_there_are_many():
     assert found(books, head) == set()
     short = join(*(replace(batch, lineages=batch.ids) for batch in long))
     strict = TriggerPhraseDetector().fit(short)
-    assert strict._memory.large_lineage < 60
     texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
     lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
     assert len(found(strict, lines)) == 300
@@ -288,7 +285,7 @@ def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
-def test_forgetting_undoes_learning(detector, known):
+def test_forgetting_undoes_learning(detector):
     batch = planted(passages(100, 2), range(10), "word3 blue heron")
     before = snapshot(detector)
     detector.learn(batch)
@@ -298,9 +295,6 @@ def test_forgetting_undoes_learning(detector, known):
     detector.forget(batch.take([]))
     detector.forget_held(batch.ids)
     assert snapshot(detector) == before
-    part = known.take(range(100))
-    detector.forget(part)
-    assert detector._memory.background.n_entries == N - 100
 
 
 def test_state_keeps_recent_and_held_entries(detector):
@@ -330,7 +324,6 @@ def test_a_small_knowledge_base_does_not_judge(known):
         detector.score(batch)
     detector.learn(known.take([99]))
     assert detector.unjudged(batch) == {}
-    assert len(detector._memory.recent) == 0
 
 
 @pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
@@ -351,6 +344,7 @@ def test_held_out_scores_are_those_of_arriving_entries(detector, known):
     assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
 
 
+@pytest.mark.slow
 def test_a_calibrated_guard_recalls_earlier_entries(known):
     guard = guard_of(TriggerPhraseDetector()).fit(known).calibrate(fpr=0.01)
     condemned, bad = set(), set()
@@ -541,6 +535,7 @@ def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopte
     np.testing.assert_array_equal(detector.held_outliers(named, nothing), doubted)
 
 
+@pytest.mark.slow
 def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
     guard = guard_of(TriggerPhraseDetector()).adopt(adopted)
     before = guard.state.calibrator.calibration.n_doubtful
@@ -560,6 +555,7 @@ def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled
     assert guard.state.calibrator.calibration.n_doubtful == before > 50
 
 
+@pytest.mark.slow
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
     order = np.random.default_rng(0).permutation(len(adopted))
     for store in (adopted.take(order), adopted.take(range(401, 2_400)), passages(2_400, 3)):
@@ -567,6 +563,7 @@ def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
         assert not detector.outliers(store).any()
 
 
+@pytest.mark.slow
 def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
     def thresholds(store):
         guard = guard_of(TriggerPhraseDetector()).adopt(store)

@@ -279,6 +279,7 @@ def wikipedia(corpora_at_hand):  # noqa: ARG001
     return load("wiki_passages")
 
 
+@pytest.mark.slow
 def test_questions_put_before_poison_are_rare_openings_in_an_encyclopaedia(wikipedia):
     order = np.random.default_rng(5).permutation(len(wikipedia))
     half = len(order) // 2
