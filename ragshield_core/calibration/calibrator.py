@@ -28,6 +28,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
 from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, Released, rounded_up
 from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.model.support import Support
 from ragshield_core.screening.knowledge import Knowledge
 from ragshield_core.state import part_of
 
@@ -92,6 +93,7 @@ class Calibrator:
         self.calibrated_at = 0
         self.borrowed: Borrowed | None = None
         self.held_out: dict[str, NDArray[np.float32]] = {}
+        self._support: tuple[dict[str, Thresholds], Support] | None = None
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
@@ -106,6 +108,17 @@ class Calibrator:
     def clean(self) -> Mapping[str, Calibration]:
         """Scores of the clean sample, by detector; none before the calibration."""
         return {} if self.calibration is None else self.calibration.calibrations
+
+    @property
+    def support(self) -> Support | None:
+        """What detectors suspect together; none before the calibration."""
+        if self.calibration is None:
+            return None
+        if self._support is None or self._support[0] is not self.thresholds:
+            thresholds = {name: found.quarantine for name, found in self.thresholds.items()}
+            _, rank = self.calibration.ranks(self.policy.quarantine_at, self.policy.confidence)
+            self._support = self.thresholds, Support(self.calibration, thresholds, rank)
+        return self._support[1]
 
     @property
     def possible(self) -> bool:

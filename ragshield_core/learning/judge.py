@@ -27,6 +27,7 @@ from ragshield_core.screening.screening import (
     crash,
     finds_nothing,
     overlooking,
+    scores_again,
     screened,
 )
 from ragshield_core.time_budget import TimeBudget
@@ -88,11 +89,27 @@ class Judge:
         """
         quiet = np.ones(len(batch), dtype=np.bool_)
         with self._state.lock:
-            detectors, thresholds = self._state.detectors, self._state.calibrator.thresholds
+            detectors, in_force, scores = self._state.detectors, self._in_force(), {}
             for name in [one.name for one in detectors if one.traits.reads_contexts]:
-                args = (detectors, thresholds, self._budget, self._policy, name)
-                quiet &= finds_nothing(*args, batch, range(len(batch)))
+                args = (detectors, self._budget, self._policy, name)
+                found = scores_again(*args, batch, range(len(batch)))
+                if found is None or name not in in_force.thresholds:
+                    return np.zeros(len(batch), dtype=np.bool_)
+                scores[name] = found
+            limits = in_force.supported(scores, batch.sources)
+            for name, column in scores.items():
+                quiet &= column <= np.minimum(in_force.thresholds[name].flag, limits[name])
         return quiet
+
+    def _in_force(self) -> InForce:
+        calibrator = self._state.calibrator
+        return InForce(
+            thresholds=calibrator.thresholds,
+            clean=calibrator.clean,
+            waiting=self._state.recalibration.waiting(),
+            by_source=calibrator.by_source,
+            support=calibrator.support,
+        )
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self._state.connections.check()
@@ -101,17 +118,11 @@ class Judge:
         leaving = {*replacing, *self._state.knowledge.among(batch.ids)}
         with overlooking(self._state.detectors, leaving):
             self.check_dim(batch)
-            calibrator = self._state.calibrator
             report = screened(
                 batch,
                 self._state.detectors,
                 self._policy,
-                InForce(
-                    thresholds=calibrator.thresholds,
-                    clean=calibrator.clean,
-                    waiting=self._state.recalibration.waiting(),
-                    by_source=calibrator.by_source,
-                ),
+                self._in_force(),
                 leaving={*batch.ids, *replacing},
                 overdue=self._state.recalibration.overdue(),
                 budget=self._budget,

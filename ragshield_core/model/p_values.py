@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.errors import CalibrationError
 
+# What part of the accepted rate is for detectors by themselves. The rest is for several together.
+ALONE = 0.9
 # A product of the same two vectors differs in its last bits with the shape of the matrix that it
 # stands in; an entry must not be condemned for being equal to a clean one but for that.
 TIE = 1e-9
@@ -194,7 +196,9 @@ class JointCalibration:
 
     Every detector acts on the same share of clean entries, which is as large as the rate accepted
     for all of them together allows: detectors that suspect the same entries, or next to none,
-    leave their part of it to the others. Adding up (Bonferroni) would waste it.
+    leave their part of it to the others. Adding up (Bonferroni) would waste it. A tenth of the rate
+    is left for entries that several find a little unusual, see
+    :class:`~ragshield_core.model.support.Support`.
 
     Parameters
     ----------
@@ -214,10 +218,12 @@ class JointCalibration:
         in an earlier calibration; ``None`` for none.
     n_passed
         How many further clean entries there are that no detector acts on; see :class:`Released`.
+    alone
+        What part of the accepted rate is for detectors by themselves, (0, 1].
 
     Attributes
     ----------
-    scores
+    scores, floors, alone
         As given.
     spent
         As given, or all ``False``.
@@ -250,12 +256,14 @@ class JointCalibration:
         n_doubtful: int = 0,
         spent: NDArray[np.bool_] | None = None,
         n_passed: int = 0,
+        alone: float = ALONE,
     ) -> None:
         self.scores = dict(scores)
         self.n_doubtful = n_doubtful
         self._n_passed = n_passed
+        self.alone = alone
         self.calibrations: dict[str, Calibration] = {}
-        self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
+        self.floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         anywhere = np.zeros(max(map(len, self.scores.values()), default=0), dtype=np.bool_)
         for name, column in self.scores.items():
             judged = ~np.isnan(column)
@@ -279,7 +287,7 @@ class JointCalibration:
         for name, calibration in self.calibrations.items():
             column = self.scores[name]
             share = np.where(np.isnan(column), np.nan, 1.0)
-            acted_on = np.flatnonzero(column > self._floors[name])
+            acted_on = np.flatnonzero(column > self.floors[name])
             share[acted_on] = calibration.as_high(column[acted_on]) / len(calibration)
             np.fmin(rarest, share, out=rarest)
         return np.sort(rarest[~np.isnan(rarest) & ~(self.spent & unspent)])
@@ -309,7 +317,8 @@ class JointCalibration:
         in expectation is not refused for the confidence.
         """
         n = self._n_clean
-        largest, sure = self._ranks(alpha, confidence)
+        largest, sure = self.ranks(alpha, confidence)
+        alone = math.ceil(self.alone * sure) if self._several(clean_entries_needed(alpha)) else sure
         rarest = self._rarest()
         shares, counts = np.unique(rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
@@ -321,7 +330,7 @@ class JointCalibration:
         if first > largest:  # many entries tie with the highest score: nothing below them will do
             share = float(shares[0]) - 0.5 / self._most
         else:
-            share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
+            share = float(shares[max(0, int(np.searchsorted(reached, alone, side="right")) - 1)])
         return self._at(share)  # never empty: one entry or more of those that most were judged by
 
     def recall_thresholds(
@@ -348,7 +357,7 @@ class JointCalibration:
         the others. At least the highest score is a threshold, so that a sample too small for the
         share recalls nothing that is less unusual than all of it.
         """
-        largest, sure = self._ranks(alpha, confidence)
+        largest, sure = self.ranks(alpha, confidence)
         rank = largest - sure
         if recalled is not None:
             n = self._n_clean
@@ -379,17 +388,26 @@ class JointCalibration:
                 name: np.concatenate([column, released.scores.get(name, nothing)])
                 for name, column in self.scores.items()
             },
-            self._floors,
+            self.floors,
             self.n_doubtful,
             np.concatenate([self.spent, np.zeros(len(released), dtype=np.bool_)]),
             self._n_passed + released.n_passed,
         )
 
+    def _several(self, needed: int) -> bool:
+        """Return whether two detectors or more judged enough entries, and say something of any."""
+        saying = [
+            name
+            for name, one in self.calibrations.items()
+            if len(one) >= needed and one.clean_scores[-1] > self.floors[name]
+        ]
+        return len(saying) > 1
+
     @property
     def _n_clean(self) -> int:
         return self._n_judged + self.n_doubtful + self._n_passed
 
-    def _ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
+    def ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
         """Return which of the largest values keeps the rate in expectation, and which surely."""
         from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
@@ -403,7 +421,7 @@ class JointCalibration:
         """Return the thresholds that so large a share of the scores of each detector reaches."""
         thresholds = {name: self._threshold(name, share) for name in self.calibrations}
         return {
-            name: max(self._floors[name], threshold) + TIE
+            name: max(self.floors[name], threshold) + TIE
             for name, threshold in thresholds.items()
             if threshold is not None
         }

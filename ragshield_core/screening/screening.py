@@ -34,6 +34,7 @@ from ragshield_core.model.errors import InvalidScoresError, NeighborsError
 from ragshield_core.model.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.model.p_values import Calibration
 from ragshield_core.model.policy import Policy, Thresholds
+from ragshield_core.model.support import Support
 from ragshield_core.time_budget import MOST_LATE, OutOfTimeError, TimeBudget
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -82,6 +83,7 @@ class InForce(NamedTuple):
     waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
     # Of sources that a person has adopted, per detector the score above which it acts.
     by_source: Mapping[str | None, Mapping[str, float]] = MappingProxyType({})
+    support: Support | None = None  # none without a calibration
 
     def above(self, name: str, sources: Sequence[str | None]) -> NDArray[np.float64]:
         """Return how much higher thresholds of a detector are, by the sources of entries."""
@@ -90,6 +92,23 @@ class InForce(NamedTuple):
             return np.zeros(len(sources))
         base = self.thresholds[name].quarantine
         return np.array([max(0.0, own.get(source, base) - base) for source in sources])
+
+    def supported(
+        self, scores: Mapping[str, NDArray[np.float64]], sources: Sequence[str | None]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the score above which each detector acts on each entry, given all scores.
+
+        Of a source that a person has adopted, each detector acts by itself: what is a little
+        unusual elsewhere is usual there.
+        """
+        adopted = np.array([source in self.by_source for source in sources], dtype=np.bool_)
+        alone = {
+            name: self.thresholds[name].quarantine + self.above(name, sources) for name in scores
+        }
+        if self.support is None:
+            return alone
+        told = {name: np.where(adopted, np.nan, column) for name, column in scores.items()}
+        return self.support.limits(told, alone)
 
 
 class Tally:
@@ -112,10 +131,16 @@ class Tally:
         """Note what one detector says."""
         self.scores[name] = outcome.scores
         self._judged |= ~np.isnan(outcome.scores)
-        for row, finding in outcome.findings:
-            self._findings.setdefault(row, []).append(finding)
+        self.find(outcome.findings)
         for row, item in outcome.unjudged:
             self._unjudged.setdefault(row, []).append(item)
+
+    def find(self, findings: Sequence[tuple[int, Finding]]) -> None:
+        """Note findings by row; of the same detector they replace earlier ones."""
+        for row, finding in findings:
+            before = self._findings.get(row, ())
+            others = [one for one in before if one.detector != finding.detector]
+            self._findings[row] = [*others, finding]
 
     def decisions(self, policy: Policy) -> dict[int, Decision]:
         """Return by row what is to be decided: nearly every entry is judged, and nothing found."""
@@ -180,6 +205,7 @@ def screened(
         outcomes[name] = outcome
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
+    tally.find(_found_together(detectors, outcomes, in_force, batch.sources, budget, seconds))
     quiet = partial(finds_nothing, detectors, in_force.thresholds, budget, policy)
     remarkable = excuse(batch, tally.decisions(policy), quiet)
     condemned = np.zeros(len(batch), dtype=np.bool_)
@@ -228,10 +254,24 @@ def finds_nothing(
     batch, rows
         Entries, and which of them are meant.
     """
-    quiet = np.zeros(len(rows), dtype=np.bool_)
+    scores = scores_again(detectors, budget, policy, name, batch, rows)
+    if scores is None or name not in thresholds:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.asarray(scores <= thresholds[name].flag, dtype=np.bool_)
+
+
+def scores_again(
+    detectors: Sequence[Detector],
+    budget: TimeBudget,
+    policy: Policy,
+    name: str,
+    batch: Batch,
+    rows: Sequence[int],
+) -> NDArray[np.float64] | None:
+    """Return the scores that a detector gives to rows of a batch; ``None`` where it fails."""
     detector = next((one for one in detectors if one.name == name), None)
-    if detector is None or name not in thresholds:
-        return quiet
+    if detector is None:
+        return None
     if detector.traits.scope is Scope.ENTRY:
         batch, rows = batch.take(list(rows)), range(len(rows))
     try:
@@ -239,9 +279,8 @@ def finds_nothing(
         scores = budget.call(name, policy.time_for(len(batch)), judge)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
-        return quiet
-    asked = np.nan_to_num(scores[list(rows)], nan=np.inf)
-    return np.asarray(asked <= thresholds[name].flag, dtype=np.bool_)
+        return None
+    return np.nan_to_num(scores[list(rows)], nan=np.inf)
 
 
 def _of_earlier(
@@ -316,6 +355,38 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
     )
     listed = list(zip(rows[hits].tolist(), found, strict=True))
     return Outcome(column, listed, missing, part, rows)
+
+
+def _found_together(
+    detectors: Sequence[Detector],
+    outcomes: Mapping[str, Outcome],
+    in_force: InForce,
+    sources: Sequence[str | None],
+    budget: TimeBudget,
+    seconds: float | None,
+) -> list[tuple[int, Finding]]:
+    """Return by row what detectors find together, and none of them by itself."""
+    judged = [one for one in detectors if one.name in outcomes]
+    scores = {one.name: outcomes[one.name].scores for one in judged}
+    limits = in_force.supported(scores, sources)
+    found: list[tuple[int, Finding]] = []
+    for detector in judged:
+        name, outcome = detector.name, outcomes[detector.name]
+        lowered = limits[name] < in_force.thresholds[name].quarantine
+        rows = np.flatnonzero(lowered & (outcome.scores > limits[name]))
+        if not rows.size or outcome.part is None:
+            continue
+        hits = np.searchsorted(outcome.rows, rows).tolist()
+        explain = partial(budget.call, name, seconds, partial(detector.explain, outcome.part, hits))
+        why = [
+            replace(one, sentence=f"{one.sentence}; other detectors suspect it, too")
+            for one in explained(name, lambda _, __: explain(), None, hits)  # noqa: B023 - at once
+        ]
+        ids = [outcome.part.ids[hit] for hit in hits]
+        high, clean = outcome.scores[rows], in_force.clean.get(name)
+        told = findings_of(detector, ids, high, limits[name][rows], why, clean)
+        found += zip(rows.tolist(), told, strict=True)
+    return found
 
 
 def _judged_again(

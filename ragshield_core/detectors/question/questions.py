@@ -174,7 +174,7 @@ _INDIRECT = re.compile(
 
 _LEAD = re.compile(
     r"(?:\s{0,8}<[^<>]{1,100}>){0,4}[\s\ufeff#>*_~\"'“”‘’«»„¿¡(\[\-–—•]{0,20}"
-    r"(?:(?:\d{1,3}[.)]|(?:q|a?faq|question|query|frage|pregunta|domanda|pergunta|вопрос|问题?|問)"
+    r"(?:(?:\d{1,3}[.)]|(?:q|a?faq|title|question|query|frage|pregunta|domanda|pergunta|вопрос|问题?|問)"
     r"\s?\d{0,3}\s?[:：.)])[\s*_\"'“¿]{1,6})?",
     re.IGNORECASE,
 )
@@ -203,12 +203,14 @@ _ABBREVIATION = re.compile(
 # One class in front, because that is what the engine looks for quickly; so below.
 _STOPS = re.compile(
     rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=[.!{FULL_STOPS}])(?=[\s\"'”’»)]|$|[{LETTERS}])"
-    rf"|(?<=\n)\s{{0,9}}\n|(?<=[{QUESTION_MARKS}]))"
+    rf"|(?<=\n)\s{{0,9}}(?:\n|(?=[-*+•]\s|[#|>`~<\[]|//|\d{{1,3}}[.)]\s))|(?<=[{QUESTION_MARKS}]))"
 )
+# What makes a sentence code, if its mark stands apart as in "a = b ? c : d" and "where name = ?".
+_IN_CODE = re.compile(r"[={}(;\[]")
 _RUNS_ON = re.compile("[.?!]|[A-Za-z]")
 # What goes on after the mark in the same sentence: the title of a work, mostly.
 _GOES_ON = re.compile(
-    r"[\"'”’»*_)]{0,3}(?:[,;:(]|\s{1,3}(?:\(|(?:is|was|are|were|has|had|and|or|by|in|from|of|on|at"
+    r"[\"'”’»*_)]{0,3}(?:\]\(|[,;:(]|\s{1,3}(?:\(|(?:is|was|are|were|has|had|and|or|by|in|from|of|on|at"
     r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
 )
 _BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
@@ -314,12 +316,14 @@ def inside_of(text: str, opening: Opening) -> Inside:
             continue
         kind = _further_kind(text[start:end])
         # What only may be a question is one where nothing follows, and else a clause or a name. The
-        # rest of a sentence whose line was wrapped is none.
-        loose = kind in _LOOSE
-        if kind == NONE or (loose and (not _is_last(text, end) or _wrapped(text, start))):
+        # rest of a sentence whose line was wrapped is none without a mark.
+        wrapped = kind != NONE and _wrapped(text, start)
+        unmarked = kind not in (MARKED, MARKED_OTHER)
+        if kind == NONE or (kind in _LOOSE and not _is_last(text, end)) or (unmarked and wrapped):
             continue
         words = words or _Words(text)
         found = _inside(text, words, kind, (start, end), glued=glued)
+        found = found._replace(lower=found.lower and not wrapped)
         if kind != PHRASE or (found.n_back >= 3 and 2 * found.n_back >= found.n_words):
             asked.append(found)
     return Inside(n_pieces, tuple(asked))
@@ -427,7 +431,7 @@ def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     for match in _STOPS.finditer(text, start):
         end, stop = match.start(), match[0].strip()
         if _MARK.match(stop):
-            if not _ends_a_question(text, end):
+            if not _ends_a_question(text, end) or _in_code(text, begin, end):
                 continue
         elif stop == "." and _is_abbreviation(text, end):
             continue
@@ -460,6 +464,14 @@ def _ends_a_question(head: str, place: int) -> bool:
         return False
     last = head[place - 1 : place]
     return last.isalnum() or last in " \"'”’»)`*_" or category(last).startswith("M")
+
+
+def _in_code(head: str, start: int, place: int) -> bool:
+    """Return whether a question mark belongs to code: apart from words, in a line that is code."""
+    if head[place - 1 : place] not in ("", " ") and head[place + 1 : place + 2] != ".":
+        return False
+    line = head.rfind("\n", start, place) + 1
+    return bool(_IN_CODE.search(head, max(start, line), place))
 
 
 def _is_abbreviation(head: str, place: int) -> bool:

@@ -21,7 +21,7 @@ from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.tools.audit.held_out_groups import with_groups
-from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknown_ids
+from ragshield_core.tools.audit.judging import Judge, found_by, limits_of, unjudged, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.parts import Parts
@@ -123,11 +123,12 @@ def scan(
     acting = [detector for detector in detectors if detector.name in report.scores]
 
     def found_in(entries: Batch) -> NDArray[np.bool_]:
-        found = np.zeros(len(entries), dtype=np.bool_)
         timings: dict[str, float] = {}
-        for judge in _judges(entries, acting, seed, lambda *_: None, timings)[0]:
-            found |= _with_groups(judge, entries, timings).scores > report.thresholds[judge.name]
-        return found
+        judges = _judges(entries, acting, seed, lambda *_: None, timings)[0]
+        judges = [_with_groups(judge, entries, timings) for judge in judges]
+        limits = limits_of(judges, policy, report.thresholds)
+        found = [judge.scores > limits[judge.name] for judge in judges]
+        return np.asarray(np.logical_or.reduce(found))
 
     power: dict[str, float] = {}
     try:

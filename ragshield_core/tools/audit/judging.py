@@ -15,6 +15,7 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import Finding, Skipped
 from ragshield_core.model.p_values import TIE, JointCalibration
 from ragshield_core.model.policy import Policy
+from ragshield_core.model.support import Support
 from ragshield_core.screening.screening import findings_of
 
 # So many findings a person looks through in any case.
@@ -145,6 +146,7 @@ def found_by(
             skipped.append(Skipped(detector=judge.name, reason=reason))
     judges = [judge for judge in judges if judge.name in thresholds]
     known = {} if calibration is None else calibration.calibrations
+    limits = limits_of(judges, policy, thresholds, calibration)
     found = Found(
         thresholds=thresholds,
         judged={judge.name: judge.judged for judge in judges},
@@ -155,20 +157,52 @@ def found_by(
         ),
     )
     for judge in judges:
-        above = np.flatnonzero(judge.scores > thresholds[judge.name])  # never where NaN
+        above = np.flatnonzero(judge.scores > limits[judge.name])  # never where NaN
         found.high[judge.name] = np.sort(judge.scores[above])
         numbers = above if trusted is None else np.setdiff1d(above, trusted)
         told = findings_of(
             judge.detector,
             ids_of(numbers),
             judge.scores[numbers],
-            thresholds[judge.name],
+            limits[judge.name][numbers],
             judge.explain(numbers),
             known.get(judge.name) if trusted is not None else None,
         )
         for number, finding in zip(numbers.tolist(), told, strict=True):
             found.findings.setdefault(number, []).append(finding)
     return found
+
+
+def limits_of(
+    judges: Sequence[Judge],
+    policy: Policy,
+    thresholds: Mapping[str, float],
+    calibration: JointCalibration | None = None,
+) -> dict[str, NDArray[np.float64]]:
+    """Return the score above which each entry is a finding, by judge, shape (n_entries,).
+
+    Parameters
+    ----------
+    judges
+        Who had opinions.
+    policy
+        Accepts so many clean entries.
+    thresholds
+        Of each by itself; what several say of one entry counts together.
+    calibration
+        Scores of entries known to be clean; without any, those of all entries but poison beyond
+        doubt stand for them.
+    """
+    alone = {one.name: np.full(len(one.scores), thresholds[one.name]) for one in judges}
+    comparable = [one for one in judges if one.detector.traits.exchangeable and one.judged]
+    if calibration is None:
+        if not comparable:
+            return alone
+        poison = np.logical_or.reduce([doubtful(judge) for judge in comparable])
+        calibration = _calibration(comparable, ~poison)
+    _, rank = calibration.ranks(policy.quarantine_at, EXPECTED)
+    support = Support(calibration, thresholds, rank)
+    return support.limits({judge.name: judge.scores for judge in judges}, alone)
 
 
 def _calibration(

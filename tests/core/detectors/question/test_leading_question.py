@@ -551,3 +551,39 @@ def test_where_titles_ask_they_are_usual():
     detector = LeadingQuestionDetector().fit(entries(texts, contexts=titles))
     new = entries(["It was opened in 1911."], contexts=["title: When was the ferry of Esk opened?"])
     assert detector.score(new)[0] <= detector.default_threshold
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for row in rows:\n    value = row.value ? row.value : None\n",
+        'String query = "SELECT balance FROM users WHERE name = ? ";\n',
+        "function discard() { pending?.discard(); }\n",
+        "Studies\n  - [A Survey](https://a.example/1)\n  - [Can Models Judge?](https://a.example/2)\n",
+    ],
+)
+def test_code_and_lists_of_links_open_with_no_question(text):
+    assert opening_of(text).kind in (NONE, LATER, TITLE)
+
+
+def test_the_rest_of_a_wrapped_sentence_is_no_question():
+    text = (
+        "The tool does not use the mechanism that controls by configuration\n"
+        "what repositories are valid for a particular project.\n"
+    )
+    assert inside_of(text, opening_of(text)).asked == ()
+    marked = (
+        "The page begins. Why does this proposal allow a more limited form of\n"
+        "hosting, and how does it avoid the problems of the last one?\nIt does not."
+    )
+    *_, found = inside_of(marked, opening_of(marked)).asked
+    assert marked[found.span[0] :].startswith("hosting")
+    assert not found.lower
+
+
+def test_a_code_word_in_a_question_does_not_hide_it():
+    for text in (
+        "What does `x = 1` do in a loop? It stops the loop.",
+        "What is the limit (default) ? The limit is nine.",
+    ):
+        assert opening_of(text).kind in (MARKED, UNMARKED)
