@@ -438,6 +438,8 @@ class Calibrator:
                 arrays[f"held_out.{number}"] = self.held_out[detector.name]
             if detector.name in scores:
                 arrays[f"clean.{number}"] = scores[detector.name]
+            if (fixed := self._fixed_of_sample(detector.name)) is not None:
+                arrays[f"fixed.{number}"] = fixed
         parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
         if self.sample is not None:
             parts["sample"] = self.sample
@@ -476,6 +478,18 @@ class Calibrator:
         self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
         if "sample" in values:
             self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
+            revisions = list(_revisions(self.sample.inside))
+            for name, number in numbers.items():
+                if (fixed := arrays.get(f"fixed.{number}")) is not None:
+                    self._fixed[name] = dict(zip(revisions, fixed.tolist(), strict=True))
+
+    def _fixed_of_sample(self, name: str) -> NDArray[np.float64] | None:
+        """Return the scores of a detector that never change, if it has them of all of the sample."""
+        known = self._fixed.get(name)
+        if self.sample is None or not known:
+            return None
+        found = [known.get(revision) for revision in _revisions(self.sample.inside)]
+        return None if None in found else np.array(found, dtype=np.float64)
 
     def _take(
         self,
