@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import (
     ColumnElement,
     CursorResult,
+    Table,
     and_,
     delete,
     func,
@@ -47,6 +48,11 @@ from ragshield_core.sharing.snapshots import KEPT
 # swaps; what a crashed writer left pending waits as long.
 DEFAULT_LEASE = 30.0
 LONGEST_HOST = 20
+
+# Bare tables: each statement on mapped classes would cost twice as much.
+_HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
+    table_of, (HeadRow, JournalRow, PendingRow, SnapshotRow, WriterRow)
+)
 
 
 class Pending(NamedTuple):
@@ -138,7 +144,7 @@ class Journal:
         if position == head:
             return ()
         found: list[JournalRecord] = []
-        for record in self._records(session, JournalRow.position > position, limit):
+        for record in self._records(session, _EVENTS.c.position > position, limit):
             if record.position != position + len(found) + 1:
                 break
             found.append(record)
@@ -152,12 +158,12 @@ class Journal:
 
         A writer that gave no sign of life during its lease has abandoned them.
         """
-        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
+        same = and_(self._of(_WRITERS), _WRITERS.c.writer == _PENDING.c.writer)
         query = (
-            select(table_of(PendingRow), (now() - WriterRow.heartbeat).label("silent"))
-            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
-            .where(self._of(PendingRow))
-            .order_by(PendingRow.position)
+            select(_PENDING, (now() - _WRITERS.c.heartbeat).label("silent"))
+            .join_from(_PENDING, _WRITERS, same, isouter=True)
+            .where(self._of(_PENDING))
+            .order_by(_PENDING.c.position)
         )
         found = []
         for row in session.execute(query).mappings():
@@ -177,25 +183,25 @@ class Journal:
 
     def replaced_at(self, session: Session) -> float | None:
         """Return when the guard was replaced as a whole, as far as it was not pruned."""
-        query = select(func.max(JournalRow.at)).where(self._of(JournalRow))
-        replaced = JournalRow.kind == str(Change.REPLACED)
+        query = select(func.max(_EVENTS.c.at)).where(self._of(_EVENTS))
+        replaced = _EVENTS.c.kind == str(Change.REPLACED)
         at: float | None = session.execute(query.where(replaced)).scalar()
         return at
 
     def turn(self, session: Session) -> str | None:
         """Return the writer that has the turn; while it does, no other can append."""
         query = (
-            select(WriterRow.writer)
-            .where(self._of(WriterRow), WriterRow.ticket.is_not(None), self._alive)
-            .order_by(WriterRow.ticket)
+            select(_WRITERS.c.writer)
+            .where(self._of(_WRITERS), _WRITERS.c.ticket.is_not(None), self._alive)
+            .order_by(_WRITERS.c.ticket)
             .limit(1)
         )
         return session.execute(query).scalar()
 
     # Writing
 
-    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> int:
-        """Let nobody else write to the journal until the transaction ends; return its position.
+    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> Any:
+        """Let nobody else write to the journal until the transaction ends; return its head.
 
         To be called before the transaction writes anything else, such as to the quarantine: on
         PostgreSQL two transactions that lock the same rows in another order wait for each other.
@@ -214,10 +220,6 @@ class Journal:
         OvertakenError
             If the journal has gone on since, or another writer that is alive has the turn.
         """
-        return int(self._lock_for(session, writer, expected).position)
-
-    def _lock_for(self, session: Session, writer: str, expected: int | None) -> Any:
-        """Lock the journal for who may write now; return its head."""
         row = self._lock(session)
         head: int = row.position
         if expected is not None and head != expected:
@@ -242,7 +244,9 @@ class Journal:
         *,
         writer: str,
         expected: int | None = None,
+        read: int | None = None,
         pending: Sequence[bool] = (),
+        head: Any = None,
     ) -> range:
         """Write events at the end of the journal, and give the turn up.
 
@@ -256,8 +260,12 @@ class Journal:
             Who writes; this counts as its heartbeat.
         expected
             See :meth:`lock`.
+        read
+            Position up to which the writer has read, where nothing is expected.
         pending
             Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
+        head
+            Of :meth:`lock`, if this transaction has called it before.
 
         Returns
         -------
@@ -274,9 +282,9 @@ class Journal:
             If one is too large.
         """
         rows = [written(event) for event in events]
-        head = self._lock_for(session, writer, expected)
-        # Who has read everything before has read everything now.
-        read = None if expected is None else head.position + len(rows)
+        head = self.lock(session, writer=writer, expected=expected) if head is None else head
+        if expected is not None:  # who has read everything before has read everything now
+            read = head.position + len(rows)
         self._note(session, writer, read, ticket=None)
         return self._append(session, head, rows, writer, pending=pending)
 
@@ -317,13 +325,13 @@ class Journal:
         rows = [written(event) for event in contrary]
         head = self._lock(session)
         wanted = sorted(set(positions))
-        mine = and_(self._of(PendingRow), PendingRow.writer == writer)
+        mine = and_(self._of(_PENDING), _PENDING.c.writer == writer)
         theirs: list[int] = []
         for some in chunks(wanted):
-            these = PendingRow.position.in_(some)
-            found = session.execute(select(PendingRow.position).where(mine, these)).scalars()
+            these = _PENDING.c.position.in_(some)
+            found = session.execute(select(_PENDING.c.position).where(mine, these)).scalars()
             theirs += sorted(set(some) - set(found))
-            session.execute(delete(table_of(PendingRow)).where(mine, these))
+            session.execute(delete(_PENDING).where(mine, these))
         if theirs:
             msg = (
                 f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
@@ -346,10 +354,10 @@ class Journal:
         positions = [each.position for each in self.pending(session) if not each.alive]
         found: list[JournalRecord] = []
         for some in chunks(positions):
-            of_these = and_(self._of(PendingRow), PendingRow.position.in_(some))
-            session.execute(delete(table_of(PendingRow)).where(of_these))
-            session.execute(insert(table_of(PendingRow)), self._intended(some, writer))
-            found += self._records(session, JournalRow.position.in_(some))
+            of_these = and_(self._of(_PENDING), _PENDING.c.position.in_(some))
+            session.execute(delete(_PENDING).where(of_these))
+            session.execute(insert(_PENDING), self._intended(some, writer))
+            found += self._records(session, _EVENTS.c.position.in_(some))
         if len(found) != len(positions):
             missing = sorted(set(positions) - {record.position for record in found})
             raise self._missing(session, missing[0])
@@ -374,8 +382,8 @@ class Journal:
 
     def retire(self, session: Session, writer: str) -> None:
         """Forget a writer that takes no part any more; what it left pending is abandoned."""
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        session.execute(delete(table_of(WriterRow)).where(mine))
+        mine = and_(self._of(_WRITERS), _WRITERS.c.writer == writer)
+        session.execute(delete(_WRITERS).where(mine))
 
     def take_turn(self, session: Session, writer: str) -> bool:
         """Queue for a turn; return whether it has come. Ask :meth:`turn` now and then until it has.
@@ -385,8 +393,8 @@ class Journal:
         called; one that waits has to :meth:`beat`.
         """
         head = self._lock(session)
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        ticket = session.execute(select(WriterRow.ticket).where(mine)).scalar()
+        mine = and_(self._of(_WRITERS), _WRITERS.c.writer == writer)
+        ticket = session.execute(select(_WRITERS.c.ticket).where(mine)).scalar()
         if ticket is None:
             ticket = head.tickets + 1
             self._set_head(session, head, tickets=ticket)
@@ -413,42 +421,42 @@ class Journal:
             At most so many at once: others wait meanwhile.
         """
         head = self._lock(session)
-        dead = select(WriterRow.writer).where(self._of(WriterRow), ~self._alive)
+        dead = select(_WRITERS.c.writer).where(self._of(_WRITERS), ~self._alive)
         # A row that is locked is just giving a sign of life.
         gone = session.execute(dead.with_for_update(skip_locked=True)).scalars().all()
         for some in chunks(gone):
-            query = delete(table_of(WriterRow)).where(self._of(WriterRow), ~self._alive)
-            session.execute(query.where(WriterRow.writer.in_(some)))
-        whole = and_(self._of(SnapshotRow), SnapshotRow.manifest.is_not(None))
-        newest = select(SnapshotRow.position).where(whole).order_by(SnapshotRow.position.desc())
+            query = delete(_WRITERS).where(self._of(_WRITERS), ~self._alive)
+            session.execute(query.where(_WRITERS.c.writer.in_(some)))
+        whole = and_(self._of(_SNAPSHOTS), _SNAPSHOTS.c.manifest.is_not(None))
+        newest = select(_SNAPSHOTS.c.position).where(whole).order_by(_SNAPSHOTS.c.position.desc())
         kept = session.execute(newest.limit(KEPT)).scalars().all()
         if len(kept) < KEPT:
             return 0
-        first_pending = select(func.min(PendingRow.position)).where(self._of(PendingRow))
-        slowest = select(func.min(WriterRow.position)).where(self._of(WriterRow))
+        first_pending = select(func.min(_PENDING.c.position)).where(self._of(_PENDING))
+        slowest = select(func.min(_WRITERS.c.position)).where(self._of(_WRITERS))
         bounds = [kept[-1], head.pruned + limit, session.execute(slowest).scalar()]
         if (pending := session.execute(first_pending).scalar()) is not None:
             bounds.append(pending - 1)
         until = min(bound for bound in bounds if bound is not None)
         if until <= head.pruned:
             return 0
-        old = and_(self._of(JournalRow), JournalRow.position <= until)
-        deleted = _count(session.execute(delete(table_of(JournalRow)).where(old)))
+        old = and_(self._of(_EVENTS), _EVENTS.c.position <= until)
+        deleted = _count(session.execute(delete(_EVENTS).where(old)))
         self._set_head(session, head, pruned=until)
         return deleted
 
     # In parts
 
-    def _of(self, row: Any) -> ColumnElement[bool]:
-        return cast("ColumnElement[bool]", row.namespace == self.namespace)
+    def _of(self, table: Table) -> ColumnElement[bool]:
+        return table.c.namespace == self.namespace
 
     @property
     def _alive(self) -> ColumnElement[bool]:
-        return WriterRow.heartbeat > now() - self.lease
+        return _WRITERS.c.heartbeat > now() - self.lease
 
     def _head(self, session: Session, *, lock: bool = False) -> Any:
         """Return the row that says where the journal stands; ``None`` before anything was."""
-        query = select(table_of(HeadRow)).where(self._of(HeadRow))
+        query = select(_HEADS).where(self._of(_HEADS))
         head = session.execute(query.with_for_update() if lock else query).one_or_none()
         if head is not None:
             check_key(f"the journal of {self!r}", head.key_name, self.digests)
@@ -466,7 +474,7 @@ class Journal:
             start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
             start |= {"namespace": self.namespace, "key_name": self.digests.key_name}
             start["digest"] = self.digests.of(HeadRow, start)
-            _insert_unless_there(session, HeadRow, **start)
+            _insert_unless_there(session, _HEADS, **start)
             head = self._head(session, lock=True)
             assert head is not None  # noqa: S101 - it was made, here or by another process
         return head
@@ -475,7 +483,7 @@ class Journal:
         """Change the head, which is locked."""
         row = {**head._mapping, **values}  # noqa: SLF001 - public, see SQLAlchemy
         row["digest"] = self.digests.of(HeadRow, row)
-        session.execute(update(table_of(HeadRow)).where(self._of(HeadRow)).values(**row))
+        session.execute(update(_HEADS).where(self._of(_HEADS)).values(**row))
 
     def _intended(self, positions: Iterable[int], writer: str) -> list[dict[str, Any]]:
         """Return rows that say that events are pending."""
@@ -503,10 +511,10 @@ class Journal:
             ]
             for event in events:
                 event["digest"] = self.digests.of(JournalRow, event)
-            session.execute(insert(table_of(JournalRow)).values(at=now()), events)
+            session.execute(insert(_EVENTS).values(at=now()), events)
         intended = self._intended(compress(positions, pending), writer)
         if intended:
-            session.execute(insert(table_of(PendingRow)), intended)
+            session.execute(insert(_PENDING), intended)
         if rows or closed:
             n_pending = head.pending + len(intended) - closed
             self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
@@ -518,21 +526,21 @@ class Journal:
         """Note that a writer is alive."""
         if position is not None:
             values["position"] = position
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        change = update(table_of(WriterRow)).where(mine).values(heartbeat=now(), **values)
+        mine = and_(self._of(_WRITERS), _WRITERS.c.writer == writer)
+        change = update(_WRITERS).where(mine).values(heartbeat=now(), **values)
         if _count(session.execute(change)):
             return
         if position is None:
             values["position"] = self.head(session)
         row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
-        if not _insert_unless_there(session, WriterRow, heartbeat=now(), **row):
+        if not _insert_unless_there(session, _WRITERS, heartbeat=now(), **row):
             session.execute(change)
 
     def _records(
         self, session: Session, which: ColumnElement[bool], limit: int | None = None
     ) -> Iterator[JournalRecord]:
-        table = table_of(JournalRow)
-        query = select(table).where(self._of(JournalRow), which)
+        table = _EVENTS
+        query = select(table).where(self._of(_EVENTS), which)
         for row in session.execute(query.order_by(table.c.position).limit(limit)).mappings():
             yield journal_events.read(row, self.digests)
 
@@ -551,11 +559,11 @@ class Journal:
         return StateError(msg)
 
 
-def _insert_unless_there(session: Session, mapped: Any, **values: Any) -> bool:
+def _insert_unless_there(session: Session, table: Table, **values: Any) -> bool:
     """Insert a row; return False if another transaction has, meanwhile."""
     try:
         with session.begin_nested():
-            session.execute(insert(table_of(mapped)).values(**values))
+            session.execute(insert(table).values(**values))
     except IntegrityError:
         return False
     return True
