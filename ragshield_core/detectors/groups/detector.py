@@ -33,6 +33,8 @@ from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
+# Around so few entries it costs no more to score all whose surroundings change than some of them.
+FEW = 256
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what does not count as clean there.
 EXTREME = 1e-4
@@ -540,7 +542,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             overlay = known.graph.overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), known.watched_rows(overlay)])
-            first = judge(known, overlay, rows)
+            first = judge(known, overlay, rows if len(overlay.numbers) > FEW else None)
             judgement = as_updates(known, overlay, judge_apart(known, overlay, rows, first))
             whole = known.by_groups and not known.graph.index.among(older)
             self._latest = (batch, overlay, judgement, first if whole else None)
@@ -551,8 +553,10 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         known = self._fitted()
         if self._latest is not None and self._latest[0] is entries:
             _, overlay, _, first = self._latest
+            if first is not None and len(overlay.numbers) > FEW:
+                first = scored(known, overlay, first.evidence, first.lineages)
             if first is not None:
-                return overlay, scored(known, overlay, first.evidence, first.lineages)
+                return overlay, first
         overlay = known.graph.overlay(entries)
         return overlay, judge(known, overlay)
 
