@@ -438,11 +438,10 @@ class Calibrator:
                 arrays[f"held_out.{number}"] = self.held_out[detector.name]
             if detector.name in scores:
                 arrays[f"clean.{number}"] = scores[detector.name]
-            if (fixed := self._fixed_of_sample(detector.name)) is not None:
-                arrays[f"fixed.{number}"] = fixed
         parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
         if self.sample is not None:
             parts["sample"] = self.sample
+            arrays |= self._fixed_of(self.sample)
         for name, part in parts.items():
             values[name], columns = part.state()
             arrays |= {f"{name}.{key}": array for key, array in columns.items()}
@@ -483,13 +482,15 @@ class Calibrator:
                 if (fixed := arrays.get(f"fixed.{number}")) is not None:
                     self._fixed[name] = dict(zip(revisions, fixed.tolist(), strict=True))
 
-    def _fixed_of_sample(self, name: str) -> NDArray[np.float64] | None:
-        """Return the scores of a detector that never change, if it has them of all of the sample."""
-        known = self._fixed.get(name)
-        if self.sample is None or not known:
-            return None
-        found = [known.get(revision) for revision in _revisions(self.sample.inside)]
-        return None if None in found else np.array(found, dtype=np.float64)
+    def _fixed_of(self, sample: CleanSample) -> dict[str, NDArray[Any]]:
+        """Return scores that never change, of each detector that has them of all of a sample."""
+        revisions, arrays = list(_revisions(sample.inside)), {}
+        for number, detector in enumerate(self._knowledge.detectors):
+            known = self._fixed.get(detector.name, {})
+            if known and all(revision in known for revision in revisions):
+                found = [known[revision] for revision in revisions]
+                arrays[f"fixed.{number}"] = np.array(found, dtype=np.float64)
+        return arrays
 
     def _take(
         self,

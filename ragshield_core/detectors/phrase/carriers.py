@@ -205,7 +205,7 @@ class _Documents(NamedTuple):
 
     @classmethod
     def of(cls, lineages: Sequence[str | None]) -> _Documents:
-        """Number the documents of a sample."""
+        """Return the documents of a sample, numbered."""
         numbers: dict[str | None, int] = {None: -1}
         own = [numbers.setdefault(name, len(numbers)) for name in lineages]
         return cls(numbers, np.array(own, dtype=np.int64))
