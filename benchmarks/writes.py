@@ -53,9 +53,9 @@ def timed(write: Write, rows: Iterator[int], size: int, n: int) -> np.ndarray:
     return 1000 * np.array(times)
 
 
-def kept(guard: Guard, rows: Batch) -> Write:
-    """Return what writes rows through a guard into an empty store."""
-    return RowKeeper(guard, rows, {}).write
+def kept(guard: Guard, rows: Batch, store: dict[str, int] | None = None) -> Write:
+    """Return what writes rows through a guard into a store, an empty one by default."""
+    return RowKeeper(guard, rows, {} if store is None else store).write
 
 
 def lines(what: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[str]:
@@ -97,8 +97,14 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
 
 def growth(rows: Batch, url: str) -> str:
     """Say how evenly a guard writes batches of 100 that begins with nothing."""
+    store: dict[str, int] = {}
     with closing(Guard.open(url)) as guard:
-        cpu, wall = timed(kept(guard, rows), iter(range(len(rows))), 100, len(rows) // 100).T
+        write = kept(guard, rows, store)
+        cpu, wall = timed(write, iter(range(len(rows))), 100, len(rows) // 100).T
+        held = guard.quarantine.held_ids(rows.ids)
+        if guard.writes.known_ids() != store.keys() or held | store.keys() != set(rows.ids):
+            msg = "what the guard knows and holds is not what was stored and what was not."
+            raise SystemExit(msg)
     said = [
         f"{name} median {np.median(x):.0f} ms, 95th percentile {np.quantile(x, 0.95):.0f}, 99th "
         f"{np.quantile(x, 0.99):.0f} ({np.quantile(x, 0.99) / np.median(x):.1f} medians)"
