@@ -454,6 +454,7 @@ class Calibrator:
         parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
         if self.sample is not None:
             parts["sample"] = self.sample
+            arrays |= self._fixed_of(self.sample)
         for name, part in parts.items():
             values[name], columns = part.state()
             arrays |= {f"{name}.{key}": array for key, array in columns.items()}
@@ -489,6 +490,20 @@ class Calibrator:
         self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
         if "sample" in values:
             self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
+            revisions = list(_revisions(self.sample.inside))
+            for name, number in numbers.items():
+                if (fixed := arrays.get(f"fixed.{number}")) is not None:
+                    self._fixed[name] = dict(zip(revisions, fixed.tolist(), strict=True))
+
+    def _fixed_of(self, sample: CleanSample) -> dict[str, NDArray[Any]]:
+        """Return scores that never change, of each detector that has them of all of a sample."""
+        revisions, arrays = list(_revisions(sample.inside)), {}
+        for number, detector in enumerate(self._knowledge.detectors):
+            known = self._fixed.get(detector.name, {})
+            if known and all(revision in known for revision in revisions):
+                found = [known[revision] for revision in revisions]
+                arrays[f"fixed.{number}"] = np.array(found, dtype=np.float64)
+        return arrays
 
     def _take(
         self,

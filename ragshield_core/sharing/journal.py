@@ -13,7 +13,10 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import (
     ColumnElement,
     CursorResult,
+    Select,
+    Table,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -47,6 +50,51 @@ from ragshield_core.sharing.snapshots import KEPT
 # swaps; what a crashed writer left pending waits as long.
 DEFAULT_LEASE = 30.0
 LONGEST_HOST = 20
+
+_HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
+    table_of, (HeadRow, JournalRow, PendingRow, SnapshotRow, WriterRow)
+)
+
+
+def _of(table: Table) -> ColumnElement[bool]:
+    return table.c.namespace == bindparam("of")
+
+
+# The statements of every write are made once: to make one costs eight times as much as to run it.
+_MINE = and_(_of(_WRITERS), _WRITERS.c.writer == bindparam("by"))
+_ALIVE = _WRITERS.c.heartbeat > now() - bindparam("lease")
+_HEAD = select(_HEADS).where(_of(_HEADS))
+_HEAD_LOCKED = _HEAD.with_for_update()
+_SET_HEAD = update(_HEADS).where(_of(_HEADS))
+_TURN = (
+    select(_WRITERS.c.writer)
+    .where(_of(_WRITERS), _WRITERS.c.ticket.is_not(None), _ALIVE)
+    .order_by(_WRITERS.c.ticket)
+    .limit(1)
+)
+_TICKET = select(_WRITERS.c.ticket).where(_MINE)
+_NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
+_APPEND = insert(_EVENTS).values(at=now())
+_RECORDS = select(_EVENTS).where(_of(_EVENTS)).order_by(_EVENTS.c.position)
+_SINCE = _RECORDS.where(_EVENTS.c.position > bindparam("after")).limit(bindparam("most"))
+_THESE = _RECORDS.where(_EVENTS.c.position.in_(bindparam("some", expanding=True)))
+_INTENDED = (
+    select(_PENDING, (now() - _WRITERS.c.heartbeat).label("silent"))
+    .join_from(
+        _PENDING,
+        _WRITERS,
+        and_(_WRITERS.c.namespace == _PENDING.c.namespace, _WRITERS.c.writer == _PENDING.c.writer),
+        isouter=True,
+    )
+    .where(_of(_PENDING))
+    .order_by(_PENDING.c.position)
+)
+_TO_CLOSE = and_(
+    _of(_PENDING),
+    _PENDING.c.writer == bindparam("by"),
+    _PENDING.c.position.in_(bindparam("some", expanding=True)),
+)
+_CLOSING, _CLOSE = select(_PENDING.c.position).where(_TO_CLOSE), delete(_PENDING).where(_TO_CLOSE)
 
 
 class Pending(NamedTuple):
@@ -138,7 +186,7 @@ class Journal:
         if position == head:
             return ()
         found: list[JournalRecord] = []
-        for record in self._records(session, JournalRow.position > position, limit):
+        for record in self._records(session, _SINCE, after=position, most=limit):
             if record.position != position + len(found) + 1:
                 break
             found.append(record)
@@ -152,15 +200,8 @@ class Journal:
 
         A writer that gave no sign of life during its lease has abandoned them.
         """
-        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
-        query = (
-            select(table_of(PendingRow), (now() - WriterRow.heartbeat).label("silent"))
-            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
-            .where(self._of(PendingRow))
-            .order_by(PendingRow.position)
-        )
         found = []
-        for row in session.execute(query).mappings():
+        for row in session.execute(_INTENDED, {"of": self.namespace}).mappings():
             position, writer, silent = row["position"], row["writer"], row["silent"]
             if not self.digests.match(PendingRow, row):
                 raise_damaged(f"that event {position} of {self!r} is pending", PendingRow)
@@ -177,25 +218,19 @@ class Journal:
 
     def replaced_at(self, session: Session) -> float | None:
         """Return when the guard was replaced as a whole, as far as it was not pruned."""
-        query = select(func.max(JournalRow.at)).where(self._of(JournalRow))
-        replaced = JournalRow.kind == str(Change.REPLACED)
-        at: float | None = session.execute(query.where(replaced)).scalar()
+        replaced = and_(_of(_EVENTS), _EVENTS.c.kind == str(Change.REPLACED))
+        query = select(func.max(_EVENTS.c.at)).where(replaced)
+        at: float | None = session.execute(query, {"of": self.namespace}).scalar()
         return at
 
     def turn(self, session: Session) -> str | None:
         """Return the writer that has the turn; while it does, no other can append."""
-        query = (
-            select(WriterRow.writer)
-            .where(self._of(WriterRow), WriterRow.ticket.is_not(None), self._alive)
-            .order_by(WriterRow.ticket)
-            .limit(1)
-        )
-        return session.execute(query).scalar()
+        return session.execute(_TURN, {"of": self.namespace, "lease": self.lease}).scalar()
 
     # Writing
 
-    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> int:
-        """Let nobody else write to the journal until the transaction ends; return its position.
+    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> Any:
+        """Let nobody else write to the journal until the transaction ends; return its head.
 
         To be called before the transaction writes anything else, such as to the quarantine: on
         PostgreSQL two transactions that lock the same rows in another order wait for each other.
@@ -214,10 +249,6 @@ class Journal:
         OvertakenError
             If the journal has gone on since, or another writer that is alive has the turn.
         """
-        return int(self._lock_for(session, writer, expected).position)
-
-    def _lock_for(self, session: Session, writer: str, expected: int | None) -> Any:
-        """Lock the journal for who may write now; return its head."""
         row = self._lock(session)
         head: int = row.position
         if expected is not None and head != expected:
@@ -242,7 +273,9 @@ class Journal:
         *,
         writer: str,
         expected: int | None = None,
+        read: int | None = None,
         pending: Sequence[bool] = (),
+        head: Any = None,
     ) -> range:
         """Write events at the end of the journal, and give the turn up.
 
@@ -256,8 +289,12 @@ class Journal:
             Who writes; this counts as its heartbeat.
         expected
             See :meth:`lock`.
+        read
+            Position up to which the writer has read, where nothing is expected.
         pending
             Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
+        head
+            Of :meth:`lock`, if this transaction has called it before.
 
         Returns
         -------
@@ -274,9 +311,9 @@ class Journal:
             If one is too large.
         """
         rows = [written(event) for event in events]
-        head = self._lock_for(session, writer, expected)
-        # Who has read everything before has read everything now.
-        read = None if expected is None else head.position + len(rows)
+        head = self.lock(session, writer=writer, expected=expected) if head is None else head
+        if expected is not None:  # who has read everything before has read everything now
+            read = head.position + len(rows)
         self._note(session, writer, read, ticket=None)
         return self._append(session, head, rows, writer, pending=pending)
 
@@ -317,13 +354,11 @@ class Journal:
         rows = [written(event) for event in contrary]
         head = self._lock(session)
         wanted = sorted(set(positions))
-        mine = and_(self._of(PendingRow), PendingRow.writer == writer)
         theirs: list[int] = []
         for some in chunks(wanted):
-            these = PendingRow.position.in_(some)
-            found = session.execute(select(PendingRow.position).where(mine, these)).scalars()
-            theirs += sorted(set(some) - set(found))
-            session.execute(delete(table_of(PendingRow)).where(mine, these))
+            these = {"of": self.namespace, "by": writer, "some": list(some)}
+            theirs += sorted(set(some).difference(session.execute(_CLOSING, these).scalars()))
+            session.execute(_CLOSE, these)
         if theirs:
             msg = (
                 f"{len(theirs)} of {len(wanted)} events ({', '.join(map(str, theirs[:5]))}"
@@ -346,10 +381,10 @@ class Journal:
         positions = [each.position for each in self.pending(session) if not each.alive]
         found: list[JournalRecord] = []
         for some in chunks(positions):
-            of_these = and_(self._of(PendingRow), PendingRow.position.in_(some))
-            session.execute(delete(table_of(PendingRow)).where(of_these))
-            session.execute(insert(table_of(PendingRow)), self._intended(some, writer))
-            found += self._records(session, JournalRow.position.in_(some))
+            query = delete(_PENDING).where(_of(_PENDING), _PENDING.c.position.in_(some))
+            session.execute(query, {"of": self.namespace})
+            session.execute(insert(_PENDING), self._intended(some, writer))
+            found += self._records(session, _THESE, some=list(some))
         if len(found) != len(positions):
             missing = sorted(set(positions) - {record.position for record in found})
             raise self._missing(session, missing[0])
@@ -374,8 +409,7 @@ class Journal:
 
     def retire(self, session: Session, writer: str) -> None:
         """Forget a writer that takes no part any more; what it left pending is abandoned."""
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        session.execute(delete(table_of(WriterRow)).where(mine))
+        session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
 
     def take_turn(self, session: Session, writer: str) -> bool:
         """Queue for a turn; return whether it has come. Ask :meth:`turn` now and then until it has.
@@ -385,8 +419,7 @@ class Journal:
         called; one that waits has to :meth:`beat`.
         """
         head = self._lock(session)
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        ticket = session.execute(select(WriterRow.ticket).where(mine)).scalar()
+        ticket = session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
         if ticket is None:
             ticket = head.tickets + 1
             self._set_head(session, head, tickets=ticket)
@@ -413,43 +446,37 @@ class Journal:
             At most so many at once: others wait meanwhile.
         """
         head = self._lock(session)
-        dead = select(WriterRow.writer).where(self._of(WriterRow), ~self._alive)
+        ours = {"of": self.namespace, "lease": self.lease}
+        dead = select(_WRITERS.c.writer).where(_of(_WRITERS), ~_ALIVE)
         # A row that is locked is just giving a sign of life.
-        gone = session.execute(dead.with_for_update(skip_locked=True)).scalars().all()
+        gone = session.execute(dead.with_for_update(skip_locked=True), ours).scalars().all()
         for some in chunks(gone):
-            query = delete(table_of(WriterRow)).where(self._of(WriterRow), ~self._alive)
-            session.execute(query.where(WriterRow.writer.in_(some)))
-        whole = and_(self._of(SnapshotRow), SnapshotRow.manifest.is_not(None))
-        newest = select(SnapshotRow.position).where(whole).order_by(SnapshotRow.position.desc())
-        kept = session.execute(newest.limit(KEPT)).scalars().all()
+            query = delete(_WRITERS).where(_of(_WRITERS), ~_ALIVE)
+            session.execute(query.where(_WRITERS.c.writer.in_(some)), ours)
+        whole = and_(_of(_SNAPSHOTS), _SNAPSHOTS.c.manifest.is_not(None))
+        newest = select(_SNAPSHOTS.c.position).where(whole).order_by(_SNAPSHOTS.c.position.desc())
+        kept = session.execute(newest.limit(KEPT), ours).scalars().all()
         if len(kept) < KEPT:
             return 0
-        first_pending = select(func.min(PendingRow.position)).where(self._of(PendingRow))
-        slowest = select(func.min(WriterRow.position)).where(self._of(WriterRow))
-        bounds = [kept[-1], head.pruned + limit, session.execute(slowest).scalar()]
-        if (pending := session.execute(first_pending).scalar()) is not None:
+        first_pending = select(func.min(_PENDING.c.position)).where(_of(_PENDING))
+        slowest = select(func.min(_WRITERS.c.position)).where(_of(_WRITERS))
+        bounds = [kept[-1], head.pruned + limit, session.execute(slowest, ours).scalar()]
+        if (pending := session.execute(first_pending, ours).scalar()) is not None:
             bounds.append(pending - 1)
         until = min(bound for bound in bounds if bound is not None)
         if until <= head.pruned:
             return 0
-        old = and_(self._of(JournalRow), JournalRow.position <= until)
-        deleted = _count(session.execute(delete(table_of(JournalRow)).where(old)))
+        old = and_(_of(_EVENTS), _EVENTS.c.position <= until)
+        deleted = _count(session.execute(delete(_EVENTS).where(old), ours))
         self._set_head(session, head, pruned=until)
         return deleted
 
     # In parts
 
-    def _of(self, row: Any) -> ColumnElement[bool]:
-        return cast("ColumnElement[bool]", row.namespace == self.namespace)
-
-    @property
-    def _alive(self) -> ColumnElement[bool]:
-        return WriterRow.heartbeat > now() - self.lease
-
     def _head(self, session: Session, *, lock: bool = False) -> Any:
         """Return the row that says where the journal stands; ``None`` before anything was."""
-        query = select(table_of(HeadRow)).where(self._of(HeadRow))
-        head = session.execute(query.with_for_update() if lock else query).one_or_none()
+        query = _HEAD_LOCKED if lock else _HEAD
+        head = session.execute(query, {"of": self.namespace}).one_or_none()
         if head is not None:
             check_key(f"the journal of {self!r}", head.key_name, self.digests)
             if not self.digests.match(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
@@ -466,7 +493,7 @@ class Journal:
             start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
             start |= {"namespace": self.namespace, "key_name": self.digests.key_name}
             start["digest"] = self.digests.of(HeadRow, start)
-            _insert_unless_there(session, HeadRow, **start)
+            _insert_unless_there(session, _HEADS, **start)
             head = self._head(session, lock=True)
             assert head is not None  # noqa: S101 - it was made, here or by another process
         return head
@@ -475,7 +502,7 @@ class Journal:
         """Change the head, which is locked."""
         row = {**head._mapping, **values}  # noqa: SLF001 - public, see SQLAlchemy
         row["digest"] = self.digests.of(HeadRow, row)
-        session.execute(update(table_of(HeadRow)).where(self._of(HeadRow)).values(**row))
+        session.execute(_SET_HEAD, {**row, "of": self.namespace})
 
     def _intended(self, positions: Iterable[int], writer: str) -> list[dict[str, Any]]:
         """Return rows that say that events are pending."""
@@ -503,10 +530,10 @@ class Journal:
             ]
             for event in events:
                 event["digest"] = self.digests.of(JournalRow, event)
-            session.execute(insert(table_of(JournalRow)).values(at=now()), events)
+            session.execute(_APPEND, events)
         intended = self._intended(compress(positions, pending), writer)
         if intended:
-            session.execute(insert(table_of(PendingRow)), intended)
+            session.execute(insert(_PENDING), intended)
         if rows or closed:
             n_pending = head.pending + len(intended) - closed
             self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
@@ -518,22 +545,19 @@ class Journal:
         """Note that a writer is alive."""
         if position is not None:
             values["position"] = position
-        mine = and_(self._of(WriterRow), WriterRow.writer == writer)
-        change = update(table_of(WriterRow)).where(mine).values(heartbeat=now(), **values)
-        if _count(session.execute(change)):
+        change = {**values, "of": self.namespace, "by": writer}
+        if _count(session.execute(_NOTE, change)):
             return
         if position is None:
             values["position"] = self.head(session)
         row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
-        if not _insert_unless_there(session, WriterRow, heartbeat=now(), **row):
-            session.execute(change)
+        if not _insert_unless_there(session, _WRITERS, heartbeat=now(), **row):
+            session.execute(_NOTE, change)
 
     def _records(
-        self, session: Session, which: ColumnElement[bool], limit: int | None = None
+        self, session: Session, query: Select[Any], **which: Any
     ) -> Iterator[JournalRecord]:
-        table = table_of(JournalRow)
-        query = select(table).where(self._of(JournalRow), which)
-        for row in session.execute(query.order_by(table.c.position).limit(limit)).mappings():
+        for row in session.execute(query, {"of": self.namespace, **which}).mappings():
             yield journal_events.read(row, self.digests)
 
     def _missing(self, session: Session, position: int) -> Exception:
@@ -551,11 +575,11 @@ class Journal:
         return StateError(msg)
 
 
-def _insert_unless_there(session: Session, mapped: Any, **values: Any) -> bool:
+def _insert_unless_there(session: Session, table: Table, **values: Any) -> bool:
     """Insert a row; return False if another transaction has, meanwhile."""
     try:
         with session.begin_nested():
-            session.execute(insert(table_of(mapped)).values(**values))
+            session.execute(insert(table).values(**values))
     except IntegrityError:
         return False
     return True

@@ -238,7 +238,7 @@ class Sharing(Recorder):
         self, session: Session, work: Callable[[], T], at: int | None
     ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
         # First: nothing is to be written, or asked for, by who was overtaken.
-        self._journal.lock(session, writer=self.writer, expected=at)
+        head = self._journal.lock(session, writer=self.writer, expected=at)
         collected: list[tuple[Event, Intent | None]] = []
         self._collected = collected
         try:
@@ -249,8 +249,9 @@ class Sharing(Recorder):
             return answer, (), range(self.position + 1, self.position + 1)
         events = [event for event, _ in collected]
         pending = [intent is not None for _, intent in collected]
-        positions = self._journal.append(session, events, writer=self.writer, pending=pending)
-        self._journal.beat(session, self.writer, self.position)
+        positions = self._journal.append(
+            session, events, writer=self.writer, read=self.position, pending=pending, head=head
+        )
         return answer, collected, positions
 
     def _apply_mine(

@@ -70,11 +70,7 @@ class Lexicon:
         listed = (phrases for of_first in self.phrases.values() for phrases in of_first.values())
         rests = (len(rest) for phrases in listed for rest, _ in phrases)
         self.longest = 1 + max(rests, default=0)  # words of a phrase
-        # The beginnings of words by their first letters, of which all of them have so many.
-        self.least = min(map(len, self.prefixes), default=0)
-        self.beginnings: dict[str, list[tuple[str, int]]] = {}
-        for prefix, bits in self.prefixes.items():
-            self.beginnings.setdefault(prefix[: self.least], []).append((prefix, bits))
+        self._lengths = sorted({*map(len, self.prefixes)})
         self._known = _Known(self)
 
     def bits(self, word: str) -> int:
@@ -84,8 +80,8 @@ class Lexicon:
     def looked_up(self, word: str) -> int:
         """Return the ideas of one word that is not remembered."""
         bits = self.exact.get(word, 0)
-        for prefix, more in self.beginnings.get(word[: self.least], ()):
-            bits |= more if word.startswith(prefix) else 0
+        for length in self._lengths:
+            bits |= self.prefixes.get(word[:length], 0)
         return bits
 
     def ideas(self, words: Sequence[str]) -> list[int]:

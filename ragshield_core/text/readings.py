@@ -11,6 +11,9 @@ Reading = TypeVar("Reading")
 # Texts whose reading is remembered, and characters of the longest, some MB in all: a new entry is
 # scored, explained and learned, and at retrieval the same passages come again and again.
 REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
+# Of readings that are a few numbers: thresholds are taken by the same sample again and again, of
+# 4,000 texts for the usual rate, and among them come new ones.
+SMALL_REMEMBERED = 10_000
 
 
 class Remembered(Generic[Reading]):
@@ -20,10 +23,12 @@ class Remembered(Generic[Reading]):
     ----------
     read
         Returns the reading of one text. Readings must not be changed.
+    most
+        How many short ones are remembered.
     """
 
-    def __init__(self, read: Callable[[str], Reading]) -> None:
-        self._short = lru_cache(maxsize=REMEMBERED)(read)
+    def __init__(self, read: Callable[[str], Reading], most: int = REMEMBERED) -> None:
+        self._short = lru_cache(maxsize=most)(read)
         self._long = lru_cache(maxsize=1)(read)
 
     def __call__(self, text: str) -> Reading:

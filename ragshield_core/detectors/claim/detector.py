@@ -30,6 +30,7 @@ from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, MISINFORMATION, POISONING
 from ragshield_core.text.languages import unknown_language
+from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
 # How often a planted claim plays a role. A broad guess, not fitted to any attack.
 PLAYED = 0.5
@@ -123,7 +124,7 @@ class MetaClaimDetector(Detector):
         reasons = {
             row: reason
             for row, text in enumerate(batch.texts)
-            if (reason := unknown_language(text, roles().languages))
+            if (reason := _in_no_known_language(text))
         }
         return {
             row: f"{reason}, in which no words for claims are known"
@@ -221,6 +222,11 @@ class MetaClaimDetector(Detector):
         )
         span = view.original_span(min(s for s, _ in spans), max(e for _, e in spans))
         return Evidence(sentence=sentence, span=span)
+
+
+_in_no_known_language = Remembered(
+    lambda text: unknown_language(text, roles().languages), SMALL_REMEMBERED
+)
 
 
 class _Bits(dict[int, float]):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ragshield_core.text.characters import CJK
 from ragshield_core.text.lexicon import WORD, Lexicon, phrases_of, plain_words
 from ragshield_core.text.normalized import Readable, readable, translated
-from ragshield_core.text.readings import Remembered
+from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
 # Words that mostly play a role, and words that also do otherwise.
 TIERS = ("strong", "weak")
@@ -150,7 +150,7 @@ def _word_in(plain: str) -> re.Pattern[str]:
     return _WORD
 
 
-_remembered = Remembered(_passage)
+_remembered = Remembered(_passage, SMALL_REMEMBERED)
 
 
 class Said(NamedTuple):

@@ -16,7 +16,7 @@ from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
-from ragshield_core.detectors.groups.judging import as_updates, judge, judge_apart
+from ragshield_core.detectors.groups.judging import as_updates, judge, judge_apart, scored
 from ragshield_core.detectors.groups.known import BY_CLIQUE, Known, Rule, audit_threshold
 from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.neighbors import GraphNeighbors
@@ -33,6 +33,8 @@ from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
+# Around so few entries it costs no more to score all whose surroundings change than some of them.
+FEW = 256
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what does not count as clean there.
 EXTREME = 1e-4
@@ -133,7 +135,8 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """Forget everything."""
         self._known = None
         self._audited: tuple[Overlay, Judgement] | None = None
-        self._latest: tuple[Batch, Overlay, Judgement] | None = None
+        # With what was found before some were suspected, if it stays so when the batch is learned.
+        self._latest: tuple[Batch, Overlay, Judgement, Judgement | None] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
@@ -252,6 +255,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """Let held entries count in full, for good: a person has judged them poisoned."""
         if self._known is not None and (keys := self._known.books.keys_of(ids)):
             self._known.books.held_at[self._known.graph.index.slots_of(keys)] = np.inf
+            self._latest = None
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
@@ -259,6 +263,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             slots, books = known.graph.index.slots_of(ids), known.books
             books.trusted[slots[slots >= 0]] = True
             books.came_together = books.came_together[~np.isin(books.came_together, slots)]
+            self._latest = None
 
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Watch fitted entries as if they had come later.
@@ -268,6 +273,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         known = self._fitted()
         slots = known.graph.index.slots_of(ids)
         known.books.trusted[slots[slots >= 0]] = False
+        self._latest = None
         if not known.by_groups:
             return super().distrust(ids)
         overlay = known.graph.part(slots)
@@ -502,8 +508,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """Put entries into the graph under keys, and note what they change around them."""
         known, graph = self._fitted(), self._fitted().graph
         self._remove(graph.index.among(keys))  # a write that is repeated
-        overlay = graph.overlay(entries)
-        judgement = judge(known, overlay)
+        overlay, judgement = self._found(entries)
         start = graph.n_slots
         graph.learn(keys, overlay)
         known.make_room()
@@ -537,9 +542,23 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             overlay = known.graph.overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), known.watched_rows(overlay)])
-            judgement = judge_apart(known, overlay, rows, judge(known, overlay, rows))
-            self._latest = (batch, overlay, as_updates(known, overlay, judgement))
-        return self._latest[1], self._latest[2]
+            first = judge(known, overlay, rows if len(overlay.numbers) > FEW else None)
+            judgement = as_updates(known, overlay, judge_apart(known, overlay, rows, first))
+            whole = known.by_groups and not known.graph.index.among(older)
+            self._latest = (batch, overlay, judgement, first if whole else None)
+        return self._latest[1:3]
+
+    def _found(self, entries: Batch) -> tuple[Overlay, Judgement]:
+        """Judge entries that are learned: by what their screening found, if it was just now."""
+        known = self._fitted()
+        if self._latest is not None and self._latest[0] is entries:
+            _, overlay, _, first = self._latest
+            if first is not None and len(overlay.numbers) > FEW:
+                first = scored(known, overlay, first.evidence, first.lineages)
+            if first is not None:
+                return overlay, first
+        overlay = known.graph.overlay(entries)
+        return overlay, judge(known, overlay)
 
 
 def _note(known: Known, slots: NDArray[np.int64], judgement: Judgement) -> None:

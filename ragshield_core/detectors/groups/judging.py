@@ -34,7 +34,6 @@ def judge(
     """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
     if not known.by_groups:
         return judge_cliques(known, overlay)
-    assert known.usual is not None  # noqa: S101 - there is one as soon as it is ready
     weights = known.books.held_weights(known.graph)
     evidence: dict[Channel, GroupEvidence] = {}
     # Who is new to whom, and copies, which stand by themselves, are what they were before some
@@ -51,16 +50,26 @@ def judge(
             before = suspected[1].evidence[channel]
             held = held.suspecting(suspected[0], before)
         evidence[channel] = known.evidence(overlay, channel, newcomers, held, before)
+    judgement = scored(known, overlay, evidence, lineages, rows)
+    return judgement if suspected is None else within_sources(known, overlay, judgement)
+
+
+def scored(
+    known: Known,
+    overlay: Overlay,
+    evidence: dict[Channel, GroupEvidence],
+    lineages: dict[str, NDArray[np.int64]],
+    rows: NDArray[np.intp] | None = None,
+) -> Judgement:
+    """Score entries of an overlay, all or some, by evidence about all of them."""
+    assert known.usual is not None  # noqa: S101 - there is one as soon as it is ready
     n = len(overlay.numbers)
     wanted = np.arange(n) if rows is None else rows
     columns = Tied.of(evidence, wanted, lineages).columns(known.usual)
     why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
     why[wanted] = np.argmax(columns, axis=1)
     scores[wanted] = columns.max(axis=1)
-    judgement = Judgement(
-        scores=scores, why=why, evidence=evidence, lineages=lineages, edges=NO_EDGES
-    )
-    return judgement if suspected is None else within_sources(known, overlay, judgement)
+    return Judgement(scores=scores, why=why, evidence=evidence, lineages=lineages, edges=NO_EDGES)
 
 
 def judge_apart(

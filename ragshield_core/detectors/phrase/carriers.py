@@ -102,8 +102,7 @@ class KnownSample:
         if n and len(self) > 1 and batch.dim and batch.dim == self.vectors.shape[1]:
             usual = self._usual(background)
             alike = batch.embeddings @ usual.vectors.T
-            own = self._same_lineage(batch.lineages)
-            alike[own] = -np.inf
+            alike[usual.documents.same(batch.lineages)] = -np.inf
             first = alike.argmax(axis=1)
             near = alike[np.arange(n), first]
             proxies, mean, spread = self.vectors[first], usual.mean[first], usual.spread[first]
@@ -148,24 +147,17 @@ class KnownSample:
         words = np.where(places.pairs - shared < FEWEST_PAIRS, near, words)
         return _rank(usual.likeness, words + near)
 
-    def _same_lineage(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
-        """Mark which entries of the sample are parts of the same document as others."""
-        numbers: dict[str | None, int] = {None: -1}
-        mine = np.array([numbers.setdefault(name, len(numbers)) for name in self.lineages])
-        other = np.array([numbers.get(name, -1) for name in lineages])
-        other[other < 0] = -2
-        return np.asarray(other[:, None] == mine[None, :])
-
     def _usual(self, background: Background) -> _Usual:
         if self._measured is None:
             vectors = self.vectors.astype(np.float32)
             alike = vectors @ vectors.T
             mean, spread = alike.mean(axis=1), alike.std(axis=1)
             np.fill_diagonal(alike, -np.inf)
-            alike[self._same_lineage(self.lineages)] = -np.inf
+            documents = _Documents.of(self.lineages)
+            alike[documents.same(self.lineages)] = -np.inf
             has_vectors = vectors.shape[1] > 0 and len(self) > 1
             near = alike.max(axis=1) if has_vectors else np.empty(0, dtype=np.float32)
-            self._measured = _Usual(vectors, mean, spread, near, np.empty(0), None)
+            self._measured = _Usual(vectors, documents, mean, spread, near, np.empty(0), None)
         if self._measured.likeness is None:
             sizes = np.array([len(pairs) for pairs in self.pairs], dtype=np.int64)
             rows = np.repeat(np.arange(len(self)), sizes)
@@ -205,10 +197,31 @@ class KnownSample:
         return again
 
 
+class _Documents(NamedTuple):
+    """Of which document each entry of the sample is a part."""
+
+    numbers: Mapping[str | None, int]  # by lineage; -1 for none
+    own: NDArray[np.int64]  # (n,)
+
+    @classmethod
+    def of(cls, lineages: Sequence[str | None]) -> _Documents:
+        """Return the documents of a sample, numbered."""
+        numbers: dict[str | None, int] = {None: -1}
+        own = [numbers.setdefault(name, len(numbers)) for name in lineages]
+        return cls(numbers, np.array(own, dtype=np.int64))
+
+    def same(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
+        """Mark which entries of the sample are parts of the same document as others."""
+        other = np.array([self.numbers.get(name, -1) for name in lineages])
+        other[other < 0] = -2
+        return np.asarray(other[:, None] == self.own[None, :])
+
+
 class _Usual(NamedTuple):
     """What is usual in the sample."""
 
     vectors: NDArray[np.float32]
+    documents: _Documents
     mean: NDArray[np.float32]  # (n,): of the similarities of each entry to the others
     spread: NDArray[np.float32]
     near: NDArray[np.float32]  # (n,): similarity to the nearest entry of another document

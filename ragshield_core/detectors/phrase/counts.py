@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.text.normalized import encoded_words, readable
+from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -63,7 +63,7 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        words, owners = _words_of(readable(text).text for text in texts)
+        words, owners = _words_of(texts)
         upper = owners.astype(np.uint64) << np.uint64(32)
         keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
         # So many at the most, those counted several times that stand there several times.
@@ -112,12 +112,19 @@ def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]
     return marked
 
 
-def _words_of(texts: Iterable[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the hash of each word of readable texts, and of which text it is."""
-    listed = [encoded_words(text) for text in texts]
-    lengths = np.fromiter(map(len, listed), np.int64, len(listed))
-    hashes = np.fromiter(map(zlib.crc32, chain.from_iterable(listed)), np.uint32, lengths.sum())
-    return hashes, np.repeat(np.arange(len(listed)), lengths)
+def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the hash of each word of texts as they are read, and of which text it is."""
+    hashes = [np.empty(0, dtype=np.uint32), *map(_hashed, texts)]
+    lengths = np.fromiter(map(len, hashes[1:]), np.int64, len(texts))
+    return np.concatenate(hashes), np.repeat(np.arange(len(texts)), lengths)
+
+
+def _hashes_of(text: str) -> NDArray[np.uint32]:
+    listed = encoded_words(readable(text).text)
+    return np.fromiter(map(zlib.crc32, listed), np.uint32, len(listed))
+
+
+_hashed = Remembered(_hashes_of, SMALL_REMEMBERED)
 
 
 def _grams_of(

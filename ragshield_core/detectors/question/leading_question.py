@@ -35,7 +35,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import BESIDE, printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
-from ragshield_core.text.readings import Remembered
+from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
 # lower case and runs into its answer without a space ("...?.The"). Broad guesses, not fitted to any
@@ -603,7 +603,7 @@ def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...
     )
 
 
-_remembered = Remembered(_shapes)
+_remembered = Remembered(_shapes, SMALL_REMEMBERED)
 
 
 def _asked_beside(context: str | None) -> str:

@@ -930,6 +930,9 @@ class CountingInstructions(InstructionDetector):
         super().__init__()
         self.judged = []
 
+    def config(self):
+        return {}
+
     def held_out_scores(self, fitted, seed):  # noqa: ARG002
         self.judged.append(len(fitted))
         return judged_scores(self, fitted)
@@ -941,3 +944,13 @@ def test_scores_that_never_change_are_taken_once():
     assert detector.judged == [len(KNOWN)]
     guard.calibration.refresh()
     assert detector.judged == [len(KNOWN)]
+
+
+def test_scores_that_never_change_are_kept_where_the_guard_is(tmp_path):
+    guard = guard_at(CountingInstructions(), CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
+    guard.save(tmp_path, detectors=guard.detectors)
+    again = loaded(tmp_path, detectors=[CountingInstructions])
+    for one in (guard, again):
+        one.calibration.refresh()
+    assert again.detectors[0].judged == []
+    assert again.calibration.thresholds == guard.calibration.thresholds

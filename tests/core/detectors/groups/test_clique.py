@@ -33,6 +33,7 @@ from ragshield_core.detectors.groups.detector import MIN_ENTRIES
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors import slots
+from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
 
@@ -676,3 +677,43 @@ def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
     monkeypatch.setattr(InvertedLists, "trained", training)
     CliqueDetector(exact_up_to=100).fit(KNOWN)
     assert made == [len(KNOWN)]
+
+
+@pytest.mark.parametrize("n", [1, 4, 150])  # around many, some are scored only
+def test_what_was_just_screened_is_learned_as_if_it_was_not(n, monkeypatch):
+    screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
+    searched, search = [], NeighborIndex.search
+    monkeypatch.setattr(
+        NeighborIndex, "search", lambda self, *args: (searched.append(1), search(self, *args))[1]
+    )
+    for number in range(3):
+        batch = join(passages(n, 50 + number, f"new{number}"), group(3, number, f"bad{number}-"))
+        screened.score(batch)
+        before = len(searched)
+        screened.learn(batch)
+        assert len(searched) == before
+        other.learn(batch)
+    assert snapshot(screened) == snapshot(other)
+
+
+def test_what_was_screened_before_something_changed_is_judged_again_as_it_is_learned():
+    screened, other = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
+    flood = clones_of(KNOWN[0], 6, "clone")
+    batch = clones_of(KNOWN[0], 2, "last")
+    for detector in (screened, other):
+        detector.learn(passages(400, 3, "came"))
+        detector.remember_held(flood)
+        detector.learn(passages(400, 4, "later"))
+    for change in (
+        lambda detector: detector.confirm(flood.ids),
+        lambda detector: detector.trust(KNOWN.ids[:3]),
+        lambda detector: detector.forget_held(flood.ids[:2]),
+        lambda detector: detector.forget(KNOWN.take([5, 6])),
+    ):
+        screened.score(batch)
+        for detector in (screened, other):
+            change(detector)
+            detector.learn(batch)
+        assert snapshot(screened) == snapshot(other)
+        for detector in (screened, other):
+            detector.forget(batch)

@@ -1,0 +1,177 @@
+"""What a guarded write costs: bare store, screening alone, guarded in memory and in databases.
+
+    python benchmarks/writes.py            # writes benchmarks/results/writes.md
+    python benchmarks/writes.py --quick    # small, SQLite only, writes nothing
+    python benchmarks/writes.py --profile  # SQLite, batches of 100 and of 1: time by function
+
+All detectors; vectors are given. Processor time is that of the writing process, so that what the
+server of PostgreSQL does is seen in wall time only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import platform
+import pstats
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from corpora import many
+from databases import KINDS, Databases, databases
+from decisions import opened
+from row_store import RowKeeper
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.store.steps import done
+
+# Batch -> how many writes are measured, after two that warm up.
+WRITES = {1: 40, 100: 6, 600: 1}
+WARM_UP = 2
+KNOWN = (1_000, 5_000, 20_000)
+GROWN = 40_000
+RESULTS = Path(__file__).parent / "results"
+
+Write = Callable[[Sequence[int]], object]
+
+
+def timed(write: Write, rows: Iterator[int], size: int, n: int) -> np.ndarray:
+    """Return milliseconds of processor and of wall time of each write, shape (n, 2)."""
+    times = []
+    for _ in range(n):
+        some = [next(rows) for _ in range(size)]
+        cpu, wall = time.process_time(), time.perf_counter()
+        write(some)
+        times.append((time.process_time() - cpu, time.perf_counter() - wall))
+    return 1000 * np.array(times)
+
+
+def kept(guard: Guard, rows: Batch, store: dict[str, int] | None = None) -> Write:
+    """Return what writes rows through a guard into a store, an empty one by default."""
+    return RowKeeper(guard, rows, {} if store is None else store).write
+
+
+def lines(what: str, known: int, write: Write, rows: Iterator[int]) -> Iterator[str]:
+    """Yield a line of the table for each size of batch."""
+    timed(write, rows, 10, WARM_UP)
+    for size, n in WRITES.items():
+        times = timed(write, rows, size, n) / size
+        (cpu, wall), (usual, _) = times.mean(axis=0), np.median(times, axis=0)
+        yield f"| {what} | {known:,} | {size} | {cpu:.2f} | {usual:.2f} | {wall:.2f} |"
+
+
+def adopted(rows: Batch, known: int, url: str) -> None:
+    """Make a guard in a database that knows the first rows."""
+    with closing(Guard.open(url)) as guard:
+        guard.adopt(rows.take(range(known)))
+
+
+def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]:
+    """Yield the lines of all ways to write, at one size of the knowledge base."""
+    coming = range(known, len(rows))
+    with TemporaryDirectory() as folder:
+        guard = Guard.default(quarantine=Quarantine("sqlite://"))
+        guard.adopt(rows.take(range(known))).save(folder)
+        bare = RowKeeper(guard, rows, {}).write_entries
+        ways: dict[str, Write] = {
+            "bare store": lambda some: done(bare(rows.take(some), None, [])),
+            "screening alone": lambda some: guard.screen(rows.take(some)),
+            "guarded, in memory": kept(opened(folder), rows),
+        }
+        for what, write in ways.items():
+            yield from lines(what, known, write, iter(coming))
+    for name, made in kinds.items():
+        url = made.new()
+        adopted(rows, known, url)
+        with closing(Guard.open(url)) as guard:
+            yield from lines(f"opened, {name}", known, kept(guard, rows), iter(coming))
+        made.drop(url)
+
+
+def growth(rows: Batch, url: str) -> str:
+    """Say how evenly a guard writes batches of 100 that begins with nothing."""
+    store: dict[str, int] = {}
+    with closing(Guard.open(url)) as guard:
+        write = kept(guard, rows, store)
+        cpu, wall = timed(write, iter(range(len(rows))), 100, len(rows) // 100).T
+        held = guard.quarantine.held_ids(rows.ids)
+        if guard.writes.known_ids() != store.keys() or held | store.keys() != set(rows.ids):
+            msg = "what the guard knows and holds is not what was stored and what was not."
+            raise SystemExit(msg)
+    said = [
+        f"{name} median {np.median(x):.0f} ms, 95th percentile {np.quantile(x, 0.95):.0f}, 99th "
+        f"{np.quantile(x, 0.99):.0f} ({np.quantile(x, 0.99) / np.median(x):.1f} medians)"
+        for name, x in (("processor", cpu), ("wall", wall))
+    ]
+    return (
+        f"From nothing to {len(rows):,} on SQLite in batches of 100, a write took: "
+        f"{'; '.join(said)}. {len(rows) / wall.sum() * 1000:.0f} documents a second."
+    )
+
+
+def profile(rows: Batch, known: int, made: Databases) -> None:
+    """Print where a guarded write spends its time."""
+    url = made.new()
+    adopted(rows, known, url)
+    with closing(Guard.open(url)) as guard:
+        write, coming = kept(guard, rows), iter(range(known, len(rows)))
+        timed(write, coming, 10, WARM_UP)
+        for size in (100, 1):
+            profiler = cProfile.Profile(time.process_time)
+            profiler.enable()
+            timed(write, coming, size, WRITES[size])
+            profiler.disable()
+            print(f"{WRITES[size]} writes of {size}")
+            for order in ("cumulative", "tottime"):
+                pstats.Stats(profiler).sort_stats(order).print_stats(90)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small, SQLite only, writes nothing")
+    parser.add_argument("--profile", action="store_true", help="prints time by function, no more")
+    parser.add_argument("--known", type=int, nargs="+", default=KNOWN, help="known entries")
+    parser.add_argument("--grown", type=int, default=GROWN, help="entries of the growth")
+    arguments = parser.parse_args()
+    quick, names = arguments.quick, ("SQLite",) if arguments.quick else KINDS
+    sizes, grown = ((500,), 1_000) if quick else (arguments.known, arguments.grown)
+    needed = sum(size * n for size, n in WRITES.items()) + 10 * WARM_UP
+    if arguments.profile:
+        with databases(("SQLite",)) as kinds:
+            profile(many(sizes[-1] + needed), sizes[-1], kinds["SQLite"])
+        return
+    found = []
+    with databases(names) as kinds:
+        for known in sizes:
+            for line in table(many(known + needed), known, kinds):
+                print(line, flush=True)
+                found.append(line)
+        even = growth(many(grown), kinds["SQLite"].new())
+    page = f"""# What a guarded write costs
+
+Written by `benchmarks/writes.py`. Milliseconds a document, clean entries of several corpora, all
+detectors, vectors given, on {os.cpu_count()} cores. Processor time is that of the writing process:
+the mean, in which thresholds are that were taken anew, and the median of the writes. The store is a
+dict of rows. Python {platform.python_version()}.
+
+| write | known | batch | processor, ms | median, ms | wall, ms |
+|---|---|---|---|---|---|
+{chr(10).join(found)}
+
+{even}
+"""
+    print(page)
+    if not quick:
+        (RESULTS / "writes.md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
