@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import Scripted, guard_of
+from support import Scripted, guard_of, loaded
 
 from ragshield_core import Batch, Verdict
 from ragshield_core.detectors.base import Traits
@@ -152,3 +152,20 @@ def test_rules_by_default_thresholds_know_of_no_support():
     findings = guard.screen(BOTH).decisions[0].findings
     assert all(finding.evidence.startswith("its text says") for finding in findings)
     assert not any("too" in finding.evidence for finding in findings)
+
+
+def test_in_a_source_that_a_person_adopted_each_detector_acts_by_itself(guard):
+    guard.hold(guard.screen(pairs([1_990], [1_990], "mine", sources=["mine"])))
+    (freed,) = guard.sources.adopt("mine", by="anna")
+    assert freed == "mine0"
+    again = pairs([1_991, 1_999.5], [1_991, 7], "more", sources=["mine"] * 2)
+    verdicts = [decision.verdict for decision in guard.screen(again).decisions]
+    assert verdicts == [Verdict.ADMIT, Verdict.QUARANTINE]
+    other = guard.screen(pairs([1_991], [1_991], "other", sources=["other"])).decisions[0]
+    assert other.verdict is Verdict.QUARANTINE
+
+
+def test_a_guard_that_was_saved_holds_the_same(guard, tmp_path):
+    guard.save(tmp_path, detectors=guard.detectors)
+    again = loaded(tmp_path, detectors=[Half("first"), Half("second")])
+    assert again.screen(BOTH).decisions[0].findings == guard.screen(BOTH).decisions[0].findings
