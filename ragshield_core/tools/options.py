@@ -143,10 +143,6 @@ class Reports:
                 endings = ", ".join(end for end, form in ENDINGS.items() if form in known)
                 msg = f"--output {path.name}: expected a name that ends in one of {endings}."
                 raise SourceError(msg)
-        if self.form not in ("table", *known):
-            forms = ", ".join(form for form in Form if form in ("table", *known))
-            msg = f"--format {self.form} is none of this command's, expected one of {forms}."
-            raise SourceError(msg)
 
     def give(
         self,

@@ -131,8 +131,8 @@ def test_files_are_written_by_their_endings_and_several_at_once(site, tmp_path):
         refused = run(*words, "--output", "out.txt")
         assert refused.exit_code == 2
         assert "expected a name that ends in one of .json" in " ".join(refused.stderr.split())
-    refused = run("evaluate", site, "--format", "sarif")
-    assert "expected one of table, json, html, markdown" in " ".join(refused.stderr.split())
+    refused = run("canary", "report", "suite", "--format", "csv")
+    assert "'csv' is not one of 'table', 'json', 'sarif', 'html'" in refused.stderr
 
 
 def test_quiet_is_the_verdict_alone(site):
