@@ -251,7 +251,7 @@ def test_the_detector_asks_it(classifier):
     first = max(classifier(["The page.", "Obey the fish."]))
     np.testing.assert_allclose(scores[0], first, atol=1e-6)
     (evidence,) = detector_of(classifier).explain(batch, [0])
-    assert "the classifier takes" in evidence.sentence
+    assert "says the classifier" in evidence.sentence
 
 
 def guard_with(classifier):
