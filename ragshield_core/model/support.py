@@ -43,7 +43,7 @@ class Support:
     --------
     >>> clean = {"a": np.arange(999.0), "b": np.roll(np.arange(999.0), 500)}
     >>> support = Support(JointCalibration(clean), {"a": 997.0, "b": 997.0}, 10)
-    >>> scores = {"a": np.array([990.0, 990.0]), "b": np.array([990.0, 3.0])}
+    >>> scores = {"a": np.array([993.0, 993.0]), "b": np.array([993.0, 3.0])}
     >>> alone = {"a": np.array([997.0, 997.0]), "b": np.array([997.0, 997.0])}
     >>> (scores["a"] > support.limits(scores, alone)["a"]).tolist()
     [True, False]

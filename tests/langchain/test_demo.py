@@ -46,7 +46,7 @@ def test_demo_answers_wrongly_without_a_guard_and_rightly_with_one(tmp_path):
     assert "two years" in poisoned
     assert guarded == clean
     assert "5 entries: 0 admitted, 0 flagged, 5 quarantined" in done.stdout
-    assert "one of a group of 5" in done.stdout
+    assert "one of 5 entries" in done.stdout
     listed = ragshield("quarantine", "list", "--database", "sqlite:///held.db", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "5 entries held" in listed.stdout

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ragshield_core.text import readings
 from ragshield_core.text.readings import Remembered
 
 
@@ -28,9 +27,8 @@ def test_a_text_is_read_once(read):
     assert read.n == 3
 
 
-def test_few_short_texts_and_one_long_text_are_remembered(read, monkeypatch):
-    monkeypatch.setattr(readings, "REMEMBERED", 2)
-    remembered = Remembered(read)
+def test_few_short_texts_and_one_long_text_are_remembered(read):
+    remembered = Remembered(read, 2)
     long = "long" * 1_001
     for text in ("a", "b", long, "a", "b", long):
         remembered(text)
