@@ -549,8 +549,7 @@ class _Calibration(NamedTuple):
             steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
             enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
             best = {n: _capped(c) if n in steady else c for n, c in best.items()}
-        # Each drops passages by itself.
-        joint = JointCalibration(enough, floors, alone=1.0)
+        joint = JointCalibration(enough, floors)
         thresholds = policy.thresholds(rules, joint)
         for name, threshold in _first_thresholds(policy, best, floors).items():
             thresholds[name] = Thresholds(
@@ -573,7 +572,7 @@ def _first_thresholds(
     # Where there are enough for each detector, not for all together, none of these may be dropped.
     highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
     try:
-        return policy.thresholds(highest, JointCalibration(best, floors, alone=1.0))
+        return policy.thresholds(highest, JointCalibration(best, floors))
     except CalibrationError:
         return policy.thresholds(highest)
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.errors import CalibrationError
 
-# What part of the accepted rate is for detectors by themselves. The rest is for several together.
-ALONE = 0.9
 # A product of the same two vectors differs in its last bits with the shape of the matrix that it
 # stands in; an entry must not be condemned for being equal to a clean one but for that.
 TIE = 1e-9
@@ -196,9 +194,8 @@ class JointCalibration:
 
     Every detector acts on the same share of clean entries, which is as large as the rate accepted
     for all of them together allows: detectors that suspect the same entries, or next to none,
-    leave their part of it to the others. Adding up (Bonferroni) would waste it. A tenth of the rate
-    is left for entries that several find a little unusual, see
-    :class:`~ragshield_core.model.support.Support`.
+    leave their part of it to the others. Adding up (Bonferroni) would waste it. What several find a
+    little unusual, :class:`~ragshield_core.model.support.Support` tells.
 
     Parameters
     ----------
@@ -218,12 +215,10 @@ class JointCalibration:
         in an earlier calibration; ``None`` for none.
     n_passed
         How many further clean entries there are that no detector acts on; see :class:`Released`.
-    alone
-        What part of the accepted rate is for detectors by themselves, (0, 1].
 
     Attributes
     ----------
-    scores, floors, alone
+    scores, floors
         As given.
     spent
         As given, or all ``False``.
@@ -256,12 +251,10 @@ class JointCalibration:
         n_doubtful: int = 0,
         spent: NDArray[np.bool_] | None = None,
         n_passed: int = 0,
-        alone: float = ALONE,
     ) -> None:
         self.scores = dict(scores)
         self.n_doubtful = n_doubtful
         self._n_passed = n_passed
-        self.alone = alone
         self.calibrations: dict[str, Calibration] = {}
         self.floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         anywhere = np.zeros(max(map(len, self.scores.values()), default=0), dtype=np.bool_)
@@ -318,7 +311,6 @@ class JointCalibration:
         """
         n = self._n_clean
         largest, sure = self.ranks(alpha, confidence)
-        alone = math.ceil(self.alone * sure) if self._several(clean_entries_needed(alpha)) else sure
         rarest = self._rarest()
         shares, counts = np.unique(rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
@@ -330,7 +322,7 @@ class JointCalibration:
         if first > largest:  # many entries tie with the highest score: nothing below them will do
             share = float(shares[0]) - 0.5 / self._most
         else:
-            share = float(shares[max(0, int(np.searchsorted(reached, alone, side="right")) - 1)])
+            share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
         return self._at(share)  # never empty: one entry or more of those that most were judged by
 
     def recall_thresholds(
@@ -393,15 +385,6 @@ class JointCalibration:
             np.concatenate([self.spent, np.zeros(len(released), dtype=np.bool_)]),
             self._n_passed + released.n_passed,
         )
-
-    def _several(self, needed: int) -> bool:
-        """Return whether two detectors or more judged enough entries, and say something of any."""
-        saying = [
-            name
-            for name, one in self.calibrations.items()
-            if len(one) >= needed and one.clean_scores[-1] > self.floors[name]
-        ]
-        return len(saying) > 1
 
     @property
     def _n_clean(self) -> int:

@@ -13,6 +13,8 @@ from ragshield_core.model.p_values import TIE, Calibration, JointCalibration
 # same entry. Commoner ones say nothing. With .02 and .1 the same attacks were found, give or take
 # two in a hundred.
 SUPPORTS = 0.05
+# Of so many clean entries that are acted on, one more is little.
+ENOUGH = 10
 
 
 class Support:
@@ -62,9 +64,8 @@ class Support:
             says, alone, _ = self._says(names, scores, limits, itself=1)
             by_themselves = says.max(axis=0) >= alone - TIE
             together = np.sort(says.sum(axis=0)[~by_themselves])[::-1]
-            # Ties may leave less than the tenth; for one entry the confidence leaves room.
-            least = int((1 - calibration.alone) * rank + TIE > 1)
-            left = max(least, rank - int(np.count_nonzero(by_themselves)))
+            # Ties leave some of the rate, and the confidence leaves room for one entry more.
+            left = max(int(rank >= ENOUGH), rank - int(np.count_nonzero(by_themselves)))
             if left > 0:  # as for thresholds, the last one of them is not acted on
                 self._enough = float(together[left - 1]) if left <= len(together) else 0.0
 
