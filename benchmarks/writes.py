@@ -1,4 +1,4 @@
-"""What a guarded write costs: bare store, screening alone, guarded in memory and in databases.
+"""Measure guarded writes: bare store, screening alone, guarded in memory and in databases.
 
     python benchmarks/writes.py            # writes benchmarks/results/writes.md
     python benchmarks/writes.py --quick    # small, SQLite only, writes nothing

@@ -111,7 +111,7 @@ class Calibrator:
 
     @property
     def support(self) -> Support | None:
-        """What detectors suspect together; none before the calibration."""
+        """Tells what detectors suspect together; ``None`` before the calibration."""
         if self.calibration is None:
             return None
         if self._support is None or self._support[0] is not self.thresholds:

@@ -194,8 +194,8 @@ class JointCalibration:
 
     Every detector acts on the same share of clean entries, which is as large as the rate accepted
     for all of them together allows: detectors that suspect the same entries, or next to none,
-    leave their part of it to the others. Adding up (Bonferroni) would waste it. What several find a
-    little unusual, :class:`~ragshield_core.model.support.Support` tells.
+    leave their part of it to the others. Adding up (Bonferroni) would waste it.
+    :class:`~ragshield_core.model.support.Support` adds up what several find a little unusual.
 
     Parameters
     ----------

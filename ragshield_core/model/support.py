@@ -1,4 +1,4 @@
-"""What several detectors say of one entry adds up."""
+"""Evidence of several detectors against one entry adds up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragshield_core.model.p_values import TIE, Calibration, JointCalibration
 # same entry. Commoner ones say nothing. With .02 and .1 the same attacks were found, give or take
 # two in a hundred.
 SUPPORTS = 0.05
-# Of so many clean entries that are acted on, one more is little.
+# Detectors may act on one clean entry more where they act on so many anyway.
 ENOUGH = 10
 
 

@@ -198,7 +198,7 @@ class KnownSample:
 
 
 class _Documents(NamedTuple):
-    """Of which document each entry of the sample is a part."""
+    """Numbers the documents that the entries of the sample are parts of."""
 
     numbers: Mapping[str | None, int]  # by lineage; -1 for none
     own: NDArray[np.int64]  # (n,)

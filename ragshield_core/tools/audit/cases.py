@@ -39,7 +39,7 @@ TITLES = {
     "disfluency": ("An entry is no fluent text", "{n} entries are no fluent text"),
 }
 OTHER = ("{detector} suspects an entry", "{detector} suspects {n} entries")
-# What a person does about a case, by the same detector.
+# Advice on a case, by the detector that says what it is.
 ADVICE = {
     GROUP: (
         "Check what they agree on against a source that you trust. If it is wrong, delete all of "
@@ -87,7 +87,7 @@ class Case:
     effect
         What it does to retrieval, in a sentence; empty where that cannot be told.
     advice
-        What a person does about it, in a sentence or two.
+        Tells a person what to do about it, in a sentence or two.
     """
 
     severity: Severity
