@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.agreement import Agreed, Newcomers
-from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay, Rows
+from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Overlay, Rows
 from ragshield_core.detectors.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
@@ -103,8 +103,8 @@ CHUNK = 4_000
 
 
 # An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
-# by cosine distance, as that one's own group: what is farther off lies beside it, on its topic,
-# and is judged as if the group were not there.
+# by cosine distance, as that one's own group, or nearer to the group than to its surroundings: what
+# is farther off lies beside it, on its topic, and is judged as if the group were not there.
 BESIDE = float(np.log(2.0))
 
 
@@ -161,44 +161,74 @@ class Held(NamedTuple):
     weights
         How much an entry counts for members of its group, (0, 1]; 0 for those that count as others
         do.
-    bonds
-        How near its own group is to it; see :func:`nearness`.
+    reach
+        How near another has to be to it at least to belong to its group; see :func:`nearness`.
     """
 
     weights: NDArray[np.float32]
-    bonds: NDArray[np.float32]
+    reach: NDArray[np.float32]
 
     @classmethod
     def of(cls, overlay: Overlay, weights: NDArray[np.float32], tight: NDArray[np.float32]) -> Held:
         """Return what is held, given its weight and how tight its groups are, by slot."""
-        n = overlay.graph.n_slots + len(overlay.batch)
-        held = np.flatnonzero(weights)
-        bonds = np.zeros(n, dtype=np.float32)
-        bonds[held] = tight[held, 0]
+        graph, held = overlay.graph, np.flatnonzero(weights)
+        n = graph.n_slots + len(overlay.batch)
+        reach = np.zeros(n, dtype=np.float32)
+        if held.size:
+            lists = graph.lists.take(held)
+            near = nearness(graph.relative(lists.similarities), lists.copied)
+            near[(lists.slots < 0) | (weights[lists.slots] > 0.0)] = 0.0
+            reach[held] = _reach(tight[held, 0], near)
         later = np.zeros(n - len(weights), dtype=np.float32)
-        return cls(np.concatenate([weights, later]), bonds)
+        return cls(np.concatenate([weights, later]), reach)
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with rows of an overlay that turned out to be suspicious."""
         numbers = evidence.numbers[rows]
         suspected = np.zeros(len(self.weights), dtype=np.bool_)
         suspected[numbers] = True
-        weights, bonds = self.weights.copy(), self.bonds.copy()
+        weights, reach = self.weights.copy(), self.reach.copy()
         weights[numbers] = 1.0
         group = evidence.members[rows, : SIZES[-1] - 1]
         mates = (group >= 0) & suspected[group]
         mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
         mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
-        bonds[numbers] = near.min(axis=1)
-        return Held(weights, bonds)
+        members = evidence.members[rows]
+        others = np.where((members < 0) | (weights[members] > 0.0), 0.0, evidence.nearness[rows])
+        reach[numbers] = _reach(near.min(axis=1), others)
+        return Held(weights, reach)
+
+    def explained(self, lists: Lists) -> NDArray[np.float32]:
+        """Return how much of the words copied words explain.
+
+        Words copied from held entries explain nothing, unless others have them, too.
+        """
+        held = (lists.slots >= 0) & (self.weights[lists.slots] > 0.0)
+        rows = np.flatnonzero(held.any(axis=1))
+        copied = lists.copied.copy()
+        others = np.where(held[rows] | (lists.slots[rows] < 0), np.float32(0.0), copied[rows])
+        common = -np.sort(-others, axis=1)[:, SIZES[-1] - 1 :][:, :1]
+        copied[rows] = np.where(held[rows], np.minimum(copied[rows], common), copied[rows])
+        return copied
 
     def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
         """Take away edges to those of whose group the other is no member; ``near`` in place."""
         weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
         edges = np.nonzero(weight > 0.0)
-        beside = near[edges] < self.bonds[slots[edges]] - BESIDE
+        beside = near[edges] < self.reach[slots[edges]]
         near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
+
+
+def _reach(bonds: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return how near the members of groups are, given how near their first ones and others are.
+
+    Of others, the nearest may be members that got in. Where there are only few, nobody knows how
+    far the surroundings are: a group within a flood does not reach farther for that.
+    """
+    around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
+    between = np.where(around > 0.0, (bonds + around) / 2.0, bonds)
+    return np.asarray(np.minimum(bonds - BESIDE, between), dtype=np.float32)
 
 
 class Kin:
@@ -384,7 +414,8 @@ class GroupEvidence:
     def _near(self, rows: Rows) -> NDArray[np.float32]:
         """Return how near the entries in the lists of rows are, as far as it counts here."""
         lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
-        near = nearness(self._overlay.graph.relative(lists.similarities), lists.copied)
+        copied = lists.copied if self._held is None else self._held.explained(lists)
+        near = nearness(self._overlay.graph.relative(lists.similarities), copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
             self._held.step_aside(lists.slots, near)
