@@ -24,6 +24,8 @@ from ragshield_core.model.p_values import TIE, Calibration
 
 # Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
+# How many of the admitted entries that were unusual are remembered: of a million arrivals at 1 %.
+MOST_UNUSUAL = 20_000
 # Clean entries have a p-value of at most so much just as often. Poison, as long as it is the
 # smaller part, has far smaller ones, and leaves the others alone.
 LOWER, MIDDLE = 0.02, 0.25
@@ -199,6 +201,8 @@ class Arrivals:
         self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
         self._announced: set[str] = set()  # of entries of topics
         self._asked: set[str | None] = set()  # sources of open questions
+        # Ids of entries that were let in although they were unusual, the latest last.
+        self.unusual: dict[str, None] = {}
 
     def count(
         self,
@@ -232,6 +236,15 @@ class Arrivals:
             calibration = calibrations.get(name)
             if calibration is not None and _distinct(calibration):
                 self._note(name, calibration, column, counted.sources)
+
+    def note_unusual(self, counted: Counted, unusual: NDArray[np.bool_]) -> None:
+        """Remember which admitted entries are unusual; a new revision is judged by itself."""
+        for entry_id in counted.ids:
+            self.unusual.pop(entry_id, None)
+        rows = np.flatnonzero(unusual & ~counted.held).tolist()
+        self.unusual |= dict.fromkeys(counted.ids[row] for row in rows)
+        for entry_id in list(self.unusual)[:-MOST_UNUSUAL]:
+            del self.unusual[entry_id]
 
     def topics(self) -> list[Topic]:
         """Return topics of which nearly all that came lately was held, the fullest first."""
@@ -373,6 +386,7 @@ class Arrivals:
                 for name, found in by_source.items()
             },
             "latest": {"ids": self._ids, "announced": sorted(self._announced)},
+            "unusual": list(self.unusual),
         }
         arrays: dict[str, NDArray[Any]] = {f"p_values.{n}": a for n, a in self._p_values.items()}
         arrays |= {
@@ -390,6 +404,7 @@ class Arrivals:
         again.spent.update({(name, what): n for name, what, n in values["spent"]})
         again._latest_at = values["latest_at"]
         again._asked = set(values["asked"])
+        again.unusual = dict.fromkeys(values["unusual"])
         again.sources = {name: SourceCount.restored(kept) for name, kept in values["sources"]}
         for key, array in arrays.items():
             kind, _, name = key.partition(".")

@@ -411,6 +411,10 @@ class Calibrator:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
         self.arrivals.count(counted, thresholds, self._measured())
+        if self.support is not None and len(counted.ids):
+            alone = {n: np.full(len(counted.ids), limit) for n, limit in thresholds.items()}
+            unusual = self.support.unusual(counted.scores, alone)
+            self.arrivals.note_unusual(counted, unusual)
         for topic in self.arrivals.new_topics():
             logger.warning("topic: %s", topic)
         for question in self.arrivals.new_questions(self.policy.quarantine_at):

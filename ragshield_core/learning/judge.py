@@ -109,6 +109,7 @@ class Judge:
             waiting=self._state.recalibration.waiting(),
             by_source=calibrator.by_source,
             support=calibrator.support,
+            unusual=calibrator.arrivals.unusual.keys(),
         )
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:

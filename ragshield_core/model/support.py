@@ -15,6 +15,8 @@ from ragshield_core.model.p_values import TIE, Calibration, JointCalibration
 SUPPORTS = 0.05
 # Detectors may act on one clean entry more where they act on so many anyway.
 ENOUGH = 10
+# The share of clean entries that detectors, taken together, find unusual.
+UNUSUAL = 0.02
 
 
 class Support:
@@ -59,7 +61,7 @@ class Support:
         names = list(self._known)
         scores = {name: np.asarray(calibration.scores[name], dtype=np.float64) for name in names}
         limits = {name: np.full(len(scores[name]), thresholds[name]) for name in names}
-        self._enough = np.inf
+        self._enough, self._unusual = np.inf, np.inf
         if len(names) > 1:  # it takes two
             says, alone, _ = self._says(names, scores, limits, itself=1)
             by_themselves = says.max(axis=0) >= alone - TIE
@@ -68,6 +70,8 @@ class Support:
             left = max(int(rank >= ENOUGH), rank - int(np.count_nonzero(by_themselves)))
             if left > 0:  # as for thresholds, the last one of them is not acted on
                 self._enough = float(together[left - 1]) if left <= len(together) else 0.0
+            everything = np.sort(says.sum(axis=0))[::-1]
+            self._unusual = float(everything[int(UNUSUAL * len(everything))])
 
     def limits(
         self, scores: Mapping[str, NDArray[np.float64]], alone: Mapping[str, NDArray[np.float64]]
@@ -104,6 +108,19 @@ class Support:
                 found[name] = alone[name].copy()
                 found[name][rows] = np.minimum(lowered, alone[name][rows])
         return found
+
+    def unusual(
+        self, scores: Mapping[str, NDArray[np.float64]], alone: Mapping[str, NDArray[np.float64]]
+    ) -> NDArray[np.bool_]:
+        """Return which entries detectors find unusual, taken together, if not enough to act.
+
+        Parameters are those of :meth:`limits`.
+        """
+        names = [name for name in scores if name in self._known and name in alone]
+        if not names:
+            return np.zeros(0, dtype=np.bool_)
+        says, _, _ = self._says(names, scores, alone)
+        return np.asarray(says.sum(axis=0) > max(self._unusual, TIE))
 
     def _says(
         self,

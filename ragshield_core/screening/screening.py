@@ -86,6 +86,7 @@ class InForce(NamedTuple):
     # Of sources that a person has adopted, per detector the score above which it acts.
     by_source: Mapping[str | None, Mapping[str, float]] = MappingProxyType({})
     support: Support | None = None  # none without a calibration
+    unusual: Collection[str] = ()  # admitted entries that detectors found unusual, by id
 
     def above(self, name: str, sources: Sequence[str | None]) -> NDArray[np.float64]:
         """Return how much higher thresholds of a detector are, by the sources of entries."""
@@ -406,7 +407,7 @@ def _judged_again(
     batch = outcome.part
     assert batch is not None  # noqa: S101 - asked for where something was scored
     threshold = in_force.thresholds[detector.name].recall
-    ids, scores = detector.retroactive(batch, condemned)
+    ids, scores = detector.retroactive(batch, condemned, in_force.unusual)
     rows = np.flatnonzero(scores > threshold)
     names = [ids[row] for row in rows]
     why = explained(detector.name, detector.explain_retroactive, batch, names)

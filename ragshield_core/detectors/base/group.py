@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
 
     @abstractmethod
     def retroactive(
-        self, batch: Batch, condemned: NDArray[np.bool_]
+        self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
         """Return entries learned earlier that ``batch`` shows in another light, with scores.
 
@@ -43,6 +43,9 @@ class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
             New entries.
         condemned
             Shape (n_entries,): which of them are held, whichever detector it was.
+        unusual
+            Ids of entries learned earlier that were unusual by themselves when they came, as one
+            clean entry in fifty is: newcomers that imitate an entry cannot have brought that about.
         """
 
     @abstractmethod

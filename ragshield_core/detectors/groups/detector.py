@@ -409,13 +409,14 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         return [explained(known, overlay, judgement, row) for row in range(len(ids))]
 
     def retroactive(
-        self, batch: Batch, condemned: NDArray[np.bool_]
+        self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()
     ) -> tuple[list[str], NDArray[np.float64]]:
         """Return watched entries near to the batch, with their scores in its presence.
 
         Entries that were fitted, released by a person, or are held already, are left alone, and so
         are those that speak for themselves: of a group only those are named that at least two held
-        others would condemn without having been made from them, of copies all but the oldest.
+        others would condemn without having been made from them, or that were unusual before these
+        came; of copies all but the oldest.
         """
         if (known := self._ready) is None or not len(batch):
             return [], np.empty(0)
@@ -423,7 +424,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         rows = known.watched_rows(overlay)
         if known.by_groups:
             held = known.books.is_held(np.s_[: known.graph.n_slots])
-            rows = accused(overlay, judgement, rows, np.concatenate([held, condemned]))
+            ids = known.graph.index.ids_of(overlay.numbers[rows])
+            odd = rows[[entry_id in unusual for entry_id in ids]]
+            rows = accused(overlay, judgement, rows, np.concatenate([held, condemned]), odd)
         return known.graph.index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:

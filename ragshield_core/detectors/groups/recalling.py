@@ -36,6 +36,7 @@ def accused(
     judgement: Judgement,
     rows: NDArray[np.intp],
     guilty: NDArray[np.bool_],
+    unusual: NDArray[np.intp],
 ) -> NDArray[np.intp]:
     """Return the standing rows against which more speaks than imitators of them could.
 
@@ -45,6 +46,9 @@ def accused(
         Of standing entries.
     guilty
         By entry number, what is held.
+    unusual
+        Those of the rows that were unusual before the held ones came: that they lie in one group is
+        enough.
     """
     why = judgement.why[rows]
     accused = np.zeros(len(rows), dtype=np.bool_)
@@ -55,6 +59,9 @@ def accused(
         with_them = (group >= 0) & guilty[group]
         with_them &= np.arange(CROWD) < widths[mine, None]
         for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
+            if rows[mine[place]] in unusual:
+                accused[mine[place]] = True
+                continue
             own = overlay.numbers[rows[mine[place]]]
             model = overlay.words_of(own)
             others = [
