@@ -214,7 +214,7 @@ class FindsNoGroups(GroupDetector):
     def n_doubted(self):
         return 0
 
-    def retroactive(self, batch, condemned):  # noqa: ARG002
+    def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
         return [], np.empty(0)
 
     def explain_retroactive(self, batch, ids):

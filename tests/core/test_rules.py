@@ -145,7 +145,7 @@ def test_what_is_excused_condemns_nothing_else():
     seen = []
 
     class Watching(ScriptedGroups):
-        def retroactive(self, batch, condemned):
+        def retroactive(self, batch, condemned, unusual=()):
             seen.append((batch.ids, condemned.tolist()))
             return super().retroactive(batch, condemned)
 

@@ -195,12 +195,12 @@ class Haunted(Grouping):
         super().learn(entries)
         self.met += entries.ids
 
-    def retroactive(self, batch, condemned):  # noqa: ARG002
+    def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
         return list(self.met), np.ones(len(self.met))
 
 
 class Unforgiving(Haunted):
-    def retroactive(self, batch, condemned):  # noqa: ARG002
+    def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
         return list(self.ids), np.ones(len(self.ids))
 
 

@@ -336,7 +336,7 @@ def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
     class Late(ScriptedGroups):
         """Condemns what was admitted before, once the batch says so."""
 
-        def retroactive(self, batch, condemned):  # noqa: ARG002
+        def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
             import numpy as np  # noqa: PLC0415
 
             ids = [id_of("billing kb 0")] if "late" in batch.texts else []

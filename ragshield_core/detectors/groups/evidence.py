@@ -161,11 +161,14 @@ class Held(NamedTuple):
     weights
         How much an entry counts for members of its group, (0, 1]; 0 for those that count as others
         do.
+    bonds
+        How near its own group is to it; see :func:`nearness`.
     reach
-        How near another has to be to it at least to belong to its group; see :func:`nearness`.
+        How near another has to be to it at least to belong to its group.
     """
 
     weights: NDArray[np.float32]
+    bonds: NDArray[np.float32]
     reach: NDArray[np.float32]
 
     @classmethod
@@ -173,21 +176,22 @@ class Held(NamedTuple):
         """Return what is held, given its weight and how tight its groups are, by slot."""
         graph, held = overlay.graph, np.flatnonzero(weights)
         n = graph.n_slots + len(overlay.batch)
-        reach = np.zeros(n, dtype=np.float32)
+        bonds, reach = np.zeros((2, n), dtype=np.float32)
         if held.size:
             lists = graph.lists.take(held)
             near = nearness(graph.relative(lists.similarities), lists.copied)
             near[(lists.slots < 0) | (weights[lists.slots] > 0.0)] = 0.0
-            reach[held] = _reach(tight[held, 0], near)
+            bonds[held] = tight[held, 0]
+            reach[held] = _reach(bonds[held], near)
         later = np.zeros(n - len(weights), dtype=np.float32)
-        return cls(np.concatenate([weights, later]), reach)
+        return cls(np.concatenate([weights, later]), bonds, reach)
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with rows of an overlay that turned out to be suspicious."""
         numbers = evidence.numbers[rows]
         suspected = np.zeros(len(self.weights), dtype=np.bool_)
         suspected[numbers] = True
-        weights, reach = self.weights.copy(), self.reach.copy()
+        weights, bonds, reach = self.weights.copy(), self.bonds.copy(), self.reach.copy()
         weights[numbers] = 1.0
         group = evidence.members[rows, : SIZES[-1] - 1]
         mates = (group >= 0) & suspected[group]
@@ -196,15 +200,17 @@ class Held(NamedTuple):
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
         members = evidence.members[rows]
         others = np.where((members < 0) | (weights[members] > 0.0), 0.0, evidence.nearness[rows])
-        reach[numbers] = _reach(near.min(axis=1), others)
-        return Held(weights, reach)
+        bonds[numbers] = near.min(axis=1)
+        reach[numbers] = _reach(bonds[numbers], others)
+        return Held(weights, bonds, reach)
 
-    def explained(self, lists: Lists) -> NDArray[np.float32]:
-        """Return how much of the words copied words explain.
+    def explained(self, lists: Lists, before: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return how much copied words explain, given before which number the copied ones stand.
 
         Words copied from held entries explain nothing, unless others have them, too.
         """
         held = (lists.slots >= 0) & (self.weights[lists.slots] > 0.0)
+        held &= lists.slots < before[:, None]
         rows = np.flatnonzero(held.any(axis=1))
         copied = lists.copied.copy()
         others = np.where(held[rows] | (lists.slots[rows] < 0), np.float32(0.0), copied[rows])
@@ -414,7 +420,9 @@ class GroupEvidence:
     def _near(self, rows: Rows) -> NDArray[np.float32]:
         """Return how near the entries in the lists of rows are, as far as it counts here."""
         lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
-        copied = lists.copied if self._held is None else self._held.explained(lists)
+        copied = lists.copied
+        if self._held is not None:
+            copied = self._held.explained(lists, np.minimum(own, self._overlay.graph.n_slots))
         near = nearness(self._overlay.graph.relative(lists.similarities), copied)
         near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
@@ -460,7 +468,11 @@ class GroupEvidence:
         tight = self.raw.tight[rows]
         for column, size in enumerate(SIZES):
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
-            theirs = self.of("tight", column, self.members[rows, around])
+            members = self.members[rows, around]
+            theirs = self.of("tight", column, members)
+            if self._held is not None:  # what is held and waits makes nothing look usual
+                waiting = (members >= 0) & (members < self._overlay.graph.n_slots)
+                theirs[waiting & (self._held.weights[members] > 0.0)] = 0.0
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
             self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
             self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))

@@ -323,7 +323,10 @@ class TriggerPhraseDetector(GroupDetector):
         ]
 
     def retroactive(
-        self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()  # noqa: ARG002
+        self,
+        batch: Batch,
+        condemned: NDArray[np.bool_],
+        unusual: Collection[str] = (),  # noqa: ARG002
     ) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries with a phrase that the batch makes suspicious, with scores.
 

@@ -152,7 +152,7 @@ def test_a_group_around_a_hidden_centre_ends_up_out_of_the_store_one_by_one(seed
     assert reports[1].retroactive == ()
 
 
-def beside(n_members=2, factor=2.5, distance=0.06):
+def beside(n_members=2, factor=5.0, distance=0.06):
     """Return a group, one more member of it, and an entry so many times as far from all of them."""
     rng = np.random.default_rng(4)
     basis = np.linalg.qr(rng.normal(size=(PASSAGE_DIM, n_members + 3)))[0].T
@@ -377,7 +377,7 @@ def test_a_calibrated_guard_calibrates_itself_again_when_it_has_grown_by_a_tenth
     before = guards[0].calibration.thresholds
     assert guards[0].status().next_at == 330
     at = []
-    for start in range(300, 420, 10):
+    for start in range(300, 440, 10):
         for guard in guards:
             guard.admit(guard.hold(guard.screen(KNOWN.take(range(start, start + 10)))))
         status = guards[0].status()
