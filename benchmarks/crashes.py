@@ -44,7 +44,7 @@ PRELOADED = [
     "langchain_postgres",
     "llama_index.core",
     "llama_index.vector_stores.chroma",
-    "ragshield_core.sharing.shared_guard",
+    "ragshield_core.sharing.shared_writes",
     "ragshield_core.quarantine",
     "ragshield_langchain.vectorstore",
     "ragshield_llamaindex.index",

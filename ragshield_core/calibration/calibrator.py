@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,49 @@ MOST_HELD_OUT = 20_000
 # is known to a thirtieth then. More would take time, and eight bytes each for every detector in
 # every worker ever after, and move thresholds by less than that.
 MOST_SCORED = 100_000
+
+
+class Measured(NamedTuple):
+    """How a clean sample scores, beside what is not clean in it.
+
+    Attributes
+    ----------
+    scores
+        By detector, shape (n_counting,), of the entries that count as clean; none where no
+        thresholds can be taken.
+    ids
+        Of these entries.
+    far
+        Ids of the entries inside that are far from all that is usual.
+    n_doubtful
+        How many entries do not count.
+    why_not
+        Why no thresholds can be taken.
+    """
+
+    scores: Mapping[str, NDArray[np.floating[Any]]]
+    ids: tuple[str, ...] = ()
+    far: tuple[str, ...] = ()
+    n_doubtful: int = 0
+    why_not: str = ""
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values = {**self._asdict(), "scores": list(self.scores)}
+        return values, {
+            str(number): rounded_up(column) for number, column in enumerate(self.scores.values())
+        }
+
+    @classmethod
+    def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return what :meth:`to_parts` described."""
+        return cls(
+            {name: arrays[str(number)] for number, name in enumerate(values["scores"])},
+            ids=tuple(map(str, values["ids"])),
+            far=tuple(map(str, values["far"])),
+            n_doubtful=int(values["n_doubtful"]),
+            why_not=str(values["why_not"]),
+        )
 
 
 class Calibrator:
@@ -249,6 +292,37 @@ class Calibrator:
         int
             How many of those outside are not far from all that is usual.
         """
+        measured, scores, n_near = self._scored(sample, confirmed)
+        self._take_measured(measured, at_most)
+        n = len(sample.inside)
+        self.sample_scores = {name: column[:n] for name, column in scores.items()}
+        return n_near
+
+    def measured(self, sample: CleanSample, confirmed: Sequence[str]) -> Measured:
+        """Measure what is usual now, and score a clean sample by that; no thresholds are taken."""
+        return self._scored(sample, confirmed)[0]
+
+    def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
+        """Measure what is usual now, and take thresholds as a copy of this has measured them.
+
+        Of the sample, what has left since is no reference any more.
+        """
+        assert self.sample is not None  # noqa: S101 - which was measured
+        far = set(measured.far)
+        inside = self.sample.inside
+        reference = inside.take([row for row, i in enumerate(inside.ids) if i not in far])
+        self._confirm(confirmed)
+        self._refresh(reference)
+        self._take_measured(measured, None)
+
+    def _take_measured(self, measured: Measured, at_most: float | None) -> None:
+        self._check_judged(measured.scores)
+        self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
+
+    def _scored(
+        self, sample: CleanSample, confirmed: Sequence[str]
+    ) -> tuple[Measured, dict[str, NDArray[np.float64]], int]:
+        """Return how a sample scores, the scores of all of it, and how many outside are not far."""
         n = len(sample.inside)
         far = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
@@ -261,14 +335,15 @@ class Calibrator:
             }
             far = np.concatenate([far, self._held_outliers(sample, outside)])
         doubtful = far | self._doubtful(sample, scores)
-        counting = ~doubtful
-        counted = {name: column[counting] for name, column in scores.items()}
-        self._check_judged(counted)
+        counting = np.flatnonzero(~doubtful).tolist()
         entries = (*sample.inside.ids, *sample.outside.ids)
-        ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
-        self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
-        self.sample_scores = {name: column[:n] for name, column in scores.items()}
-        return int(np.count_nonzero(~far[n:]))
+        measured = Measured(
+            {name: column[counting] for name, column in scores.items()},
+            tuple(entries[row] for row in counting),
+            tuple(entries[row] for row in np.flatnonzero(far[:n]).tolist()),
+            int(np.count_nonzero(doubtful)),
+        )
+        return measured, scores, int(np.count_nonzero(~far[n:]))
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.
@@ -278,19 +353,23 @@ class Calibrator:
         NDArray[np.bool_]
             Shape (n_inside,): what is far from all that is usual, where nobody vouched for it.
         """
-        detectors = self._knowledge.detectors
-        for detector in detectors if confirmed else ():
-            if isinstance(detector, GroupDetector):
-                detector.confirm(confirmed)
+        self._confirm(confirmed)
         doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
         if not sample.vetted:
-            for detector in detectors:
+            for detector in self._knowledge.detectors:
                 if isinstance(detector, DoubtsSample):
                     doubtful |= detector.outliers(sample.inside)
-        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
+        self._refresh(sample.inside.take(~doubtful) if doubtful.any() else sample.inside)
+        return doubtful
+
+    def _confirm(self, confirmed: Sequence[str]) -> None:
+        for detector in self._knowledge.detectors if confirmed else ():
+            if isinstance(detector, GroupDetector):
+                detector.confirm(confirmed)
+
+    def _refresh(self, reference: Batch) -> None:
         for detector in self._knowledge.learners if len(reference) else ():
             refresh(detector, reference)
-        return doubtful
 
     def _doubtful(
         self, sample: CleanSample, scores: Mapping[str, NDArray[np.float64]]

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from numpy.typing import NDArray
 
 from ragshield_core.calibration.arrivals import Counted
-from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
-from ragshield_core.detectors.registry import detectors_from, learned_of, saved_detectors
+from ragshield_core.detectors.registry import (
+    copied_for,
+    detectors_from,
+    learned_of,
+    saved_detectors,
+)
 from ragshield_core.learning.connections import Connections
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Recorder
 from ragshield_core.learning.unscreened import Unscreened
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
@@ -57,8 +61,6 @@ class GuardState:
         Share of planted texts that were held when the store was adopted, by the form of the attack.
     connections
         What the store lends; not saved.
-    recorder
-        Writes events down where processes share the state.
     """
 
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
@@ -73,24 +75,11 @@ class GuardState:
         self.left_out: tuple[Skipped, ...] = ()
         self.power: dict[str, float] = {}
         self.connections = Connections(self.detectors, self.lock)
-        self.recorder = Recorder(self)
 
     @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from default thresholds."""
         return self.calibrator.calibration is not None
-
-    def happened(self, change: Change, **what: Any) -> None:
-        """Record an event and apply it: all that is learned after a fit goes this way."""
-        with self.lock:
-            self.recorder.happened(Event(change=change, **what))
-
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Yield while the state is fitted, adopted, calibrated or refreshed, for all processes."""
-        with self.lock, self.recorder.replacing():
-            yield
-            self.connections.let_go()  # before it is saved
 
     def apply(self, event: Event) -> None:  # noqa: C901 - a case for each change
         """Change what is known as an event says; the quarantine is neither asked nor changed.
@@ -145,6 +134,8 @@ class GuardState:
                     self.unscreened.drop(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self.calibrator.count(counted)
+                case Event(change=Change.RECALIBRATED, measured=Measured() as measured):
+                    self.recalibration.take_measured(measured, event.ids)
                 case Event(change=Change.RECALIBRATED):
                     self.recalibration.take_anew(event.ids)
                 case _:
@@ -257,3 +248,16 @@ class GuardState:
         self.knowledge, self.unscreened = other.knowledge, other.unscreened
         self.calibrator, self.recalibration = other.calibrator, other.recalibration
         self.connections.reconnect(self.detectors)
+
+    def copied(self) -> Self:
+        """Return the same state with detectors of its own, to measure by while this one goes on.
+
+        Where neighbours are in the store, it has none at hand.
+        """
+        values, arrays = self.to_parts()
+        plain = json.loads(json.dumps(values))
+        own = {name: array.copy() for name, array in arrays.items()}
+        copy = self.from_parts(plain, own, copied_for(plain["detectors"], self.detectors))
+        if (embed := self.connections.embedder) is not None:
+            copy.connections.use_embedder(embed)
+        return copy

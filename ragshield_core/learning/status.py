@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ragshield_core.calibration.arrivals import Shift, Spent, Topic
 from ragshield_core.calibration.clean_sample import first_size
 from ragshield_core.calibration.questions import Question
-from ragshield_core.learning.recorder import Intending
 from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
@@ -28,6 +27,28 @@ UNCOVERED = (
     "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"
 )
 MINUTE = "%Y-%m-%d %H:%M UTC"
+
+
+class Intending(NamedTuple):
+    """A process that is about to do something."""
+
+    writer: str
+    n_events: int
+    silent_for: float | None  # seconds since its last sign of life; None if it is gone
+    alive: bool
+
+
+class Standing(NamedTuple):
+    """How a guard stands among the processes that share what it knows."""
+
+    position: int  # of the last event that it has read
+    behind: int  # events that came since
+    writers: tuple[Intending, ...]  # who intends what is pending
+    calibrated_on: dt.datetime | None  # as far as the journal still says so
+    snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
+    database: str  # without its password
+    namespace: str
+    sealed: bool  # whether all of it has digests that only holders of a key can make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

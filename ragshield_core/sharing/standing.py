@@ -22,8 +22,7 @@ from ragshield_core.calibration.questions import Question
 from ragshield_core.calibration.recalibration import REFRESH_AFTER
 from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Standing
-from ragshield_core.learning.status import DetectorStanding, Status
+from ragshield_core.learning.status import DetectorStanding, Standing, Status
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
@@ -185,6 +184,10 @@ class _State:
                 self.known.update(ids)
             case Change.FORGOTTEN | Change.RECALLED:
                 self.known.difference_update(ids)
+            case Change.RECALIBRATED:
+                self.calibrated_at = len(self.known)
+                if event.measured is not None and not event.measured.why_not:
+                    self.arrivals.calibrated()
         if event.change is Change.RECALLED and event.entries is not None:
             self.arrivals.recalled(event.entries, event.accused)
         if event.counted is not None and self.calibrated:

@@ -15,14 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ragshield_core.learning.recorder import Intent
+from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide
 from ragshield_core.store.held import keep_replaced, stays_held
-from ragshield_core.store.judging import undisturbed
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.recovering import as_told, carry_out, give_up, leave
@@ -50,7 +49,6 @@ class Screened(NamedTuple):
     report: Report
     sifted: Sifted  # with decisions on entries that are held already
     older: Batch  # stored under the same ids; only asked for where processes share a guard
-    position: int | None  # of the journal, when the entries were judged
 
 
 def add(
@@ -121,8 +119,7 @@ def screen_and_hold(
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
-    Processes that share a guard judge one after the other. If another process has learned something
-    since the entries were screened, they are screened again.
+    Processes that share a guard judge one after the other.
 
     Parameters
     ----------
@@ -135,12 +132,14 @@ def screen_and_hold(
     """
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
-
-    def attempt() -> Steps[tuple[Report, Intent | None]]:
+    writes = adapter.guard.writes
+    yield own(writes.take_turn)
+    try:
         screened = yield from screen(adapter, sifted, replacing, versions, stored=stored)
-        return (yield own(partial(hold_and_announce, adapter, screened, versions, stored=stored)))  # type: ignore[no-any-return]
-
-    return (yield from undisturbed(adapter.guard, attempt))
+        hold = partial(hold_and_announce, adapter, screened, versions, stored=stored)
+        return (yield own(hold))  # type: ignore[no-any-return]
+    finally:
+        writes.give_up_turn()
 
 
 def screen(
@@ -156,7 +155,6 @@ def screen(
     if versions and not stored:
         sifted = sifted.but((yield own(decided_before, sifted.batch, versions, guard.quarantine)))
     report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
-    position = report.position
     judged = report.batch
     related = partial(adapter.judge_related, stored=stored)
     report = yield own(sifted.beside, report, related)
@@ -166,7 +164,7 @@ def screen(
     older = NOTHING
     if guard.writes.shared:
         older = keepable((yield from adapter.stored(sifted.batch.ids)).entries).entries
-    return Screened(report, sifted, older, position)
+    return Screened(report, sifted, older)
 
 
 def hold_and_announce(
@@ -186,7 +184,7 @@ def hold_and_announce(
             return report, None
         return report, guard.writes.intend(coming, leaving)
 
-    report, intent = guard.writes.together(work, at=screened.position)
+    report, intent = guard.writes.together(work)
     return guard.judge.with_spent(report) if guard.writes.shared else report, intent
 
 

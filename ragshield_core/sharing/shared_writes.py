@@ -1,10 +1,11 @@
-"""A guard as one of several processes that share what they know."""
+"""Writes of a guard that several processes share: a journal of what happens, in one order."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -16,25 +17,28 @@ from typing import Any, NamedTuple, Self, TypeVar
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.events import Change, Event, Intent
 from ragshield_core.learning.guard_state import GuardState
-from ragshield_core.learning.recorder import Intent, Recorder, Standing
+from ragshield_core.learning.status import Standing
+from ragshield_core.learning.writes import Writes
+from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import (
     NeighborsError,
     OvertakenError,
     PrunedError,
+    QuarantineError,
     StateError,
     TakenOverError,
 )
 from ragshield_core.model.findings import printable
+from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT
-from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.sealed import check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.heartbeat import Heartbeat
-from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, new_writer
+from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.state import give_back
@@ -54,6 +58,8 @@ SNAPSHOT_AT_CLOSE = 0.01
 ROW_COST = 2
 # Seconds between two looks at whose turn it is.
 PAUSE = 0.02
+# Seconds for which thresholds that are to be put in force wait for a thread that uses the state.
+PATIENCE = 1.0
 # Signs of life within a lease.
 BEATS = 3
 SHOWN = 60  # characters of a name
@@ -67,7 +73,7 @@ class Whole(NamedTuple):
     arrays: dict[str, NDArray[Any]]
 
 
-class Sharing(Recorder):
+class SharedWrites(Writes):
     """Writes what happens to a guard into a journal, and applies what others have written there.
 
     All guards of a namespace apply all events in the order of the journal, each at its place: what
@@ -75,21 +81,37 @@ class Sharing(Recorder):
 
     Parameters
     ----------
-    log
-        Of the namespace, in whose database journal and snapshots are, with the same digests.
+    quarantine
+        Of the guard, in whose database journal and snapshots are, with the same digests.
+    namespace
+        Of another guard in that database, which is only read; ``None`` for the quarantine's own.
     lease
         As of :class:`Journal`.
+
+    Attributes
+    ----------
+    in_background
+        Whether thresholds are taken in a thread, and writers go by the old ones until then.
     """
 
     shared = True
+    position: int = 0
 
-    def __init__(self, log: AuditLog, *, lease: float = DEFAULT_LEASE) -> None:
-        self.position: int = 0
-        self._log, self._database = log, log.database
-        self._journal = Journal(log.namespace, lease=lease, digests=log.digests)
-        self._snapshots = Snapshots(log.namespace, digests=log.digests)
+    def __init__(
+        self,
+        quarantine: Quarantine,
+        namespace: str | None = None,
+        *,
+        lease: float = DEFAULT_LEASE,
+    ) -> None:
+        self.quarantine, self.in_background = quarantine, True
+        self._log = quarantine.log if namespace is None else quarantine.log.of(namespace)
+        self._database = self._log.database
+        self._journal = Journal(self._log.namespace, lease=lease, digests=self._log.digests)
+        self._snapshots = Snapshots(self._log.namespace, digests=self._log.digests)
         self._seen: tuple[int, ...] | None = None  # version of the database when it was read last
         self._collected: list[tuple[Event, Intent | None]] | None = None
+        self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
         self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
         self._times_replaced = 0
         self._begin()
@@ -101,9 +123,13 @@ class Sharing(Recorder):
         """Take part as another writer than any before."""
         self._pid = os.getpid()
         self._writer = new_writer()
+        self._alive = {self._writer}
         self._open: weakref.WeakSet[Intent] = weakref.WeakSet()
         self._in_turn: object | None = None
+        self._turn_at = 0  # position at which this process judges, in its turn
         self._heartbeat = Heartbeat(self._beat, self._journal.lease / BEATS)
+        self._measuring: threading.Thread | None = None
+        self._measure_again_at = 0.0  # after somebody else had begun, or it failed
 
     @property
     def writer(self) -> str:
@@ -116,7 +142,7 @@ class Sharing(Recorder):
 
     def of(self, state: GuardState) -> Self:
         """Write down from now on what happens to a guard."""
-        super().__init__(state)
+        super().__init__(state, self.quarantine)
         return self
 
     def check(self) -> None:
@@ -170,12 +196,12 @@ class Sharing(Recorder):
     # Reading
 
     def catch_up(self) -> int:
-        """Apply what has happened elsewhere; return how many events that were."""
+        """Learn what other processes have learned; return how many events that were."""
         version = self._database.version()
         if version == self._seen:
             return 0
         with self._state.lock:
-            if self.collecting:
+            if self._collecting:
                 return 0
             before = self.position
             self._read_to(None)
@@ -193,66 +219,92 @@ class Sharing(Recorder):
     # Writing
 
     @property
-    def collecting(self) -> bool:
-        """Whether what happens now is written with other things, and applied then."""
+    def _collecting(self) -> bool:
         return self._collected is not None
 
-    def happened(self, event: Event) -> None:
-        """Write an event down, and apply it behind all that were there before."""
-        self._collect([event], None)
+    def _record(self, events: Sequence[Event]) -> None:
+        self._collect([(event, None) for event in events])
 
-    def intend(self, events: Sequence[Event]) -> Intent:
+    def _intended(self, events: Sequence[Event]) -> Intent:
         """Write down what is going to happen; everybody reckons with it from now on."""
         intent = Intent(tuple(events))
         if events:
-            self._collect(events, intent)
+            self._collect([(event, intent) for event in events])
         return intent
 
-    def _collect(self, events: Sequence[Event], intent: Intent | None) -> None:
-        if self._collected is None:
-            self.together(partial(self._collect, events, intent), None)
-        else:
-            self._collected += [(event, intent) for event in events]
+    def _collect(self, happened: Sequence[tuple[Event, Intent | None]]) -> None:
+        with self._state.lock:
+            if self._collected is not None:
+                self._collected += happened
+                return
+        self._write(partial(self._collect, happened), ends_turn=False)
 
-    def together(self, work: Callable[[], T], at: int | None) -> T:
+    def together(self, work: Callable[[], T]) -> T:
         """Do work whose events, and changes of the quarantine, are written in one transaction."""
-        if self.collecting:
-            return work()
+        return self._write(work, ends_turn=True)
+
+    def _write(self, work: Callable[[], T], *, ends_turn: bool) -> T:
+        had_turn = self._in_turn is not None
+        ends_turn = ends_turn or not had_turn
         while True:
-            try:
-                answer, happened, positions = self._database.write(
-                    lambda session: self._write(session, work, at)
-                )
-                break
-            except OvertakenError:
-                if at is not None:
-                    raise
-                self.take_turn()  # another has it
-        self._turn_is_over()
-        self._read_to(positions.start - 1)
-        self._apply_mine(happened, positions)
-        self._keep_short()
+            with self._state.lock:
+                if self._collected is not None:  # the larger write takes its steps
+                    return work()
+                try:
+                    attempt = partial(self._attempt, work=work, keep_turn=not ends_turn)
+                    answer, happened, positions = self._database.write(attempt)
+                except OvertakenError:
+                    if had_turn:
+                        self._turn_is_over()
+                        raise
+                else:
+                    later, self._later = self._later, []
+                    if positions and ends_turn:
+                        self._turn_is_over()
+                    self._turn_at = positions.stop - 1
+                    self._read_to(positions.start - 1)
+                    self._apply_mine(happened, positions)
+                    self._keep_short()
+                    break
+            self.take_turn()  # another has it
+        if not had_turn:
+            self.give_up_turn()  # if nothing was written
+        for step in later:
+            step()
         return answer
 
-    def _write(
-        self, session: Session, work: Callable[[], T], at: int | None
+    def _attempt(
+        self, session: Session, work: Callable[[], T], *, keep_turn: bool
     ) -> tuple[T, Sequence[tuple[Event, Intent | None]], range]:
-        # First: nothing is to be written, or asked for, by who was overtaken.
-        head = self._journal.lock(session, writer=self.writer, expected=at)
+        # First: nothing is to be written, or asked for, by who has lost its turn.
+        judged_at = None if self._in_turn is None else self._turn_at
+        head = self._journal.lock(session, writer=self.writer, in_turn_since=judged_at)
         collected: list[tuple[Event, Intent | None]] = []
-        self._collected = collected
+        self._collected, self._later = collected, []
         try:
             answer = work()
         finally:
             self._collected = None
         if not collected:
             return answer, (), range(self.position + 1, self.position + 1)
-        events = [event for event, _ in collected]
-        pending = [intent is not None for _, intent in collected]
         positions = self._journal.append(
-            session, events, writer=self.writer, read=self.position, pending=pending, head=head
+            session,
+            [event for event, _ in collected],
+            writer=self.writer,
+            read=self.position,
+            pending=[intent is not None for _, intent in collected],
+            head=head,
+            keep_turn=keep_turn,
         )
         return answer, collected, positions
+
+    def afterwards(self, step: Callable[[], object]) -> None:
+        """Run ``step`` once the write that it is part of is durable; at once if there is none."""
+        with self._state.lock:
+            if self._collecting:
+                self._later.append(step)
+                return
+        step()
 
     def _apply_mine(
         self, happened: Sequence[tuple[Event, Intent | None]], positions: range
@@ -273,20 +325,38 @@ class Sharing(Recorder):
         if refused is not None:
             for _, intent in happened:
                 if intent is not None:  # who intended it does not get to do it
-                    self.drop(intent)
+                    self.failed(intent)
             raise refused
 
-    def finish(self, intent: Intent) -> None:
-        """Say that what was intended has happened."""
-        try:
-            self._settle(intent, ())
-        finally:
-            self.drop(intent)
+    def _settle(self, intent: Intent) -> None:
+        with self._state.lock:
+            try:
+                self._close(intent, ())
+            except TakenOverError:
+                # Who believed this process dead has asked the store, perhaps before it was written.
+                logger.warning("a write took so long that another process has recovered it")
+                self.catch_up()
+                self._make_true(intent)
+            finally:
+                self.failed(intent)
 
-    def drop(self, intent: Intent) -> None:
+    def _make_true(self, intent: Intent) -> None:
+        """Know what has happened, whatever another process has made of it."""
+        for event in intent.events:
+            if event.entries is None:
+                continue
+            known = set(self.known(event.entries.ids))
+            learned = event.change is Change.LEARNED
+            rows = [r for r, i in enumerate(event.entries.ids) if (i in known) is not learned]
+            if rows:
+                change = Change.LEARNED if learned else Change.FORGOTTEN
+                self.happened(change, entries=event.entries.take(rows))
+
+    def failed(self, intent: Intent) -> None:
         """Leave what was intended to be recovered."""
-        self._open.discard(intent)
-        self._heartbeat.over(intent)
+        with self._state.lock:
+            self._open.discard(intent)
+            self._heartbeat.over(intent)
 
     def abandoned(self) -> Intent | None:
         """Return what processes intended that are gone, now this one's to be recovered.
@@ -300,7 +370,8 @@ class Sharing(Recorder):
             if not others:
                 return None
             lost = any(not each.alive for each in others)
-            records = self._database.write(self._taken_over) if lost else ()
+            take_over = partial(self._journal.take_over, writer=self.writer)
+            records = self._database.write(take_over) if lost else ()
             dropped = [each.position for each in others if each.writer == self.writer]
             with self._database.read() as session:
                 for position in dropped:
@@ -326,19 +397,36 @@ class Sharing(Recorder):
         batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
-    def _taken_over(self, session: Session) -> tuple[JournalRecord, ...]:
-        return self._journal.take_over(session, writer=self.writer)
+    def recover(self, intent: Intent, standing: Batch) -> None:
+        """End what was intended by what the store says."""
+        with self._state.lock:
+            self.catch_up()
+            knowledge = self._state.knowledge
+            prints = {entry.id: entry.fingerprint for entry in standing}
+            coming: dict[str, Batch] = {}
+            for event in intent.events:
+                if event.change is Change.LEARNED and event.entries is not None:
+                    coming |= {i: event.entries.take([r]) for r, i in enumerate(event.entries.ids)}
+            gone = {
+                i: one
+                for i, one in coming.items()
+                if i in knowledge and prints.get(i) != one[0].fingerprint
+            }
+            back = [r for r, i in enumerate(standing.ids) if i in gone or i not in knowledge]
+            fixes = []
+            if gone:
+                fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate([*gone.values()])))
+            if back:
+                fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
+            try:
+                self._close(intent, fixes)
+            except TakenOverError:
+                logger.warning("another process has recovered what this one was recovering")
+            finally:
+                self.failed(intent)
 
-    def correct(self, intent: Intent, fixes: Sequence[Event]) -> None:
-        """End what was intended, with what makes up for that it did not happen, if so."""
-        try:
-            self._settle(intent, fixes)
-        except TakenOverError:
-            logger.warning("another process has recovered what this one was recovering")
-        finally:
-            self.drop(intent)
-
-    def _settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
+    def _close(self, intent: Intent, fixes: Sequence[Event]) -> None:
+        """Close what was intended, with what makes up for that it did not happen, if so."""
         if not intent.positions:
             return
 
@@ -353,20 +441,23 @@ class Sharing(Recorder):
     # As a whole
 
     @contextmanager
-    def replacing(self) -> Iterator[None]:
+    def replaced(self) -> Iterator[None]:
         """Yield while the guard becomes another one; nobody else writes until it is, everywhere."""
-        if self.collecting:
-            msg = "a guard cannot be fitted, adopted or calibrated within another write of its own."
-            raise RuntimeError(msg)
+        with self._state.lock:
+            if self._collecting:
+                msg = "a guard cannot be fitted, adopted or calibrated within a write of its own."
+                raise RuntimeError(msg)
         self.take_turn()
-        try:
-            self.catch_up()
-            yield
-            self._replace_after_all()
-        except BaseException:
-            self.give_up_turn()
-            self._become()  # what all others still are
-            raise
+        with self._state.lock:
+            try:
+                self.catch_up()
+                yield
+                self._state.connections.let_go()  # before it is saved
+                self._replace_after_all()
+            except BaseException:
+                self.give_up_turn()
+                self._become()  # what all others still are
+                raise
 
     def _replace_after_all(self) -> None:
         """Write the whole, with what others have undone meanwhile: they need no turn for that."""
@@ -406,6 +497,97 @@ class Sharing(Recorder):
         self._tail.clear()
         self._read_to(last)
 
+    # Thresholds
+
+    def _thresholds_are_due(self) -> None:
+        # At first all is learned anew; and a store may be asked by the thread of its writer alone.
+        if self._state.recalibration.collecting or self._state.connections.where == "store":
+            if (confirmed := self._confirmed()) is None:
+                return
+            self.take_turn()
+            try:
+                self.catch_up()
+                if self._state.recalibration.due:
+                    with self.replaced():
+                        self._state.apply(Event(change=Change.RECALIBRATED, ids=confirmed))
+            finally:
+                self.give_up_turn()
+        elif not self.in_background:
+            self._measure()
+        elif self._measuring is None and time.monotonic() >= self._measure_again_at:
+            self._measuring = threading.Thread(
+                target=self._measure, name="ragshield-thresholds", daemon=True
+            )
+            self._measuring.start()
+
+    def _measure(self) -> None:
+        """Take thresholds of a copy, and put them in force: one process for all of them."""
+        began, me = time.monotonic(), f"{MEASURES}{self.writer}"
+        claim = Intent(())  # a reason to give signs of life
+        self._measure_again_at = began + self._journal.lease / BEATS
+        try:
+            confirmed = self._confirmed()
+            if confirmed is None or not self._database.write(
+                partial(self._journal.begin_measuring, writer=me)
+            ):
+                return
+            self._alive.add(me)
+            self._heartbeat.during(claim)
+            with self._state.lock:
+                self.catch_up()
+                at = self._times_replaced, self._state.calibrator.calibrated_at
+                copy = self._state.copied() if self._state.recalibration.due else None
+            if copy is not None:
+                measured = copy.recalibration.measured(confirmed)
+                event = Event(change=Change.RECALIBRATED, ids=confirmed, measured=measured)
+                while not self._put_in_force(event, me, at):
+                    time.sleep(PAUSE)
+                logger.info("taking thresholds took %.1f s", time.monotonic() - began)
+                self._measure_again_at = 0.0
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
+        finally:
+            self._heartbeat.over(claim)
+            self._alive.discard(me)
+            with suppress(QuarantineError):  # nobody waits for it longer than the lease
+                self._database.write(partial(self._journal.retire, writer=me))
+            self._measuring = None
+
+    def _put_in_force(self, event: Event, writer: str, at: tuple[int, int]) -> bool:
+        """Write down thresholds in a turn of their own, unless others were taken meanwhile.
+
+        Returns False if a thread of this process waits for that turn itself, and holds the state.
+        """
+        self._wait_for_turn(writer)
+        if not self._state.lock.acquire(timeout=PATIENCE):
+            self._database.write(partial(self._journal.give_up_turn, writer=writer))
+            return False
+        try:
+            self.catch_up()
+            if at == (self._times_replaced, self._state.calibrator.calibrated_at):
+                append = partial(self._journal.append, events=[event], writer=writer)
+                positions = self._database.write(append)
+                self._read_to(positions.start - 1)
+                self._apply_mine([(event, None)], positions)
+        except OvertakenError:  # it was stopped for long, and lost its turn
+            return False
+        finally:
+            self._state.lock.release()
+        return True
+
+    def settled(self) -> None:
+        """Wait until no thresholds are being taken in the background, by any process."""
+        while True:
+            if (thread := self._measuring) is not None:
+                thread.join()
+            self.catch_up()
+            recalibration = self._state.recalibration
+            if recalibration.collecting or not recalibration.due:
+                return
+            self._measure_again_at = 0.0
+            self._thresholds_are_due()
+            time.sleep(PAUSE)
+
     # Turns and signs of life
 
     def take_turn(self) -> None:
@@ -415,23 +597,27 @@ class Sharing(Recorder):
         waiting = Intent(())  # a reason to give signs of life
         self._heartbeat.during(waiting)
         self._in_turn = waiting
-        take = partial(self._journal.take_turn, writer=self.writer)
         try:
-            mine, seen, until = False, None, 0.0
-            while not mine:
-                if time.monotonic() >= until:  # again, if it was believed dead meanwhile
-                    mine = self._database.write(take)
-                    until = time.monotonic() + self._journal.lease / BEATS
-                elif (version := self._database.version()) != seen:
-                    seen = version
-                    self.catch_up()  # what is read now need not be read in the turn
-                    with self._database.read() as session:
-                        mine = self._journal.turn(session) == self.writer
-                else:
-                    time.sleep(PAUSE)
+            self._wait_for_turn(self.writer)
+            self.catch_up()
+            self._turn_at = self.position
         except BaseException:
             self.give_up_turn()
             raise
+
+    def _wait_for_turn(self, writer: str) -> None:
+        mine, seen, until = False, None, 0.0
+        while not mine:
+            if time.monotonic() >= until:  # again, if it was believed dead meanwhile
+                mine = self._database.write(partial(self._journal.take_turn, writer=writer))
+                until = time.monotonic() + self._journal.lease / BEATS
+            elif (version := self._database.version()) != seen:
+                seen = version
+                self.catch_up()  # what is read now need not be read in the turn
+                with self._database.read() as session:
+                    mine = self._journal.turn(session) == writer
+            else:
+                time.sleep(PAUSE)
 
     def give_up_turn(self) -> None:
         """Let others write, if nothing was written in the turn."""
@@ -446,7 +632,8 @@ class Sharing(Recorder):
             self._in_turn = None
 
     def _beat(self) -> None:
-        self._database.write(partial(self._journal.beat, writer=self.writer))
+        for writer in tuple(self._alive):
+            self._database.write(partial(self._journal.beat, writer=writer))
 
     def leave(self) -> None:
         """Take no part any more; what this process left pending, others recover at once."""
@@ -454,7 +641,10 @@ class Sharing(Recorder):
 
     def close(self) -> None:
         """Take no part any more, and give the connections back."""
-        self._keep_short(SNAPSHOT_AT_CLOSE)
+        if self._measuring is not None:
+            self._measuring.join()
+        with self._state.lock:
+            self._keep_short(SNAPSHOT_AT_CLOSE)
         self.leave()
         self._database.close()
 
