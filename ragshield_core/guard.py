@@ -28,11 +28,10 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.calibration import CalibrationInForce
 from ragshield_core.learning.events import Change
-from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.guard_state import GuardState, let_in
 from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.sources import Sources
 from ragshield_core.learning.status import DetectorStanding, Status
-from ragshield_core.learning.unscreened import let_in
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
@@ -747,12 +746,50 @@ class Guard:
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        self._say_what_is_not_guarded(report)
         try:
-            report = self._quarantined(report, by)
+            report = self.writes.together(partial(self._held, report, by))
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
+        report = self.judge.with_spent(report)
         self.writes.afterwards(partial(self._tell_decided, report))
+        return report
+
+    def _held(self, report: Report, by: str) -> Report:
+        """Hold what is to be quarantined, and take note of what was decided."""
+        quarantine, policy = self.quarantine, self.policy
+        confirmed = quarantine.confirmed_among(report.batch)
+        report = overruled(report, confirmed, Verdict.QUARANTINE)
+        if report.retroactive and policy.on_detect == "raise":
+            raise PoisonedEntryError(report)
+        if rows := np.flatnonzero(~report.admitted).tolist():
+            if policy.on_shift == "raise":
+                asked = {question.source for question in self.sources.questions()}
+                if any(report.batch.sources[row] in asked for row in rows):
+                    raise PoisonedEntryError(report)
+            suspects = report.batch.take(rows)
+            decisions = [report.remarkable[row] for row in rows]
+            if policy.on_detect == "raise":
+                released = quarantine.released_among(suspects, decisions)
+            else:
+                released = quarantine.hold(suspects, decisions, by=by)
+            report = overruled(report, released, Verdict.ADMIT)
+            if report.quarantined and policy.on_detect == "raise":
+                raise PoisonedEntryError(report)
+            held, accused = report.batch.take(~report.admitted), accusers(report.quarantined)
+            if policy.on_detect != "raise":
+                self.writes.happened(Change.HELD, entries=held, accused=accused)
+                self.writes.afterwards(partial(_log_held, report, rows))
+        if self.calibrated:
+            self.writes.happened(Change.COUNTED, counted=Counted.of(report))
+        if failed := let_in(report):
+            self.writes.happened(Change.UNSCREENED, failed=failed)
+            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
+            logger.warning(
+                "%d of %d entries are let in although %s failed on them, and are screened later",
+                *(len(failed), len(report.batch), names),
+            )
         return report
 
     def _tell_decided(self, report: Report) -> None:
@@ -761,40 +798,6 @@ class Guard:
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.sources.questions(), self.quarantine)
-
-    def _quarantined(self, report: Report, by: str) -> Report:
-        self._say_what_is_not_guarded(report)
-        confirmed = self.quarantine.confirmed_among(report.batch)
-        report = overruled(report, confirmed, Verdict.QUARANTINE)
-        if report.retroactive and self.policy.on_detect == "raise":
-            raise PoisonedEntryError(report)
-        rows = np.flatnonzero(~report.admitted).tolist()
-        if not rows:
-            return self.judge.with_spent(self._counted(report))
-        if self.policy.on_shift == "raise":
-            asked = {question.source for question in self.sources.questions()}
-            if any(report.batch.sources[row] in asked for row in rows):
-                raise PoisonedEntryError(report)
-        suspects = report.batch.take(rows)
-        if self.policy.on_detect == "raise":
-            decisions = [report.remarkable[row] for row in rows]
-            released = self.quarantine.released_among(suspects, decisions)
-            report = overruled(report, released, Verdict.ADMIT)
-            if report.quarantined:
-                raise PoisonedEntryError(report)
-            return self._with_let_in(report)
-        decisions = [report.remarkable[row] for row in rows]
-
-        def hold_and_count() -> Report:
-            released = self.quarantine.hold(suspects, decisions, by=by)
-            mine = overruled(report, released, Verdict.ADMIT)
-            held = mine.batch.take(~mine.admitted)
-            self.writes.happened(Change.HELD, entries=held, accused=accusers(mine.quarantined))
-            return self._counted(mine)
-
-        report = self.judge.with_spent(self.writes.together(hold_and_count))
-        self.writes.afterwards(partial(_log_held, report, rows))
-        return report
 
     def _say_what_is_not_guarded(self, report: Report) -> None:
         if missing := report.not_judged():
@@ -848,23 +851,6 @@ class Guard:
             delete(gone.ids)
             self.writes.recalled(gone, decisions)
         return gone.ids
-
-    def _counted(self, report: Report) -> Report:
-        """Take note of what was decided, and of detectors whose calibration no longer holds."""
-        if self.calibrated:
-            self.writes.happened(Change.COUNTED, counted=Counted.of(report))
-        return self._with_let_in(report)
-
-    def _with_let_in(self, report: Report) -> Report:
-        """Take note of what is let in although detectors failed on it."""
-        if failed := let_in(report):
-            self.writes.happened(Change.UNSCREENED, failed=failed)
-            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
-            logger.warning(
-                "%d of %d entries are let in although %s failed on them, and are screened later",
-                *(len(failed), len(report.batch), names),
-            )
-        return report
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import learns
 from ragshield_core.hooks import Quiet, excused, screening
-from ragshield_core.learning.guard_state import GuardState
-from ragshield_core.learning.unscreened import failing
+from ragshield_core.learning.guard_state import GuardState, failing
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
@@ -279,12 +278,14 @@ class Judge:
             if not self._state.calibrated:
                 return report
             arrivals = self._state.calibrator.arrivals
-            names = [d.name for d in self._state.detectors if arrivals.of(d.name).judged]
+            by_detector = {d.name: arrivals.of(d.name) for d in self._state.detectors}
             sources = arrivals.of_sources(filter(None, report.batch.sources))
             return replace(
                 report,
                 spent=arrivals.of().share,
-                spent_by_detector={name: arrivals.of(name).share for name in names},
+                spent_by_detector={
+                    n: spent.share for n, spent in by_detector.items() if spent.judged
+                },
                 spent_by_source={source: spent.share for source, spent in sources.items()},
             )
 

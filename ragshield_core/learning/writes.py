@@ -106,7 +106,7 @@ class Writes:
         """Record an event and apply it: all that is learned after a fit goes this way."""
         self._record([Event(change=change, **what)])
 
-    def _record(self, events: Sequence[Event]) -> None:
+    def _record(self, events: Sequence[Event], intent: Intent | None = None) -> None:  # noqa: ARG002 - of a journal
         for event in events:
             self._state.apply(event)
 
@@ -244,17 +244,19 @@ class Writes:
             if self.shared:  # before others are told
                 self._state.knowledge.check_learnable(entering)
             events.append(Event(change=Change.LEARNED, entries=entering))
-        return self._intended(events)
+        return self._intended(Intent(tuple(events)))
 
     def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
         """Say that entries that were admitted earlier, and are held now, are about to leave."""
         left = set(gone.ids)
         accused = accusers(d for d in decisions if d.entry_id in left)
         recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
-        return self._intended([recalled] if len(gone) else [])
+        return self._intended(Intent((recalled,) if len(gone) else ()))
 
-    def _intended(self, events: Sequence[Event]) -> Intent:
-        return Intent(tuple(events))
+    def _intended(self, intent: Intent) -> Intent:
+        if self.shared:
+            self._record(intent.events, intent)
+        return intent
 
     def finish(self, intent: Intent) -> None:
         """Say that the store was written as intended."""
@@ -297,7 +299,7 @@ class Writes:
         """
         return 0
 
-    def together(self, work: Callable[[], T]) -> T:
+    def together(self, work: Callable[[], T], *, keep_turn: bool = False) -> T:  # noqa: ARG002 - as above
         """Do work of which processes learn all or nothing: held entries, and what follows of them.
 
         Parameters
@@ -306,6 +308,8 @@ class Writes:
             Calls methods of the guard and its quarantine, which take effect when it returns. Called
             again where other processes were in the way; no store may be written in it, and what
             tells others of it waits for :meth:`afterwards`.
+        keep_turn
+            Whether a turn of this process goes on afterwards.
 
         Raises
         ------

@@ -42,9 +42,14 @@ from ragshield_core.learning.status import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
-from ragshield_core.sharing import events as journal_events
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import JournalRecord, Written, raise_damaged, written
+from ragshield_core.sharing.rows import (
+    JournalRecord,
+    Written,
+    now,
+    raise_damaged,
+    read,
+    written,
+)
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
@@ -607,7 +612,7 @@ class Journal:
         self, session: Session, query: Select[Any], **which: Any
     ) -> Iterator[JournalRecord]:
         for row in session.execute(query, {"of": self.namespace, **which}).mappings():
-            yield journal_events.read(row, self.digests)
+            yield read(row, self.digests)
 
     def _missing(self, session: Session, position: int) -> Exception:
         head = self._head(session)

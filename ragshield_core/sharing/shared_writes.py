@@ -36,9 +36,8 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT
 from ragshield_core.quarantine.sealed import check_journal
 from ragshield_core.screening.screening import crash
-from ragshield_core.sharing.events import JournalRecord
-from ragshield_core.sharing.heartbeat import Heartbeat
 from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
+from ragshield_core.sharing.rows import JournalRecord
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.state import give_back
@@ -222,36 +221,24 @@ class SharedWrites(Writes):
     def _collecting(self) -> bool:
         return self._collected is not None
 
-    def _record(self, events: Sequence[Event]) -> None:
-        self._collect([(event, None) for event in events])
-
-    def _intended(self, events: Sequence[Event]) -> Intent:
-        """Write down what is going to happen; everybody reckons with it from now on."""
-        intent = Intent(tuple(events))
-        if events:
-            self._collect([(event, intent) for event in events])
-        return intent
-
-    def _collect(self, happened: Sequence[tuple[Event, Intent | None]]) -> None:
+    def _record(self, events: Sequence[Event], intent: Intent | None = None) -> None:
         with self._state.lock:
             if self._collected is not None:
-                self._collected += happened
+                self._collected += [(event, intent) for event in events]
                 return
-        self._write(partial(self._collect, happened), ends_turn=False)
+        if events:
+            self.together(partial(self._record, events, intent), keep_turn=True)
 
-    def together(self, work: Callable[[], T]) -> T:
+    def together(self, work: Callable[[], T], *, keep_turn: bool = False) -> T:
         """Do work whose events, and changes of the quarantine, are written in one transaction."""
-        return self._write(work, ends_turn=True)
-
-    def _write(self, work: Callable[[], T], *, ends_turn: bool) -> T:
         had_turn = self._in_turn is not None
-        ends_turn = ends_turn or not had_turn
+        keep_turn = keep_turn and had_turn
         while True:
             with self._state.lock:
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
                 try:
-                    attempt = partial(self._attempt, work=work, keep_turn=not ends_turn)
+                    attempt = partial(self._attempt, work=work, keep_turn=keep_turn)
                     answer, happened, positions = self._database.write(attempt)
                 except OvertakenError:
                     if had_turn:
@@ -259,7 +246,7 @@ class SharedWrites(Writes):
                         raise
                 else:
                     later, self._later = self._later, []
-                    if positions and ends_turn:
+                    if positions and not keep_turn:
                         self._turn_is_over()
                     self._turn_at = positions.stop - 1
                     self._read_to(positions.start - 1)
@@ -739,3 +726,64 @@ class SharedWrites(Writes):
             changes = Changes(session, self._log.digests, self._log.namespace)
             changes.tell(SNAPSHOT, position)
             changes.write("ragshield", f"at position {position} of the journal")
+
+
+class Heartbeat:
+    """Beats as long as somebody holds what :meth:`during` was given, and not in a forked child.
+
+    Every write is a sign of life in itself: a thread runs only while one may stay away.
+
+    Parameters
+    ----------
+    beat
+        Gives a sign of life.
+    every
+        Seconds between two of them.
+    """
+
+    def __init__(self, beat: Callable[[], object], every: float) -> None:
+        self._beat, self._every = beat, every
+        self._reasons: weakref.WeakSet[object] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def during(self, reason: object) -> None:
+        """Beat until :meth:`over`, or until nobody holds the reason any more."""
+        with self._lock:
+            self._reasons.add(reason)
+            if self._thread is None or not self._thread.is_alive():
+                self._stop = threading.Event()
+                run = (weakref.ref(self), self._stop, self._every)
+                self._thread = threading.Thread(
+                    target=_run, args=run, name="ragshield-heartbeat", daemon=True
+                )
+                self._thread.start()
+
+    def over(self, reason: object) -> None:
+        """Beat no longer for that reason."""
+        with self._lock:
+            self._reasons.discard(reason)
+            if not self._reasons:
+                self._stop.set()
+                self._thread = None
+
+    def _once(self) -> bool:
+        """Beat, if there still is a reason; return whether there was."""
+        with self._lock:
+            if not self._reasons:
+                self._thread = None
+                return False
+        try:
+            self._beat()
+        except Exception as error:  # noqa: BLE001 - the next beat may succeed; the write will tell
+            logger.warning("no sign of life could be given: %s", type(error).__name__)
+        return True
+
+
+def _run(which: weakref.ref[Heartbeat], stop: threading.Event, every: float) -> None:
+    while not stop.wait(every):
+        heartbeat = which()
+        if heartbeat is None or not heartbeat._once():  # noqa: SLF001 - of this very module
+            return
+        del heartbeat

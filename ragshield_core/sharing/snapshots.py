@@ -20,9 +20,8 @@ from ragshield_core.database.tables import ChunkRow, SnapshotRow, table_of
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests
-from ragshield_core.sharing import arrays as named_arrays
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import raise_damaged, to_json
+from ragshield_core.sharing import rows as named_arrays
+from ragshield_core.sharing.rows import now, raise_damaged, to_json
 from ragshield_core.state import check_format
 
 T = TypeVar("T")

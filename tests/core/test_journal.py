@@ -30,12 +30,11 @@ from ragshield_core.model.errors import (
 from ragshield_core.sharing import (
     Journal,
     Snapshots,
-    events,
     new_writer,
+    rows,
     snapshots,
 )
-from ragshield_core.sharing.arrays import from_bytes, to_bytes
-from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.rows import from_bytes, now, to_bytes
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)
@@ -181,7 +180,7 @@ NAMED_ARRAYS = st.dictionaries(
 
 @given(values=st.dictionaries(st.text(), JSON, max_size=3), arrays=NAMED_ARRAYS)
 def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
-    content = events.to_json(values, "values")
+    content = rows.to_json(values, "values")
     assert content.isascii()
     assert "\0" not in content
     assert json.loads(content) == values
@@ -199,13 +198,13 @@ def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
 )
 def test_values_that_json_has_not_are_refused(values, error, said):
     with pytest.raises(error, match=said):
-        events.to_json(values, "the values")
+        rows.to_json(values, "the values")
 
 
 def test_an_event_that_is_too_large_is_refused_and_nothing_is_written(
     on_file, journal, monkeypatch
 ):
-    monkeypatch.setattr(events, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(rows, "MOST_BYTES", 10_000)
     shared = Shared(on_file)
     for texts in (["x" * 20_000], ["x"] * 1_000):
         large = Event(change=Change.LEARNED, entries=batch(*texts))
