@@ -31,7 +31,7 @@ from ragshield_core.learning.events import Change
 from ragshield_core.learning.guard_state import GuardState, let_in
 from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.sources import Sources
-from ragshield_core.learning.status import DetectorStanding, Status
+from ragshield_core.learning.status import Status, since_calibration
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
@@ -467,32 +467,22 @@ class Guard:
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
+            names = [detector.name for detector in self.detectors]
             why_not = self.state.force()
             why_not |= {skipped.detector: skipped.reason for skipped in self.state.left_out}
             return Status(
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,
-                detectors=tuple(
-                    DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
-                    for name, why in why_not.items()
-                ),
+                **since_calibration(arrivals, self.policy.quarantine_at, names, why_not),
+                topics=tuple(arrivals.topics()),
                 n_known=len(self.state.knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,
                 next_at=self.state.recalibration.next_at,
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
-                rate=self.policy.quarantine_at,
                 wanted_rate=self.state.recalibration.wanted_rate,
-                spent=arrivals.of(),
-                by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
-                by_source=arrivals.of_sources(arrivals.sources),
-                shifts=tuple(arrivals.shifts()),
-                questions=arrivals.questions(self.policy.quarantine_at),
-                decided=arrivals.decided(self.policy.quarantine_at),
-                spread=arrivals.spread(),
-                topics=tuple(arrivals.topics()),
                 doubted=self.state.doubted(),
                 power=self.state.power,
                 failing=self.state.knowledge.missed | self.state.failing,

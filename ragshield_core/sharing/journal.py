@@ -283,20 +283,20 @@ class Journal:
                 f"the journal of {self!r} is at position {head}, expected {expected}: "
                 "another process wrote first; catch up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head)
+            raise OvertakenError(msg)
         turn = self.turn(session)
         if turn not in (None, writer):
             msg = (
                 f"in the journal of {self!r} it is the turn of {turn}; wait for it to write, catch "
                 "up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head, turn=turn)
+            raise OvertakenError(msg)
         if in_turn_since is not None and turn is None and head != in_turn_since:
             msg = (
                 f"{writer} gave no sign of life for {self.lease:g} s and lost its turn in the "
                 f"journal of {self!r}: nothing of this write was written; write it again."
             )
-            raise OvertakenError(msg, head=head)
+            raise OvertakenError(msg)
         return row
 
     def append(
