@@ -54,8 +54,6 @@ class Measured(NamedTuple):
         thresholds can be taken.
     ids
         Of these entries.
-    far
-        Ids of the entries inside that are far from all that is usual.
     n_doubtful
         How many entries do not count.
     why_not
@@ -64,7 +62,6 @@ class Measured(NamedTuple):
 
     scores: Mapping[str, NDArray[np.floating[Any]]]
     ids: tuple[str, ...] = ()
-    far: tuple[str, ...] = ()
     n_doubtful: int = 0
     why_not: str = ""
 
@@ -81,7 +78,6 @@ class Measured(NamedTuple):
         return cls(
             {name: arrays[str(number)] for number, name in enumerate(values["scores"])},
             ids=tuple(map(str, values["ids"])),
-            far=tuple(map(str, values["far"])),
             n_doubtful=int(values["n_doubtful"]),
             why_not=str(values["why_not"]),
         )
@@ -293,7 +289,8 @@ class Calibrator:
             How many of those outside are not far from all that is usual.
         """
         measured, scores, n_near = self._scored(sample, confirmed)
-        self._take_measured(measured, at_most)
+        self._check_judged(measured.scores)
+        self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
         n = len(sample.inside)
         self.sample_scores = {name: column[:n] for name, column in scores.items()}
         return n_near
@@ -303,21 +300,11 @@ class Calibrator:
         return self._scored(sample, confirmed)[0]
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
-        """Measure what is usual now, and take thresholds as a copy of this has measured them.
-
-        Of the sample, what has left since is no reference any more.
-        """
-        assert self.sample is not None  # noqa: S101 - which was measured
-        far = set(measured.far)
-        inside = self.sample.inside
-        reference = inside.take([row for row, i in enumerate(inside.ids) if i not in far])
-        self._confirm(confirmed)
-        self._refresh(reference)
-        self._take_measured(measured, None)
-
-    def _take_measured(self, measured: Measured, at_most: float | None) -> None:
+        """Measure what is usual now, and take thresholds by how a copy has scored the sample."""
+        assert self.sample is not None  # noqa: S101 - which was scored
+        self.measure(self.sample, confirmed)
         self._check_judged(measured.scores)
-        self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
+        self._take(measured.scores, None, measured.n_doubtful, measured.ids)
 
     def _scored(
         self, sample: CleanSample, confirmed: Sequence[str]
@@ -340,7 +327,6 @@ class Calibrator:
         measured = Measured(
             {name: column[counting] for name, column in scores.items()},
             tuple(entries[row] for row in counting),
-            tuple(entries[row] for row in np.flatnonzero(far[:n]).tolist()),
             int(np.count_nonzero(doubtful)),
         )
         return measured, scores, int(np.count_nonzero(~far[n:]))
@@ -353,23 +339,19 @@ class Calibrator:
         NDArray[np.bool_]
             Shape (n_inside,): what is far from all that is usual, where nobody vouched for it.
         """
-        self._confirm(confirmed)
-        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
-        if not sample.vetted:
-            for detector in self._knowledge.detectors:
-                if isinstance(detector, DoubtsSample):
-                    doubtful |= detector.outliers(sample.inside)
-        self._refresh(sample.inside.take(~doubtful) if doubtful.any() else sample.inside)
-        return doubtful
-
-    def _confirm(self, confirmed: Sequence[str]) -> None:
-        for detector in self._knowledge.detectors if confirmed else ():
+        detectors = self._knowledge.detectors
+        for detector in detectors if confirmed else ():
             if isinstance(detector, GroupDetector):
                 detector.confirm(confirmed)
-
-    def _refresh(self, reference: Batch) -> None:
+        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
+        if not sample.vetted:
+            for detector in detectors:
+                if isinstance(detector, DoubtsSample):
+                    doubtful |= detector.outliers(sample.inside)
+        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
             refresh(detector, reference)
+        return doubtful
 
     def _doubtful(
         self, sample: CleanSample, scores: Mapping[str, NDArray[np.float64]]

@@ -129,6 +129,7 @@ class SharedWrites(Writes):
         self._heartbeat = Heartbeat(self._beat, self._journal.lease / BEATS)
         self._measuring: threading.Thread | None = None
         self._measure_again_at = 0.0  # after somebody else had begun, or it failed
+        self._measured = True  # or somebody else does
 
     @property
     def writer(self) -> str:
@@ -512,11 +513,13 @@ class SharedWrites(Writes):
         began, me = time.monotonic(), f"{MEASURES}{self.writer}"
         claim = Intent(())  # a reason to give signs of life
         self._measure_again_at = began + self._journal.lease / BEATS
+        self._measured = False
         try:
             confirmed = self._confirmed()
-            if confirmed is None or not self._database.write(
-                partial(self._journal.begin_measuring, writer=me)
-            ):
+            if confirmed is None:
+                return
+            self._measured = True
+            if not self._database.write(partial(self._journal.begin_measuring, writer=me)):
                 return
             self._alive.add(me)
             self._heartbeat.during(claim)
@@ -532,6 +535,7 @@ class SharedWrites(Writes):
                 logger.info("taking thresholds took %.1f s", time.monotonic() - began)
                 self._measure_again_at = 0.0
         except Exception as error:  # noqa: BLE001 - the entries are written already
+            self._measured = False
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
         finally:
             self._heartbeat.over(claim)
@@ -569,7 +573,7 @@ class SharedWrites(Writes):
                 thread.join()
             self.catch_up()
             recalibration = self._state.recalibration
-            if recalibration.collecting or not recalibration.due:
+            if recalibration.collecting or not recalibration.due or not self._measured:
                 return
             self._measure_again_at = 0.0
             self._thresholds_are_due()
@@ -628,8 +632,8 @@ class SharedWrites(Writes):
 
     def close(self) -> None:
         """Take no part any more, and give the connections back."""
-        if self._measuring is not None:
-            self._measuring.join()
+        if (measuring := self._measuring) is not None:
+            measuring.join()
         with self._state.lock:
             self._keep_short(SNAPSHOT_AT_CLOSE)
         self.leave()
