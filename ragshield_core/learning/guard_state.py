@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.recalibration import Recalibration
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
 from ragshield_core.detectors.registry import (
     copied_for,
     detectors_from,
@@ -241,24 +241,27 @@ class GuardState:
         restored.unscreened.restore(values["unscreened"])
         return restored
 
-    def become(
-        self,
-        values: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-        detectors: Sequence[Detector | type[Detector]] | None = None,
-    ) -> None:
-        """Be what was saved, with the same detectors or others of their kinds."""
-        other = self.from_parts(values, arrays, self.detectors if detectors is None else detectors)
+    def become(self, other: Self) -> None:
+        """Be what another state is, with its detectors; nobody may use that one any more."""
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
         self.power = other.power
         self.knowledge, self.unscreened = other.knowledge, other.unscreened
         self.calibrator, self.recalibration = other.calibrator, other.recalibration
         self.connections.reconnect(self.detectors)
 
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether there can be another like it: neighbours are here, all that learns can be saved.
+
+        A store may be asked by the thread of its writer alone.
+        """
+        kept = any(learns(d) and d.traits.unsaved is not None for d in self.detectors)
+        return self.connections.where == "memory" and not kept
+
     def copied(self) -> Self:
         """Return the same state with detectors of its own, to measure by while this one goes on.
 
-        Where neighbours are in the store, it has none at hand.
+        Only what holds something that is not saved, and learns nothing, is used by both.
         """
         values, arrays = self.to_parts()
         plain = json.loads(json.dumps(values))

@@ -225,7 +225,7 @@ class Judge:
         new = [type(d) if d.traits.unsaved is None else d for d in self._state.detectors]
         try:
             values, arrays = self._state.to_parts()
-            self._state.become(json.loads(json.dumps(values)), arrays, new)
+            self._state.become(GuardState.from_parts(json.loads(json.dumps(values)), arrays, new))
         except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
             logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 

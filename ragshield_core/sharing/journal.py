@@ -531,7 +531,8 @@ class Journal:
         query = _HEAD_LOCKED if lock else _HEAD
         head = session.execute(query, {"of": self.namespace}).one_or_none()
         if head is not None:
-            check_key(f"the journal of {self!r}", head.key_name, self.digests)
+            if head.key_name != self.digests.key_name:
+                check_key(f"the journal of {self!r}", head.key_name, self.digests)
             if not self.digests.match(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
                 raise_damaged(f"where {self!r} stands", HeadRow)
         return head

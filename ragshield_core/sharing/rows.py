@@ -61,7 +61,7 @@ def written(event: Event) -> Written:
     kind = str(event.change)
     values, arrays = event.to_parts()
     size = sum(array.nbytes for array in arrays.values())
-    content = to_json(values, f"the values of an event {kind!r}")
+    content = json.dumps(values, separators=(",", ":"))
     if size + len(content) > MOST_BYTES:
         msg = (
             f"an event {kind!r} is of {size + len(content):,} bytes, expected at most "

@@ -477,7 +477,8 @@ class SharedWrites(Writes):
                 "expected one; restore the database from a backup."
             )
             raise StateError(msg)
-        self._state.become(whole.values, whole.arrays)
+        detectors = self._state.detectors
+        self._state.become(GuardState.from_parts(whole.values, whole.arrays, detectors))
         whole.arrays.clear()  # the guard has its own, and they are large
         give_back()
         self._times_replaced += 1
@@ -488,8 +489,8 @@ class SharedWrites(Writes):
     # Thresholds
 
     def _thresholds_are_due(self) -> None:
-        # At first all is learned anew; and a store may be asked by the thread of its writer alone.
-        if self._state.recalibration.collecting or self._state.connections.where == "store":
+        # At first all is learned anew.
+        if self._state.recalibration.collecting or not self._state.can_be_copied:
             if (confirmed := self._confirmed()) is None:
                 return
             self.take_turn()
@@ -573,7 +574,8 @@ class SharedWrites(Writes):
                 thread.join()
             self.catch_up()
             recalibration = self._state.recalibration
-            if recalibration.collecting or not recalibration.due or not self._measured:
+            in_thread = self._state.can_be_copied and not recalibration.collecting
+            if not (in_thread and recalibration.due and self._measured):
                 return
             self._measure_again_at = 0.0
             self._thresholds_are_due()
