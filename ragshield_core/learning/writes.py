@@ -299,7 +299,7 @@ class Writes:
         """
         return 0
 
-    def together(self, work: Callable[[], T], *, keep_turn: bool = False) -> T:  # noqa: ARG002 - as above
+    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - there are none
         """Do work of which processes learn all or nothing: held entries, and what follows of them.
 
         Parameters
@@ -308,14 +308,14 @@ class Writes:
             Calls methods of the guard and its quarantine, which take effect when it returns. Called
             again where other processes were in the way; no store may be written in it, and what
             tells others of it waits for :meth:`afterwards`.
-        keep_turn
-            Whether a turn of this process goes on afterwards.
+        turn
+            From :meth:`take_turn`; it ends with this write.
 
         Raises
         ------
         OvertakenError
-            If this process had the turn (:meth:`take_turn`), and lost it since, because it gave no
-            sign of life during its lease. Nothing was written: do it all again.
+            If the turn was lost, because this process gave no sign of life during its lease.
+            Nothing was written: do it all again.
         """
         return work()
 
@@ -327,11 +327,16 @@ class Writes:
         """
         step()
 
-    def take_turn(self) -> None:
-        """Wait until no other process writes; none does before this one has, or gives up."""
+    def take_turn(self) -> object:
+        """Wait until nobody else writes; return the turn.
 
-    def give_up_turn(self) -> None:
-        """Let other processes write, if nothing was written in the turn."""
+        Nobody does before this one has written something with it, see :meth:`together`, or gives it
+        up. In one process, writes wait for nobody.
+        """
+        return None
+
+    def give_up_turn(self, turn: object) -> None:
+        """Let others write, if nothing was written in the turn."""
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that some process is about to write or delete just now."""

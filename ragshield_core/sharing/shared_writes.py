@@ -124,6 +124,7 @@ class SharedWrites(Writes):
         self._writer = new_writer()
         self._alive = {self._writer}
         self._open: weakref.WeakSet[Intent] = weakref.WeakSet()
+        self._turn_lock = threading.Lock()  # of the thread that queues for a turn, or has it
         self._in_turn: object | None = None
         self._turn_at = 0  # position at which this process judges, in its turn
         self._heartbeat = Heartbeat(self._beat, self._journal.lease / BEATS)
@@ -228,21 +229,26 @@ class SharedWrites(Writes):
                 self._collected += [(event, intent) for event in events]
                 return
         if events:
-            self.together(partial(self._record, events, intent), keep_turn=True)
+            self.together(partial(self._record, events, intent))
 
-    def together(self, work: Callable[[], T], *, keep_turn: bool = False) -> T:
+    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:
         """Do work whose events, and changes of the quarantine, are written in one transaction."""
-        had_turn = self._in_turn is not None
-        keep_turn = keep_turn and had_turn
+        queued = False
         while True:
             with self._state.lock:
                 if self._collected is not None:  # the larger write takes its steps
                     return work()
+                ours = self._in_turn  # of this thread or another one
+                # Who queues or judges in another thread of this process goes on afterwards.
+                keep_turn = self._turn_lock.locked() and (turn is None or turn is not ours)
+                if turn is not None and turn is not ours:
+                    msg = "this turn to write is over: it was lost, or used; write again."
+                    raise OvertakenError(msg)
                 try:
                     attempt = partial(self._attempt, work=work, keep_turn=keep_turn)
                     answer, happened, positions = self._database.write(attempt)
                 except OvertakenError:
-                    if had_turn:
+                    if ours is not None:  # this process was silent for too long
                         self._turn_is_over()
                         raise
                 else:
@@ -254,9 +260,10 @@ class SharedWrites(Writes):
                     self._apply_mine(happened, positions)
                     self._keep_short()
                     break
-            self.take_turn()  # another has it
-        if not had_turn:
-            self.give_up_turn()  # if nothing was written
+            self._wait_for_turn(self.writer)  # another has it
+            queued = True
+        if queued and not positions and not self._turn_lock.locked():
+            self._leave_queue()
         for step in later:
             step()
         return answer
@@ -435,7 +442,15 @@ class SharedWrites(Writes):
             if self._collecting:
                 msg = "a guard cannot be fitted, adopted or calibrated within a write of its own."
                 raise RuntimeError(msg)
-        self.take_turn()
+        turn = self.take_turn()
+        try:
+            with self._replacing():
+                yield
+        finally:
+            self.give_up_turn(turn)
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
         with self._state.lock:
             try:
                 self.catch_up()
@@ -443,7 +458,6 @@ class SharedWrites(Writes):
                 self._state.connections.let_go()  # before it is saved
                 self._replace_after_all()
             except BaseException:
-                self.give_up_turn()
                 self._become()  # what all others still are
                 raise
 
@@ -493,14 +507,13 @@ class SharedWrites(Writes):
         if self._state.recalibration.collecting or not self._state.can_be_copied:
             if (confirmed := self._confirmed()) is None:
                 return
-            self.take_turn()
+            turn = self.take_turn()
             try:
-                self.catch_up()
                 if self._state.recalibration.due:
-                    with self.replaced():
+                    with self._replacing():
                         self._state.apply(Event(change=Change.RECALIBRATED, ids=confirmed))
             finally:
-                self.give_up_turn()
+                self.give_up_turn(turn)
         elif not self.in_background:
             self._measure()
         elif self._measuring is None and time.monotonic() >= self._measure_again_at:
@@ -583,20 +596,20 @@ class SharedWrites(Writes):
 
     # Turns and signs of life
 
-    def take_turn(self) -> None:
-        """Wait until nobody else writes, until the next write."""
-        if self._in_turn is not None:
-            return
-        waiting = Intent(())  # a reason to give signs of life
-        self._heartbeat.during(waiting)
-        self._in_turn = waiting
+    def take_turn(self) -> object:
+        """Wait until nobody else writes, in this process or another; return the turn."""
+        turn, writer = Intent(()), self.writer  # what this process gives signs of life for
+        self._turn_lock.acquire()
+        self._heartbeat.during(turn)
         try:
-            self._wait_for_turn(self.writer)
+            self._wait_for_turn(writer)
             self.catch_up()
-            self._turn_at = self.position
         except BaseException:
-            self.give_up_turn()
+            self._turn_is_over(turn)
+            self._leave_queue()
             raise
+        self._turn_at, self._in_turn = self.position, turn
+        return turn
 
     def _wait_for_turn(self, writer: str) -> None:
         mine, seen, until = False, None, 0.0
@@ -612,17 +625,20 @@ class SharedWrites(Writes):
             else:
                 time.sleep(PAUSE)
 
-    def give_up_turn(self) -> None:
+    def give_up_turn(self, turn: object) -> None:
         """Let others write, if nothing was written in the turn."""
-        if self._in_turn is not None:
+        if self._in_turn is turn:
             self._turn_is_over()
-            give_up = partial(self._journal.give_up_turn, writer=self.writer)
-            self._database.write(give_up)
+            self._leave_queue()
 
-    def _turn_is_over(self) -> None:
-        if self._in_turn is not None:
-            self._heartbeat.over(self._in_turn)
+    def _leave_queue(self) -> None:
+        self._database.write(partial(self._journal.give_up_turn, writer=self.writer))
+
+    def _turn_is_over(self, turn: object | None = None) -> None:
+        if (turn := turn or self._in_turn) is not None:
             self._in_turn = None
+            self._heartbeat.over(turn)
+            self._turn_lock.release()
 
     def _beat(self) -> None:
         for writer in tuple(self._alive):

@@ -26,9 +26,9 @@ def judged(
         Holds suspicious entries, and learns the others unless a store does. It takes effect as a
         whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.
     """
-    guard.writes.take_turn()
+    turn = guard.writes.take_turn()
     try:
-        report = guard.writes.together(partial(decide, screen()))
+        report = guard.writes.together(partial(decide, screen()), turn=turn)
         return guard.judge.with_spent(report) if guard.writes.shared else report
     finally:
-        guard.writes.give_up_turn()
+        guard.writes.give_up_turn(turn)

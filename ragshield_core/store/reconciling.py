@@ -417,7 +417,7 @@ def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
 def _forget_lost(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[list[str]]:
     """Have the guard forget those of its entries that the store lacks; return their ids."""
     writes, mask = adapter.guard.writes, adapter.mask
-    yield own(writes.take_turn)
+    turn = yield own(writes.take_turn)
     try:
         yield own(writes.catch_up)
         moving: frozenset[str] = yield own(writes.moving)
@@ -426,10 +426,10 @@ def _forget_lost(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[list[str]]:
         known: list[str] = yield own(writes.known, ids)
         gone = [entry_id for entry_id in known if entry_id not in kept]
         if gone:
-            yield own(writes.together, partial(writes.forget_lost, gone))
+            yield own(writes.together, partial(writes.forget_lost, gone), turn=turn)
         return gone
     finally:
-        writes.give_up_turn()
+        writes.give_up_turn(turn)
 
 
 def _released(adapter: Adapter[Any], seen: _Seen) -> list[str]:

@@ -125,7 +125,7 @@ def screen_and_hold(
     guard = adapter.guard
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
-    yield own(guard.writes.take_turn)
+    turn = yield own(guard.writes.take_turn)
     try:
         # Screen, and look for copies of suspicious entries in the store.
         if versions and not stored:
@@ -143,12 +143,12 @@ def screen_and_hold(
         # Hold the suspicious ones, and tell others of the write of the rest: both or neither.
         hold = partial(_hold, adapter, report, sifted, versions)
         intend = partial(_intend_admitted, adapter, older, versions, stored=stored)
-        report, intent = yield own(guard.writes.together, lambda: intend(hold()))
+        report, intent = yield own(guard.writes.together, lambda: intend(hold()), turn=turn)
         if guard.writes.shared:
             report = yield own(guard.judge.with_spent, report)
         return report, intent
     finally:
-        guard.writes.give_up_turn()
+        guard.writes.give_up_turn(turn)
 
 
 def write(

@@ -403,16 +403,40 @@ def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path)
 
 def test_who_has_lost_its_turn_writes_nothing_and_says_so(url):
     one, other = opened(url)
-    one.writes.take_turn()
+    turn = one.writes.take_turn()
     silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
     one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
     other.learn(passages(1, 2, "more"))
     with pytest.raises(OvertakenError, match=r"lost its turn .* write it again"):
-        one.writes.together(lambda: one.learn(passages(1, 1)))
+        one.writes.together(lambda: one.learn(passages(1, 1)), turn=turn)
+    with pytest.raises(OvertakenError, match="turn to write is over"):
+        one.writes.together(lambda: one.learn(passages(1, 1)), turn=turn)
     assert one.writes.known(["kb-0"]) == []
     one.writes.together(lambda: one.learn(passages(1, 1)))
     assert one.writes.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
     assert other.writes.catch_up() == 1
+
+
+def test_threads_of_a_process_take_turns_and_what_judges_nothing_waits_for_none(url):
+    one, other = opened(url)
+    turn, second = one.writes.take_turn(), []
+
+    def wait_and_learn():
+        mine = one.writes.take_turn()
+        second.append(one.writes.known(["first-0"]))
+        one.writes.together(lambda: one.learn(passages(1, 3, "second")), turn=mine)
+
+    waiting = threading.Thread(target=wait_and_learn)
+    waiting.start()
+    one.learn(passages(1, 1, "beside"))
+    one.writes.together(lambda: one.learn(passages(1, 2, "also")))
+    assert not second
+    one.writes.together(lambda: one.learn(passages(1, 2, "first")), turn=turn)
+    one.writes.give_up_turn(turn)  # of which nothing is left
+    waiting.join(30)
+    assert second == [["first-0"]]
+    other.learn(passages(1, 4, "other"))
+    assert other.n_known == 5
 
 
 class Hearing:
