@@ -72,9 +72,8 @@ class Judge:
                 n: why for n, why in self._state.failing.items() if n not in judged
             } | failed
             calibrated_at = self._state.calibrator.calibrated_at if self._state.calibrated else None
-            position = self._writes.position
         skipped = (*self._state.left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at)
 
     def rehearse(self, batch: Batch) -> Report:
         """Judge entries that nobody brings: no tool counts them."""

@@ -50,12 +50,9 @@ class Writes:
         then: what a callback raises is logged, by its type, and stops nothing. Not saved.
     shared
         Whether other processes know what this guard learns: it was opened.
-    position
-        Of the last event of the journal that was read; ``None`` where nothing is shared.
     """
 
     shared = False
-    position: int | None = None
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine

@@ -94,7 +94,6 @@ class SharedWrites(Writes):
     """
 
     shared = True
-    position: int = 0
 
     def __init__(
         self,
@@ -113,6 +112,7 @@ class SharedWrites(Writes):
         self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
         self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
         self._times_replaced = 0
+        self.position = 0  # of the last event that was read
         self._begin()
 
     def __repr__(self) -> str:
@@ -524,6 +524,8 @@ class SharedWrites(Writes):
 
     def _measure(self) -> None:
         """Take thresholds of a copy, and put them in force: one process for all of them."""
+        from threadpoolctl import threadpool_limits  # noqa: PLC0415 - looks for libraries
+
         began, me = time.monotonic(), f"{MEASURES}{self.writer}"
         claim = Intent(())  # a reason to give signs of life
         self._measure_again_at = began + self._journal.lease / BEATS
@@ -542,7 +544,8 @@ class SharedWrites(Writes):
                 at = self._times_replaced, self._state.calibrator.calibrated_at
                 copy = self._state.copied() if self._state.recalibration.due else None
             if copy is not None:
-                measured = copy.recalibration.measured(confirmed)
+                with threadpool_limits(1, user_api="openmp"):  # of this thread: others go on
+                    measured = copy.recalibration.measured(confirmed)
                 event = Event(change=Change.RECALIBRATED, ids=confirmed, measured=measured)
                 while not self._put_in_force(event, me, at):
                     time.sleep(PAUSE)
@@ -627,9 +630,11 @@ class SharedWrites(Writes):
 
     def give_up_turn(self, turn: object) -> None:
         """Let others write, if nothing was written in the turn."""
-        if self._in_turn is turn:
+        with self._state.lock:
+            if self._in_turn is not turn:
+                return
             self._turn_is_over()
-            self._leave_queue()
+        self._leave_queue()
 
     def _leave_queue(self) -> None:
         self._database.write(partial(self._journal.give_up_turn, writer=self.writer))
