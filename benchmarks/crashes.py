@@ -29,7 +29,6 @@ from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import Status
-from ragshield_core.store import writing
 
 LEASE = 0.5
 SEARCHED = 50  # held entries that are searched for by their vectors
@@ -44,7 +43,7 @@ PRELOADED = [
     "langchain_postgres",
     "llama_index.core",
     "llama_index.vector_stores.chroma",
-    "ragshield_core.sharing.shared_guard",
+    "ragshield_core.sharing.shared_writes",
     "ragshield_core.quarantine",
     "ragshield_langchain.vectorstore",
     "ragshield_llamaindex.index",
@@ -106,7 +105,7 @@ class Moment:
     def watch(self, store: Store) -> None:
         """Note what a store does."""
         self.during(store.guard, "screen", "judging")
-        self.during(writing, "hold_and_announce", "journal: intended")
+        self.during(store.guard.writes, "together", "journal: intended")
         self.during(store.guard.writes, "intend", "journal: intended")
         self.during(store.guard.writes, "intend_recall", "journal: intended")
         for method in ("write", "delete"):

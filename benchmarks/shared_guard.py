@@ -30,7 +30,7 @@ from looked_up import LookedUp
 from rich.progress import track
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.sharing import shared_guard as sharing
+from ragshield_core.sharing import shared_writes as sharing
 from ragshield_langchain import GuardedVectorStore
 
 DIM = 64

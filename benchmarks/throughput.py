@@ -36,20 +36,9 @@ ENTRIES, PROCESSES, BATCH = 5_000, 8, 100
 RESULTS = Path(__file__).parent / "results"
 
 
-class Overtaken(logging.Handler):
-    """Counts how often a batch was screened again because its writer had lost its turn."""
-
-    n = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Count."""
-        self.n += record.getMessage().startswith("the turn was lost")
-
-
 class Done(NamedTuple):
     """What a process says in the end."""
 
-    again: int  # screenings that were done once more
     errors: list[str]
     milliseconds: list[float]  # of each write
 
@@ -59,7 +48,6 @@ class Result(NamedTuple):
 
     seconds: float
     held: int
-    again: int
     errors: list[str]
     milliseconds: list[float]
 
@@ -68,10 +56,7 @@ def work(
     url: str, rows: Batch, mine: Sequence[int], store: MutableMapping[str, int], pipe: Connection
 ) -> None:
     """Write some of the rows in batches, once the parent says so."""
-    logger, overtaken = logging.getLogger("ragshield"), Overtaken()
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(overtaken)
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
     errors, times = [], []
     with closing(Guard.open(url)) as guard:
         keeper = RowKeeper(guard, rows, store)
@@ -84,7 +69,7 @@ def work(
             except Exception as error:  # noqa: BLE001 - none is to reach the user
                 errors.append(f"{type(error).__name__}: {error}")
             times.append(1000 * (time.perf_counter() - begin))
-    pipe.send(Done(overtaken.n, errors, times))
+    pipe.send(Done(errors, times))
 
 
 def measure(url: str, rows: Batch, n: int) -> Result:
@@ -129,7 +114,6 @@ def measure(url: str, rows: Batch, n: int) -> Result:
     return Result(
         seconds,
         len(held),
-        sum(one.again for one in done),
         [error for one in done for error in one.errors],
         [times for one in done for times in one.milliseconds],
     )
@@ -157,7 +141,7 @@ def main() -> None:
                 lines.append(
                     f"| {name} | {processes} | {result.seconds:.0f} "
                     f"| {len(rows) / result.seconds:.0f} | {alone / result.seconds:.2f} "
-                    f"| {np.median(times):.0f} / {np.quantile(times, 0.95):.0f} | {result.again} "
+                    f"| {np.median(times):.0f} / {np.quantile(times, 0.95):.0f} "
                     f"| {len(result.errors)} | {result.held} |"
                 )
                 print(lines[-1], *result.errors[:5], sep="\n", flush=True)
@@ -167,12 +151,12 @@ Written by `benchmarks/throughput.py`. {len(rows):,} clean entries of several co
 {BATCH}, by one process and by {n}, each with {each:,} of them, on {os.cpu_count()} cores; all
 detectors, nothing known at first. Afterwards every entry was in the store or held, none in both,
 nothing pending, and the guard knew exactly what the store had; the log was verified. Milliseconds
-of a write: median / 95th percentile. Screened again: batches whose writer had lost its turn.
-Errors: exceptions that reached the writer. Python {platform.python_version()}.
+of a write: median / 95th percentile. Errors: exceptions that reached the writer. Python
+{platform.python_version()}.
 
-| database | processes | seconds | entries a second | against one | write, ms | screened again \
+| database | processes | seconds | entries a second | against one | write, ms \
 | errors | held |
-|---|---|---|---|---|---|---|---|---|
+|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 """
     print(page)

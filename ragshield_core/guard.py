@@ -28,11 +28,10 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.calibration import CalibrationInForce
 from ragshield_core.learning.events import Change
-from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.guard_state import GuardState, let_in
 from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.sources import Sources
-from ragshield_core.learning.status import DetectorStanding, Status
-from ragshield_core.learning.unscreened import let_in
+from ragshield_core.learning.status import Status, since_calibration
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from ragshield_core.detectors.base.pieces import Progress
     from ragshield_core.hooks import Notified
     from ragshield_core.quarantine import Quarantine
-    from ragshield_core.sharing.shared_guard import Sharing, Whole
+    from ragshield_core.sharing.shared_writes import SharedWrites, Whole
     from ragshield_core.tools.audit.partitioned.engines import Engine
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -119,14 +118,12 @@ class Guard:
             msg = f"detector name {repeated!r} is duplicated; names must differ."
             raise ValueError(msg)
         policy = policy if policy is not None else Policy()
-        self._begin(GuardState(detectors, policy, seed), quarantine)
+        guard_state = GuardState(detectors, policy, seed)
+        self._begin(guard_state, Writes(guard_state, _or_default(quarantine)))
 
-    def _begin(self, guard_state: GuardState, quarantine: Quarantine | None) -> None:
-        self.state = guard_state
+    def _begin(self, guard_state: GuardState, writes: Writes) -> None:
+        self.state, self.writes = guard_state, writes
         self.connections = guard_state.connections
-        self.writes = Writes(
-            guard_state, quarantine if quarantine is not None else _default_quarantine()
-        )
         self.judge = Judge(guard_state, self.writes)
         self.calibration = CalibrationInForce(guard_state, self.writes)
         self.sources = Sources(guard_state, self.writes, self.judge)
@@ -134,10 +131,10 @@ class Guard:
         self._warned = False  # that it is not calibrated
 
     @classmethod
-    def _of(cls, guard_state: GuardState, quarantine: Quarantine | None) -> Self:
+    def _of(cls, guard_state: GuardState, writes: Writes) -> Self:
         """Return a guard with a state that was built before."""
         guard = cls.__new__(cls)
-        guard._begin(guard_state, quarantine)  # noqa: SLF001 - of this very class
+        guard._begin(guard_state, writes)  # noqa: SLF001 - of this very class
         return guard
 
     @property
@@ -254,14 +251,14 @@ class Guard:
         """
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415
         from ragshield_core.sharing.journal import DEFAULT_LEASE  # noqa: PLC0415 - SQLAlchemy
-        from ragshield_core.sharing.shared_guard import Sharing  # noqa: PLC0415
+        from ragshield_core.sharing.shared_writes import SharedWrites  # noqa: PLC0415
 
         if detectors is not None:
             check_detectors(detectors)
             _check_unused(detectors)
         quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
-        sharing = Sharing(quarantine.log, lease=lease)
+        sharing = SharedWrites(quarantine, lease=lease)
         sharing.check()
         whole = sharing.latest()
         if whole is None:
@@ -273,10 +270,10 @@ class Guard:
             guard.state.left_out = tuple(missing)
             check_loadable(guard.detectors, detectors or ())
             if calibration_of is not None:
-                lender = Sharing(quarantine.log.of(calibration_of), lease=lease)
+                lender = SharedWrites(quarantine, calibration_of, lease=lease)
                 lent = cls._lent_by(lender, own)
                 guard.state.recalibration.borrow(lent, ())
-            guard.state.recorder = sharing.of(guard.state)
+            guard._begin(guard.state, sharing.of(guard.state))
             if sharing.found():
                 _use(guard)
                 return guard
@@ -289,7 +286,7 @@ class Guard:
                 )
                 raise StateError(msg)
         _check_same(whole.values["detectors"], detectors)
-        guard = cls._going_on(sharing, whole, quarantine, detectors or ())
+        guard = cls._going_on(sharing, whole, detectors or ())
         _use(guard)
         return guard
 
@@ -346,23 +343,21 @@ class Guard:
     @classmethod
     def _going_on(
         cls,
-        sharing: Sharing,
+        sharing: SharedWrites,
         whole: Whole,
-        quarantine: Quarantine | None,
         detectors: Sequence[Detector | type[Detector]],
     ) -> Self:
         """Return a guard that is there, as one process more."""
         guard_state = GuardState.from_parts(whole.values, whole.arrays, detectors)
-        guard = cls._of(guard_state, quarantine)
+        guard = cls._of(guard_state, sharing.of(guard_state))
         whole.arrays.clear()  # the guard has its own, and they are large
         state.give_back()
-        guard_state.recorder = sharing.of(guard_state)
         # Who finds neighbours in the store reads on once that is at hand.
         sharing.start(whole, read_on=guard_state.connections.complete)
         return guard
 
     @classmethod
-    def _lent_by(cls, sharing: Sharing, detectors: Sequence[Detector]) -> Lent:
+    def _lent_by(cls, sharing: SharedWrites, detectors: Sequence[Detector]) -> Lent:
         """Return the calibration of another namespace, whose guard is opened for it."""
         sharing.check()
         whole = sharing.latest()
@@ -375,7 +370,7 @@ class Guard:
         try:
             # With detectors that nobody else uses: they learn what is known there.
             own = copied_for(whole.values["detectors"], detectors)
-            other = cls._going_on(sharing, whole, None, own)
+            other = cls._going_on(sharing, whole, own)
             return other.state.calibrator.lend()
         finally:
             sharing.leave()
@@ -391,8 +386,7 @@ class Guard:
 
         ``with Guard.open(...) as guard:`` closes it as well.
         """
-        with self.state.lock:
-            self.state.recorder.close()
+        self.writes.close()
         for detector in self.detectors:  # which another may be opened with
             _USED.pop(id(detector), None)
 
@@ -466,39 +460,29 @@ class Guard:
             unreachable = str(error)
         with self.state.lock:
             try:  # here, so that the position is that of what is known
-                standing = self.state.recorder.standing()
+                standing = self.writes.standing()
             except (QuarantineError, StateError) as error:  # the latter: it was changed
                 unreachable = str(error)
             sample, arrivals = self.state.calibrator.sample, self.state.calibrator.arrivals
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
+            names = [detector.name for detector in self.detectors]
             why_not = self.state.force()
             why_not |= {skipped.detector: skipped.reason for skipped in self.state.left_out}
             return Status(
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,
-                detectors=tuple(
-                    DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
-                    for name, why in why_not.items()
-                ),
+                **since_calibration(arrivals, self.policy.quarantine_at, names, why_not),
+                topics=tuple(arrivals.topics()),
                 n_known=len(self.state.knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,
                 next_at=self.state.recalibration.next_at,
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
-                rate=self.policy.quarantine_at,
                 wanted_rate=self.state.recalibration.wanted_rate,
-                spent=arrivals.of(),
-                by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
-                by_source=arrivals.of_sources(arrivals.sources),
-                shifts=tuple(arrivals.shifts()),
-                questions=arrivals.questions(self.policy.quarantine_at),
-                decided=arrivals.decided(self.policy.quarantine_at),
-                spread=arrivals.spread(),
-                topics=tuple(arrivals.topics()),
                 doubted=self.state.doubted(),
                 power=self.state.power,
                 failing=self.state.knowledge.missed | self.state.failing,
@@ -507,6 +491,20 @@ class Guard:
                 unreachable=unreachable,
                 neighbors=self.state.connections.where_in_words(),
             )
+
+    def settled(self) -> Self:
+        """Wait until no thresholds are being taken.
+
+        A guard that was opened takes them in the background once its knowledge base has grown by a
+        tenth, in one process and on one core. Until then everybody goes by those before.
+
+        Examples
+        --------
+        >>> Guard.open("sqlite://").settled().calibrated
+        False
+        """
+        self.writes.settled()
+        return self
 
     def change_policy(
         self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
@@ -522,7 +520,7 @@ class Guard:
         if time_budget != "keep":
             changed["time_budget"] = time_budget
         policy = Policy.model_validate(self.policy.model_dump() | changed)
-        with self.state.replaced():
+        with self.writes.replaced():
             self.state.calibrator.policy = policy
         return self
 
@@ -566,7 +564,7 @@ class Guard:
             # What takes long is done before others have to wait.
             with (
                 batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
-                self.state.replaced(),
+                self.writes.replaced(),
             ):
                 self.state.recalibration.fit_pieces(pieces)
                 self.state.unscreened.clear()
@@ -577,7 +575,7 @@ class Guard:
                 "batch; entries that are in memory are fitted without."
             )
             raise TypeError(msg)
-        with self.state.replaced():
+        with self.writes.replaced():
             self.state.recalibration.fit(batch)
             self.state.unscreened.clear()
         return self
@@ -619,7 +617,7 @@ class Guard:
         report names it among the skipped.
         """
         confirmed = self.quarantine.confirmed_ids() if clean is None else ()
-        with self.state.replaced():
+        with self.writes.replaced():
             self.state.recalibration.calibrate(clean, fpr, at_most, confirmed)
         return self
 
@@ -645,7 +643,7 @@ class Guard:
         that have to know first what is usual wait until the knowledge base has grown.
         """
         confirmed = self.quarantine.confirmed_ids()
-        with self.state.replaced():
+        with self.writes.replaced():
             self.state.recalibration.adopt(batch, at_most, confirmed)
             self.state.unscreened.clear()
         return self
@@ -707,12 +705,12 @@ class Guard:
             labels the guard remembers, since those of a live document may have been edited.
         """
         if len(entries):
-            self.state.happened(Change.FORGOTTEN, entries=entries)
+            self.writes.happened(Change.FORGOTTEN, entries=entries)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Say that a person has judged entries good: no later batch condemns them."""
         if ids:
-            self.state.happened(Change.TRUSTED, ids=tuple(ids))
+            self.writes.happened(Change.TRUSTED, ids=tuple(ids))
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -738,12 +736,50 @@ class Guard:
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        self._say_what_is_not_guarded(report)
         try:
-            report = self._quarantined(report, by)
+            report = self.writes.together(partial(self._held, report, by))
         except PoisonedEntryError as error:
             tools().decided(stage="ingestion", report=error.report)
             raise
+        report = self.judge.with_spent(report)
         self.writes.afterwards(partial(self._tell_decided, report))
+        return report
+
+    def _held(self, report: Report, by: str) -> Report:
+        """Hold what is to be quarantined, and take note of what was decided."""
+        quarantine, policy = self.quarantine, self.policy
+        confirmed = quarantine.confirmed_among(report.batch)
+        report = overruled(report, confirmed, Verdict.QUARANTINE)
+        if report.retroactive and policy.on_detect == "raise":
+            raise PoisonedEntryError(report)
+        if rows := np.flatnonzero(~report.admitted).tolist():
+            if policy.on_shift == "raise":
+                asked = {question.source for question in self.sources.questions()}
+                if any(report.batch.sources[row] in asked for row in rows):
+                    raise PoisonedEntryError(report)
+            suspects = report.batch.take(rows)
+            decisions = [report.remarkable[row] for row in rows]
+            if policy.on_detect == "raise":
+                released = quarantine.released_among(suspects, decisions)
+            else:
+                released = quarantine.hold(suspects, decisions, by=by)
+            report = overruled(report, released, Verdict.ADMIT)
+            if report.quarantined and policy.on_detect == "raise":
+                raise PoisonedEntryError(report)
+            held, accused = report.batch.take(~report.admitted), accusers(report.quarantined)
+            if policy.on_detect != "raise":
+                self.writes.happened(Change.HELD, entries=held, accused=accused)
+                self.writes.afterwards(partial(_log_held, report, rows))
+        if self.calibrated:
+            self.writes.happened(Change.COUNTED, counted=Counted.of(report))
+        if failed := let_in(report):
+            self.writes.happened(Change.UNSCREENED, failed=failed)
+            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
+            logger.warning(
+                "%d of %d entries are let in although %s failed on them, and are screened later",
+                *(len(failed), len(report.batch), names),
+            )
         return report
 
     def _tell_decided(self, report: Report) -> None:
@@ -752,40 +788,6 @@ class Guard:
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.sources.questions(), self.quarantine)
-
-    def _quarantined(self, report: Report, by: str) -> Report:
-        self._say_what_is_not_guarded(report)
-        confirmed = self.quarantine.confirmed_among(report.batch)
-        report = overruled(report, confirmed, Verdict.QUARANTINE)
-        if report.retroactive and self.policy.on_detect == "raise":
-            raise PoisonedEntryError(report)
-        rows = np.flatnonzero(~report.admitted).tolist()
-        if not rows:
-            return self.judge.with_spent(self._counted(report))
-        if self.policy.on_shift == "raise":
-            asked = {question.source for question in self.sources.questions()}
-            if any(report.batch.sources[row] in asked for row in rows):
-                raise PoisonedEntryError(report)
-        suspects = report.batch.take(rows)
-        if self.policy.on_detect == "raise":
-            decisions = [report.remarkable[row] for row in rows]
-            released = self.quarantine.released_among(suspects, decisions)
-            report = overruled(report, released, Verdict.ADMIT)
-            if report.quarantined:
-                raise PoisonedEntryError(report)
-            return self._with_let_in(report)
-        decisions = [report.remarkable[row] for row in rows]
-
-        def hold_and_count() -> Report:
-            released = self.quarantine.hold(suspects, decisions, by=by)
-            mine = overruled(report, released, Verdict.ADMIT)
-            held = mine.batch.take(~mine.admitted)
-            self.state.happened(Change.HELD, entries=held, accused=accusers(mine.quarantined))
-            return self._counted(mine)
-
-        report = self.judge.with_spent(self.writes.together(hold_and_count))
-        self.writes.afterwards(partial(_log_held, report, rows))
-        return report
 
     def _say_what_is_not_guarded(self, report: Report) -> None:
         if missing := report.not_judged():
@@ -840,23 +842,6 @@ class Guard:
             self.writes.recalled(gone, decisions)
         return gone.ids
 
-    def _counted(self, report: Report) -> Report:
-        """Take note of what was decided, and of detectors whose calibration no longer holds."""
-        if self.calibrated:
-            self.state.happened(Change.COUNTED, counted=Counted.of(report))
-        return self._with_let_in(report)
-
-    def _with_let_in(self, report: Report) -> Report:
-        """Take note of what is let in although detectors failed on it."""
-        if failed := let_in(report):
-            self.state.happened(Change.UNSCREENED, failed=failed)
-            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
-            logger.warning(
-                "%d of %d entries are let in although %s failed on them, and are screened later",
-                *(len(failed), len(report.batch), names),
-            )
-        return report
-
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
     ) -> None:
@@ -910,7 +895,8 @@ class Guard:
         """
         check_detectors(detectors, classes=True)
         with state.opened(Path(path)) as (values, arrays):
-            guard = cls._of(GuardState.from_parts(values, arrays, detectors), quarantine)
+            guard_state = GuardState.from_parts(values, arrays, detectors)
+            guard = cls._of(guard_state, Writes(guard_state, _or_default(quarantine)))
         state.give_back()
         return guard
 
@@ -971,7 +957,7 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
         raise StateError(msg)
 
 
-def _default_quarantine() -> Quarantine:
+def _or_default(quarantine: Quarantine | None) -> Quarantine:
     from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-    return Quarantine()
+    return Quarantine() if quarantine is None else quarantine

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,45 @@ MOST_HELD_OUT = 20_000
 # is known to a thirtieth then. More would take time, and eight bytes each for every detector in
 # every worker ever after, and move thresholds by less than that.
 MOST_SCORED = 100_000
+
+
+class Measured(NamedTuple):
+    """How a clean sample scores, beside what is not clean in it.
+
+    Attributes
+    ----------
+    scores
+        By detector, shape (n_counting,), of the entries that count as clean; none where no
+        thresholds can be taken.
+    ids
+        Of these entries.
+    n_doubtful
+        How many entries do not count.
+    why_not
+        Why no thresholds can be taken.
+    """
+
+    scores: Mapping[str, NDArray[np.floating[Any]]]
+    ids: tuple[str, ...] = ()
+    n_doubtful: int = 0
+    why_not: str = ""
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values = {**self._asdict(), "scores": list(self.scores)}
+        return values, {
+            str(number): rounded_up(column) for number, column in enumerate(self.scores.values())
+        }
+
+    @classmethod
+    def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return what :meth:`to_parts` described."""
+        return cls(
+            {name: arrays[str(number)] for number, name in enumerate(values["scores"])},
+            ids=tuple(map(str, values["ids"])),
+            n_doubtful=int(values["n_doubtful"]),
+            why_not=str(values["why_not"]),
+        )
 
 
 class Calibrator:
@@ -249,6 +288,28 @@ class Calibrator:
         int
             How many of those outside are not far from all that is usual.
         """
+        measured, scores, n_near = self._scored(sample, confirmed)
+        self._check_judged(measured.scores)
+        self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
+        n = len(sample.inside)
+        self.sample_scores = {name: column[:n] for name, column in scores.items()}
+        return n_near
+
+    def measured(self, sample: CleanSample, confirmed: Sequence[str]) -> Measured:
+        """Measure what is usual now, and score a clean sample by that; no thresholds are taken."""
+        return self._scored(sample, confirmed)[0]
+
+    def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
+        """Measure what is usual now, and take thresholds by how a copy has scored the sample."""
+        assert self.sample is not None  # noqa: S101 - which was scored
+        self.measure(self.sample, confirmed)
+        self._check_judged(measured.scores)
+        self._take(measured.scores, None, measured.n_doubtful, measured.ids)
+
+    def _scored(
+        self, sample: CleanSample, confirmed: Sequence[str]
+    ) -> tuple[Measured, dict[str, NDArray[np.float64]], int]:
+        """Return how a sample scores, the scores of all of it, and how many outside are not far."""
         n = len(sample.inside)
         far = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
@@ -261,14 +322,14 @@ class Calibrator:
             }
             far = np.concatenate([far, self._held_outliers(sample, outside)])
         doubtful = far | self._doubtful(sample, scores)
-        counting = ~doubtful
-        counted = {name: column[counting] for name, column in scores.items()}
-        self._check_judged(counted)
+        counting = np.flatnonzero(~doubtful).tolist()
         entries = (*sample.inside.ids, *sample.outside.ids)
-        ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
-        self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
-        self.sample_scores = {name: column[:n] for name, column in scores.items()}
-        return int(np.count_nonzero(~far[n:]))
+        measured = Measured(
+            {name: column[counting] for name, column in scores.items()},
+            tuple(entries[row] for row in counting),
+            int(np.count_nonzero(doubtful)),
+        )
+        return measured, scores, int(np.count_nonzero(~far[n:]))
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.

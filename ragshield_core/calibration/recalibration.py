@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration.borrowed import Lent
-from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import GroupDetector, lacking_in
 from ragshield_core.detectors.base.abilities import DoubtsSample
@@ -222,13 +222,46 @@ class Recalibration:
         NotFittedError, CalibrationError
             As :meth:`ragshield_core.learning.calibration.CalibrationInForce.refresh`.
         """
+        return self._calibrator.by_sample(self._sample(), confirmed)
+
+    def measured(self, confirmed: Sequence[str]) -> Measured:
+        """Return how the clean sample scores now, for :meth:`take_measured` of another copy."""
+        try:
+            return self._calibrator.measured(self._sample(), confirmed)
+        except CalibrationError as error:
+            return Measured({}, why_not=str(error))
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            return Measured({}, why_not=crash(error))
+
+    def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
+        """Take thresholds as they were measured; they stay as they were where that is impossible.
+
+        Parameters
+        ----------
+        measured
+            Of a copy, a little earlier.
+        confirmed
+            As of :meth:`measured`.
+        """
+        if measured.why_not:
+            self._thresholds_stay(CalibrationError(measured.why_not))
+            return
+        try:
+            self._sample()
+            self._calibrator.take_measured(measured, confirmed)
+        except Exception as error:  # noqa: BLE001 - every process stands as this one does
+            self._thresholds_stay(error)
+
+    def _sample(self) -> CleanSample:
+        """Return the clean sample without what has left."""
         calibrator = self._calibrator
         if calibrator.sample is None or calibrator.calibration is None:
             msg = "there is nothing to refresh; fit the guard and calibrate it first."
             raise NotFittedError(msg)
         inside = calibrator.sample.inside.ids
-        calibrator.leave_out({*inside}.difference(self._knowledge.among(inside)))
-        return calibrator.by_sample(calibrator.sample, confirmed)
+        left = calibrator.sample.without({*inside}.difference(self._knowledge.among(inside)))
+        calibrator.sample = left
+        return left
 
     def note_learned(self, entries: Batch, again: Sequence[str]) -> None:
         """Take note of entries that were learned just now.
@@ -279,13 +312,16 @@ class Recalibration:
                 self._measure_collected(confirmed)
             else:
                 self.refresh(confirmed)
-        except CalibrationError as error:
-            # Again when it has grown further.
-            self._calibrator.calibrated_at = len(self._knowledge)
-            logger.warning("thresholds stay as they were: %s", error)
         except Exception as error:  # noqa: BLE001 - the entries are written already
-            self._calibrator.calibrated_at = len(self._knowledge)
-            logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
+            self._thresholds_stay(error)
+
+    def _thresholds_stay(self, error: Exception) -> None:
+        """Try again when the knowledge base has grown further."""
+        self._calibrator.calibrated_at = len(self._knowledge)
+        if isinstance(error, CalibrationError):
+            logger.warning("thresholds stay as they were: %s", error)
+        else:
+            logger.error("thresholds stay as they were: %s", crash(error))
 
     def note_held(self, entries: Batch, accused: Mapping[str, Collection[str]]) -> None:
         """Remember entries that were held, or recalled; by id, the detectors that accused them."""

@@ -74,7 +74,7 @@ class CalibrationInForce:
         CalibrationError
             If the guard is not calibrated.
         """
-        with self._state.replaced():
+        with self._writes.replaced():
             self._state.calibrator.thresholds_with(released)  # raises before anything is decided
             decided()
             self._state.calibrator.count_released(released)
@@ -106,7 +106,7 @@ class CalibrationInForce:
         with other._state.lock:
             lent = other._state.calibrator.lend()
         confirmed = self._writes.quarantine.confirmed_ids()
-        with self._state.replaced():
+        with self._writes.replaced():
             self._state.recalibration.borrow(lent, confirmed)
 
     def refresh(self) -> None:
@@ -125,5 +125,5 @@ class CalibrationInForce:
             were.
         """
         confirmed = self._writes.quarantine.confirmed_ids()
-        with self._state.replaced():
+        with self._writes.replaced():
             self._state.recalibration.refresh(confirmed)

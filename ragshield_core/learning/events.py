@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration.arrivals import Counted
+from ragshield_core.calibration.calibrator import Measured
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import StateError
 from ragshield_core.state import check_format, part_of
@@ -56,6 +57,8 @@ class Event:
         Of held and recalled entries, by id, the detectors that accused them.
     counted
         What was decided of a batch.
+    measured
+        How clean entries score, where thresholds were taken in the background.
     failed
         Of what was let in, by id, the detectors that failed on it, and what was said of each.
 
@@ -73,6 +76,7 @@ class Event:
     ids: tuple[str, ...] = ()
     accused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counted: Counted | None = None
+    measured: Measured | None = None
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -97,6 +101,9 @@ class Event:
         if self.counted is not None:
             values["counted"], columns = self.counted.to_parts()
             arrays |= {f"counted.{key}": column for key, column in columns.items()}
+        if self.measured is not None:
+            values["measured"], columns = self.measured.to_parts()
+            arrays |= {f"measured.{key}": column for key, column in columns.items()}
         return values, arrays
 
     @classmethod
@@ -133,7 +140,27 @@ class Event:
             counted=Counted.from_parts(values["counted"], part_of(arrays, "counted."))
             if "counted" in values
             else None,
+            measured=Measured.from_parts(values["measured"], part_of(arrays, "measured."))
+            if "measured" in values
+            else None,
         )
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Intent:
+    """Events that are going to happen, once a store is written.
+
+    Attributes
+    ----------
+    events
+        In their order.
+    positions
+        Of a journal that has them as pending, and whose guards know of them already; none where
+        nobody has to know before.
+    """
+
+    events: tuple[Event, ...]
+    positions: tuple[int, ...] = ()
 
 
 def _entries_to_parts(entries: Batch) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

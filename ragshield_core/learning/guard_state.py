@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from numpy.typing import NDArray
 
 from ragshield_core.calibration.arrivals import Counted
-from ragshield_core.calibration.calibrator import Calibrator
+from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.recalibration import Recalibration
-from ragshield_core.detectors.base import Detector, GroupDetector, Need
-from ragshield_core.detectors.registry import detectors_from, learned_of, saved_detectors
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
+from ragshield_core.detectors.registry import (
+    copied_for,
+    detectors_from,
+    learned_of,
+    saved_detectors,
+)
 from ragshield_core.learning.connections import Connections
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Recorder
-from ragshield_core.learning.unscreened import Unscreened
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.findings import Skipped
+from ragshield_core.model.findings import Report, Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.knowledge import Knowledge
+
+# How often an entry is screened again by itself: where the detector judges others, and fails on it
+# time and again, it is the entry's own doing.
+TRIES = 3
+
+Failures = Mapping[str, str]  # by detector, what was said
 
 
 class GuardState:
@@ -57,8 +67,6 @@ class GuardState:
         Share of planted texts that were held when the store was adopted, by the form of the attack.
     connections
         What the store lends; not saved.
-    recorder
-        Writes events down where processes share the state.
     """
 
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
@@ -73,24 +81,11 @@ class GuardState:
         self.left_out: tuple[Skipped, ...] = ()
         self.power: dict[str, float] = {}
         self.connections = Connections(self.detectors, self.lock)
-        self.recorder = Recorder(self)
 
     @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from default thresholds."""
         return self.calibrator.calibration is not None
-
-    def happened(self, change: Change, **what: Any) -> None:
-        """Record an event and apply it: all that is learned after a fit goes this way."""
-        with self.lock:
-            self.recorder.happened(Event(change=change, **what))
-
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Yield while the state is fitted, adopted, calibrated or refreshed, for all processes."""
-        with self.lock, self.recorder.replacing():
-            yield
-            self.connections.let_go()  # before it is saved
 
     def apply(self, event: Event) -> None:  # noqa: C901 - a case for each change
         """Change what is known as an event says; the quarantine is neither asked nor changed.
@@ -145,6 +140,8 @@ class GuardState:
                     self.unscreened.drop(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self.calibrator.count(counted)
+                case Event(change=Change.RECALIBRATED, measured=Measured() as measured):
+                    self.recalibration.take_measured(measured, event.ids)
                 case Event(change=Change.RECALIBRATED):
                     self.recalibration.take_anew(event.ids)
                 case _:
@@ -244,16 +241,100 @@ class GuardState:
         restored.unscreened.restore(values["unscreened"])
         return restored
 
-    def become(
-        self,
-        values: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]],
-        detectors: Sequence[Detector | type[Detector]] | None = None,
-    ) -> None:
-        """Be what was saved, with the same detectors or others of their kinds."""
-        other = self.from_parts(values, arrays, self.detectors if detectors is None else detectors)
+    def become(self, other: Self) -> None:
+        """Be what another state is, with its detectors; nobody may use that one any more."""
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
         self.power = other.power
         self.knowledge, self.unscreened = other.knowledge, other.unscreened
         self.calibrator, self.recalibration = other.calibrator, other.recalibration
         self.connections.reconnect(self.detectors)
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether there can be another like it: neighbours are here, all that learns can be saved.
+
+        A store may be asked by the thread of its writer alone.
+        """
+        kept = any(learns(d) and d.traits.unsaved is not None for d in self.detectors)
+        return self.connections.where == "memory" and not kept
+
+    def copied(self) -> Self:
+        """Return the same state with detectors of its own, to measure by while this one goes on.
+
+        Only what holds something that is not saved, and learns nothing, is used by both.
+        """
+        values, arrays = self.to_parts()
+        plain = json.loads(json.dumps(values))
+        own = {name: array.copy() for name, array in arrays.items()}
+        copy = self.from_parts(plain, own, copied_for(plain["detectors"], self.detectors))
+        if (embed := self.connections.embedder) is not None:
+            copy.connections.use_embedder(embed)
+        return copy
+
+
+class Unscreened:
+    """Remembers entries that are to be screened again, and which detectors have to.
+
+    Of an entry that was not written after all it may remember more than there is: who asks looks
+    at what is known.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, Failures] = {}
+        self._tries: Counter[str] = Counter()  # of this process
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def add(self, failures: Mapping[str, Failures]) -> None:
+        """Remember entries, by id."""
+        self._failures |= failures
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """Forget entries: they were screened, or a person has judged them."""
+        for entry_id in ids:
+            self._failures.pop(entry_id, None)
+            self._tries.pop(entry_id, None)
+
+    def clear(self) -> None:
+        """Forget all: the knowledge base was vouched for, or judged as a whole."""
+        self._failures, self._tries = {}, Counter()
+
+    def tried(self, ids: Iterable[str]) -> None:
+        """Take note that a detector failed again."""
+        self._tries.update(ids)
+
+    def among(self, known: Collection[str]) -> dict[str, Failures]:
+        """Return what is remembered of the entries that are known."""
+        return {i: failures for i, failures in self._failures.items() if i in known}
+
+    def due(self, known: Collection[str], failing: Collection[str]) -> list[str]:
+        """Return the known entries of which the detectors work again, so far as is known."""
+        return [
+            i
+            for i, failures in self.among(known).items()
+            if self._tries[i] < TRIES and not failures.keys() & set(failing)
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """Return everything, JSON-ready."""
+        return {i: dict(failures) for i, failures in self._failures.items()}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.clear()
+        self._failures = {i: dict(failures) for i, failures in values.items()}
+
+
+def let_in(report: Report) -> dict[str, Failures]:
+    """Return by id what a report admits although detectors failed on it, and what they said."""
+    return {
+        decision.entry_id: {item.detector: item.reason for item in decision.unjudged if item.failed}
+        for decision in report.remarkable.values()
+        if decision.unscreened
+    }
+
+
+def failing(report: Report) -> dict[str, str]:
+    """Return the detectors that failed on entries of a report, and what they said."""
+    return {item.detector: item.reason for item in report.unjudged if item.failed}

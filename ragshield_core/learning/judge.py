@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import learns
 from ragshield_core.hooks import Quiet, excused, screening
-from ragshield_core.learning.guard_state import GuardState
-from ragshield_core.learning.unscreened import failing
+from ragshield_core.learning.guard_state import GuardState, failing
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
@@ -73,9 +72,8 @@ class Judge:
                 n: why for n, why in self._state.failing.items() if n not in judged
             } | failed
             calibrated_at = self._state.calibrator.calibrated_at if self._state.calibrated else None
-            position = self._state.recorder.position
         skipped = (*self._state.left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at)
 
     def rehearse(self, batch: Batch) -> Report:
         """Judge entries that nobody brings: no tool counts them."""
@@ -227,7 +225,7 @@ class Judge:
         new = [type(d) if d.traits.unsaved is None else d for d in self._state.detectors]
         try:
             values, arrays = self._state.to_parts()
-            self._state.become(json.loads(json.dumps(values)), arrays, new)
+            self._state.become(GuardState.from_parts(json.loads(json.dumps(values)), arrays, new))
         except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
             logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 
@@ -280,12 +278,14 @@ class Judge:
             if not self._state.calibrated:
                 return report
             arrivals = self._state.calibrator.arrivals
-            names = [d.name for d in self._state.detectors if arrivals.of(d.name).judged]
+            by_detector = {d.name: arrivals.of(d.name) for d in self._state.detectors}
             sources = arrivals.of_sources(filter(None, report.batch.sources))
             return replace(
                 report,
                 spent=arrivals.of().share,
-                spent_by_detector={name: arrivals.of(name).share for name in names},
+                spent_by_detector={
+                    n: spent.share for n, spent in by_detector.items() if spent.judged
+                },
                 spent_by_source={source: spent.share for source, spent in sources.items()},
             )
 

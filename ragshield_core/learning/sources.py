@@ -84,7 +84,7 @@ class Sources:
             )
             raise ValueError(msg)
         parts = [(batch, self._judge.screen(batch).scores) for batch in batches_of(waiting)]
-        with self._state.replaced():
+        with self._writes.replaced():
             freed = [
                 batch.take(self._state.calibrator.adopt_source(source, scores, count.judged)).ids
                 for batch, scores in parts
@@ -117,7 +117,7 @@ class Sources:
                 "calibration; questions() names the sources that are asked about."
             )
             raise ValueError(msg)
-        with self._state.replaced():
+        with self._writes.replaced():
             self._state.calibrator.arrivals.decide(source, "keep holding")
         note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
         self._writes.quarantine.log.record("keep", by=by, note=note)

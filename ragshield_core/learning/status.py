@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ragshield_core.calibration.arrivals import Shift, Spent, Topic
+from ragshield_core.calibration.arrivals import Arrivals, Shift, Spent, Topic
 from ragshield_core.calibration.clean_sample import first_size
 from ragshield_core.calibration.questions import Question
-from ragshield_core.learning.recorder import Intending
 from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
@@ -28,6 +27,28 @@ UNCOVERED = (
     "the log; set RAGSHIELD_AUDIT_KEY and run `ragshield quarantine seal`"
 )
 MINUTE = "%Y-%m-%d %H:%M UTC"
+
+
+class Intending(NamedTuple):
+    """A process that is about to do something."""
+
+    writer: str
+    n_events: int
+    silent_for: float | None  # seconds since its last sign of life; None if it is gone
+    alive: bool
+
+
+class Standing(NamedTuple):
+    """How a guard stands among the processes that share what it knows."""
+
+    position: int  # of the last event that it has read
+    behind: int  # events that came since
+    writers: tuple[Intending, ...]  # who intends what is pending
+    calibrated_on: dt.datetime | None  # as far as the journal still says so
+    snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
+    database: str  # without its password
+    namespace: str
+    sealed: bool  # whether all of it has digests that only holders of a key can make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +371,38 @@ class Status:
             )
             for one in self.detectors
         ]
+
+
+def since_calibration(
+    arrivals: Arrivals, rate: float, names: Iterable[str], why_not: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Return the fields of a :class:`Status` that say what came since the calibration.
+
+    Parameters
+    ----------
+    arrivals
+        What came.
+    rate
+        That is accepted.
+    names
+        Of the detectors.
+    why_not
+        By detector, and by what is left out, why it takes no part.
+    """
+    return {
+        "rate": rate,
+        "spent": arrivals.of(),
+        "by_detector": {name: arrivals.of(name) for name in names},
+        "by_source": arrivals.of_sources(arrivals.sources),
+        "shifts": tuple(arrivals.shifts()),
+        "questions": arrivals.questions(rate),
+        "decided": arrivals.decided(rate),
+        "spread": arrivals.spread(),
+        "detectors": tuple(
+            DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
+            for name, why in why_not.items()
+        ),
+    }
 
 
 def said(power: Mapping[str, float]) -> str:

@@ -1,21 +1,20 @@
-"""Writes of a store, told to its guard: before they are made, and once they are."""
+"""Writes of a guard: what it learns is applied as events, before and after a store is written."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ragshield_core.learning.confirmations import Confirmations
-from ragshield_core.learning.events import Change, Event
+from ragshield_core.learning.events import Change, Event, Intent
 from ragshield_core.learning.guard_state import GuardState
-from ragshield_core.learning.recorder import Intent
-from ragshield_core.model.entries import Batch, concatenate
-from ragshield_core.model.errors import TakenOverError
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, accusers
 
 if TYPE_CHECKING:
+    from ragshield_core.learning.status import Standing
     from ragshield_core.quarantine import Quarantine
 
 T = TypeVar("T")
@@ -23,9 +22,17 @@ T = TypeVar("T")
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
+# What the log says of entries that are confirmed from now on, or no longer.
+CONFIRMING = ("confirm", "reopen", "purge")
+# Confirmed entries of one event: a journal keeps them in full.
+AT_ONCE = 256
+
 
 class Writes:
-    """What a guarded store tells its guard of writes, as one process or as one of several.
+    """What a guarded store tells its guard of writes; here of a guard of one process.
+
+    Guards that processes share are told by
+    :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
 
     Parameters
     ----------
@@ -41,19 +48,26 @@ class Writes:
     on_learned
         Called with the entries that were learned here, each time. They are in the knowledge base by
         then: what a callback raises is logged, by its type, and stops nothing. Not saved.
+    shared
+        Whether other processes know what this guard learns: it was opened.
     """
+
+    shared = False
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
         self.on_learned: list[Callable[[Batch], object]] = []
-        self._confirmations = Confirmations(state)
-        self._later: list[Callable[[], object]] = []  # steps that wait for the larger write
+        # By what the last look for confirmations went: a fit or a load puts another table into the
+        # place of this one.
+        self._told = dict[str, str]()
+        self._told_version: tuple[int, ...] = ()
+        self._told_line = 0
+
+    # What is known
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
-        with (
-            self._state.lock
-        ):  # tables of ids are read one after the other, and renumbered by writes
+        with self._state.lock:  # tables of ids are renumbered by writes
             return self._state.knowledge.among(ids)
 
     def fingerprints(self, ids: Iterable[str]) -> dict[str, str]:
@@ -67,60 +81,75 @@ class Writes:
         with self._state.lock:
             return frozenset(self._state.knowledge.known)
 
-    @property
-    def position(self) -> int | None:
-        """Of the last event of the journal that was read; ``None`` where nothing is shared."""
-        return self._state.recorder.position
+    def unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return the known entries that were let in although detectors failed on them.
 
-    def moving(self) -> frozenset[str]:
-        """Return the ids of entries that some process is about to write or delete just now."""
-        return self._state.recorder.moving()
+        By id, with what is said of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls what is suspicious.
+        """
+        with self._state.lock:
+            return dict(self._state.unscreened.among(self._state.knowledge.known))
+
+    def due_for_screening(self) -> list[str]:
+        """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
+        with self._state.lock:
+            if not len(self._state.unscreened):
+                return []
+            return self._state.unscreened.due(self._state.knowledge.known, self._state.failing)
+
+    # What happens
+
+    def happened(self, change: Change, **what: Any) -> None:
+        """Record an event and apply it: all that is learned after a fit goes this way."""
+        self._record([Event(change=change, **what)])
+
+    def _record(self, events: Sequence[Event], intent: Intent | None = None) -> None:  # noqa: ARG002 - of a journal
+        for event in events:
+            self._state.apply(event)
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Yield while the state is fitted, adopted, calibrated or refreshed, for all processes."""
+        with self._state.lock:
+            yield
+            self._state.connections.let_go()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
         if len(entries):
-            self._state.happened(Change.LEARNED, entries=entries)
-            self.afterwards(partial(self._learned, entries))
+            self.happened(Change.LEARNED, entries=entries)
+            self.afterwards(lambda: self._learned([entries]))
 
-    def _learned(self, entries: Batch) -> None:
-        with self._state.lock:
-            self._calibrate_if_due()
-        self._tell(entries)
+    def _learned(self, batches: Sequence[Batch]) -> None:
+        """Take thresholds where they are due, and tell those of :attr:`on_learned`."""
+        if batches and self._state.recalibration.due:
+            self._thresholds_are_due()
+        for batch in batches:
+            for callback in self.on_learned:
+                try:
+                    callback(batch)
+                except Exception as error:  # noqa: BLE001 - the entries are written already
+                    kind = type(error).__name__
+                    logger.error("a callback of on_learned failed: %s", kind)  # noqa: TRY400
 
-    def _calibrate_if_due(self) -> None:
-        """Take thresholds where the knowledge base has grown enough."""
-        if self._state.recalibration.due:
-            self._recalibrate()
+    def _thresholds_are_due(self) -> None:
+        if (confirmed := self._confirmed()) is not None:
+            self.happened(Change.RECALIBRATED, ids=confirmed)
 
-    def _tell(self, entries: Batch) -> None:
-        """Tell those of :attr:`on_learned` of entries that were learned here."""
-        for callback in self.on_learned:
-            try:
-                callback(entries)
-            except Exception as error:  # noqa: BLE001 - the entries are written already
-                logger.error("a callback of on_learned failed: %s", type(error).__name__)  # noqa: TRY400
+    def _confirmed(self) -> tuple[str, ...] | None:
+        """Return which entries people have confirmed; ``None`` if nobody can say.
 
-    def _recalibrate(self) -> None:
-        # Read here and not where thresholds are taken: elsewhere it may say more by then.
+        Read here and not where thresholds are taken: elsewhere it may say more by then.
+        """
         try:
-            confirmed = self.quarantine.confirmed_ids()
+            return tuple(self.quarantine.confirmed_ids())
         except Exception as error:  # noqa: BLE001 - the entries are written already
             kind = type(error).__name__
             logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
-            return
-        event = Event(change=Change.RECALIBRATED, ids=tuple(confirmed))
-        if not self.shared:
-            self._state.recorder.happened(event)
-            return
-        # One process takes thresholds, and the others load them: to score a sample takes seconds.
-        self._state.recorder.take_turn()
-        try:
-            self._state.recorder.catch_up()
-            if self._state.recalibration.due:
-                with self._state.recorder.replacing():
-                    self._state.apply(event)
-        finally:
-            self._state.recorder.give_up_turn()
+            return None
+
+    def settled(self) -> None:
+        """Wait until no thresholds are being taken in the background."""
 
     def forget_lost(self, ids: Sequence[str]) -> None:
         """Forget entries that left the knowledge base unseen, so that nobody has them any more.
@@ -130,28 +159,12 @@ class Writes:
         with self._state.lock:
             lost = self._state.knowledge.remembered(ids)
             if len(lost):
-                self._state.happened(Change.FORGOTTEN, entries=lost)
-
-    def hear_of_confirmed(self) -> None:
-        """Have detectors remember what people have confirmed as poisoned meanwhile."""
-        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
-
-        if isinstance(self.quarantine, Quarantine):  # others say no more than they are asked
-            self._confirmations.look(self.quarantine)
+                self.happened(Change.FORGOTTEN, entries=lost)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
         if ids:
-            self._state.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
-
-    def unscreened(self) -> dict[str, Mapping[str, str]]:
-        """Return the known entries that were let in although detectors failed on them.
-
-        By id, with what is said of each detector. A guarded store screens them again, see its
-        ``rescreen``, and recalls what is suspicious.
-        """
-        with self._state.lock:
-            return dict(self._state.unscreened.among(self._state.knowledge.known))
+            self.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
         """Say of entries that were let in unscreened that they are screened now.
@@ -166,86 +179,54 @@ class Writes:
         with self._state.lock:
             self._state.unscreened.tried(failed)
         if ids:
-            self._state.happened(Change.SCREENED, ids=tuple(ids))
+            self.happened(Change.SCREENED, ids=tuple(ids))
 
-    def due_for_screening(self) -> list[str]:
-        """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
-        with self._state.lock:
-            if not len(self._state.unscreened):
-                return []
-            return self._state.unscreened.due(self._state.knowledge.known, self._state.failing)
+    def hear_of_confirmed(self) -> None:
+        """Have group detectors remember what people have confirmed as poisoned since the last look.
 
-    def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
-        """Forget entries that were admitted earlier, are held now, and have left the store.
-
-        Parameters
-        ----------
-        gone
-            As they were in the store.
-        decisions
-            Why, of these and perhaps of others.
+        Any process may have confirmed it. A look that finds nothing new costs microseconds where
+        nothing was written, else a query.
         """
-        self.finish(self.intend_recall(gone, decisions))
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
 
-    # What processes share
-
-    @property
-    def shared(self) -> bool:
-        """Whether other processes know what this guard learns: it was opened."""
-        return self._state.recorder.shared
-
-    def catch_up(self) -> int:
-        """Learn what other processes have learned; return how many events that were.
-
-        Screening does it by itself. Nothing happens where the guard was not opened.
-        """
-        return self._state.recorder.catch_up()
-
-    def together(self, work: Callable[[], T], *, at: int | None = None) -> T:
-        """Do work of which processes learn all or nothing: held entries, and what follows of them.
-
-        Parameters
-        ----------
-        work
-            Calls methods of the guard and its quarantine, which take effect when it returns. Called
-            again where other processes were in the way; no store may be written in it, and what
-            tells others of it waits for :meth:`afterwards`.
-        at
-            :attr:`Report.position` of the screening that it is based on.
-
-        Raises
-        ------
-        OvertakenError
-            If another process has learned something since; ``work`` was not called then. Screen
-            again.
-        """
-        if not self.shared:
-            return work()
-
-        def once() -> T:
-            self._later = []  # those of an earlier attempt
-            return work()
-
-        with self._state.lock:
-            if self._state.recorder.collecting:  # the larger write takes its steps
-                return work()
-            answer = self._state.recorder.together(once, at)
-            later, self._later = self._later, []
-        for step in later:
-            step()
-        return answer
-
-    def afterwards(self, step: Callable[[], object]) -> None:
-        """Run ``step`` once the write that it is part of is durable; at once if there is none.
-
-        A write that fails drops its steps, and one that is tried again collects them anew: people
-        and callbacks hear of each write once, and of failed ones never.
-        """
-        with self._state.lock:
-            if self._state.recorder.collecting:
-                self._later.append(step)
+        quarantine, knowledge = self.quarantine, self._state.knowledge
+        if not isinstance(quarantine, Quarantine) or self._collecting or knowledge.dim is None:
+            return
+        try:
+            version = quarantine.database.version()
+            seen = version == self._told_version and self._told is knowledge.confirmed
+            if seen or not version:  # empty: there is no database, and asking makes none
                 return
-        step()
+            self._tell_of_confirmed(quarantine)
+        except QuarantineError as error:
+            logger.warning("detectors hear of no new confirmation: %s", error)
+            return
+        self._told_version, self._told = version, knowledge.confirmed
+
+    def _tell_of_confirmed(self, quarantine: Quarantine) -> None:
+        """Tell detectors what was confirmed, and note which decisions were taken back."""
+        from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
+
+        told, dim = self._state.knowledge.confirmed, self._state.knowledge.dim
+        if told is self._told:
+            line, ids = quarantine.log.changed_since(self._told_line, CONFIRMING)
+        else:
+            line = quarantine.log.end()
+            ids = frozenset((*quarantine.confirmed_ids(), *told))
+        prints = quarantine.prints(ids=list(ids)) if ids else ()
+        now = {one.id: one.fingerprint for one in prints if one.status == "confirmed"}
+        if gone := tuple(sorted(i for i in ids if i in told and i not in now)):
+            self.happened(Change.CONFIRMED, ids=gone)
+        new = [i for i, revision in now.items() if told.get(i) != revision]
+        for start in range(0, len(new), AT_ONCE):
+            confirmed = quarantine.list("confirmed", ids=new[start : start + AT_ONCE])
+            # The latest revision under each id, if its vector is of the model of the others.
+            latest = {one.id: one for one in confirmed if one.vector.size in (0, dim)}
+            for entries in batches_of([*latest.values()]):
+                self.happened(Change.CONFIRMED, entries=entries)
+        self._told_line = line
+
+    # Writes of a store: intended before it is written, finished afterwards
 
     def intend(self, entering: Batch | None = None, leaving: Batch | None = None) -> Intent:
         """Say that entries are about to be written to the store, in place of others that leave it.
@@ -260,60 +241,113 @@ class Writes:
             if self.shared:  # before others are told
                 self._state.knowledge.check_learnable(entering)
             events.append(Event(change=Change.LEARNED, entries=entering))
-        with self._state.lock:
-            return self._state.recorder.intend(events)
+        return self._intended(Intent(tuple(events)))
 
     def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
         """Say that entries that were admitted earlier, and are held now, are about to leave."""
         left = set(gone.ids)
         accused = accusers(d for d in decisions if d.entry_id in left)
         recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
-        with self._state.lock:
-            return self._state.recorder.intend([recalled] if len(gone) else [])
+        return self._intended(Intent((recalled,) if len(gone) else ()))
+
+    def _intended(self, intent: Intent) -> Intent:
+        if self.shared:
+            self._record(intent.events, intent)
+        return intent
 
     def finish(self, intent: Intent) -> None:
         """Say that the store was written as intended."""
-        entering = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
-        with self._state.lock:
-            try:
-                self._state.recorder.finish(intent)
-            except TakenOverError:
-                # Who believed this process dead has asked the store, perhaps before it was written.
-                logger.warning("a write took so long that another process has recovered it")
-                self.catch_up()
-                self._make_true(intent)
-            if entering:
-                self._calibrate_if_due()
-        for batch in entering:
-            self._tell(batch)
+        self._settle(intent)
+        self._learned(
+            [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
+        )
         for event in intent.events:
             if event.change is Change.RECALLED and event.entries is not None:
                 n = len(event.entries)
                 logger.warning("quarantined %d entries that were admitted earlier", n)
 
-    def _make_true(self, intent: Intent) -> None:
-        """Know what has happened, whatever another process has made of it."""
-        for event in intent.events:
-            if event.entries is None:
-                continue
-            known = set(self.known(event.entries.ids))
-            learned = event.change is Change.LEARNED
-            rows = [r for r, i in enumerate(event.entries.ids) if (i in known) is not learned]
-            if rows:
-                change = Change.LEARNED if learned else Change.FORGOTTEN
-                self._state.happened(change, entries=event.entries.take(rows))
+    def _settle(self, intent: Intent) -> None:
+        with self._state.lock:
+            self._record(intent.events)
+
+    def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
+        """Forget entries that were admitted earlier, are held now, and have left the store.
+
+        Parameters
+        ----------
+        gone
+            As they were in the store.
+        decisions
+            Why, of these and perhaps of others.
+        """
+        self.finish(self.intend_recall(gone, decisions))
+
+    # What processes share: nothing, in one process
+
+    @property
+    def _collecting(self) -> bool:
+        """Whether what happens now is applied later, see :meth:`together`."""
+        return False
+
+    def catch_up(self) -> int:
+        """Learn what other processes have learned; return how many events that were.
+
+        Screening does it by itself. Nothing happens where the guard was not opened.
+        """
+        return 0
+
+    def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - there are none
+        """Do work of which processes learn all or nothing: held entries, and what follows of them.
+
+        Parameters
+        ----------
+        work
+            Calls methods of the guard and its quarantine, which take effect when it returns. Called
+            again where other processes were in the way; no store may be written in it, and what
+            tells others of it waits for :meth:`afterwards`.
+        turn
+            From :meth:`take_turn`; it ends with this write.
+
+        Raises
+        ------
+        OvertakenError
+            If the turn was lost, because this process gave no sign of life during its lease.
+            Nothing was written: do it all again.
+        """
+        return work()
+
+    def afterwards(self, step: Callable[[], object]) -> None:
+        """Run ``step`` once the write that it is part of is durable; at once if there is none.
+
+        A write that fails drops its steps, and one that is tried again collects them anew: people
+        and callbacks hear of each write once, and of failed ones never.
+        """
+        step()
+
+    def take_turn(self) -> object:
+        """Wait until nobody else writes; return the turn.
+
+        Nobody does before this one has written something with it, see :meth:`together`, or gives it
+        up. In one process, writes wait for nobody.
+        """
+        return None
+
+    def give_up_turn(self, turn: object) -> None:
+        """Let others write, if nothing was written in the turn."""
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that some process is about to write or delete just now."""
+        return frozenset()
 
     def failed(self, intent: Intent) -> None:
         """Say that nobody knows whether the store was written as intended: see :meth:`recover`."""
-        with self._state.lock:
-            self._state.recorder.drop(intent)
 
     def abandoned(self) -> Intent | None:
         """Return what was intended, and neither finished nor recovered, by processes that are gone.
 
         It is this one's to :meth:`recover`.
         """
-        return self._state.recorder.abandoned()
+        return None
 
     def recover(self, intent: Intent, standing: Batch) -> None:
         """End what was intended by what the store says.
@@ -325,35 +359,10 @@ class Writes:
         standing
             What the store has now, as far as it is not held, of all entries of the intent.
         """
-        with self._state.lock:
-            self.catch_up()
-            prints = {entry.id: entry.fingerprint for entry in standing}
-            coming: dict[str, tuple[Batch, int]] = {}
-            for event in intent.events:
-                if event.change is Change.LEARNED and event.entries is not None:
-                    coming |= {i: (event.entries, r) for r, i in enumerate(event.entries.ids)}
-            gone = [
-                batch.take([row])
-                for i, (batch, row) in coming.items()
-                if i in self._state.knowledge and prints.get(i) != batch[row].fingerprint
-            ]
-            left = {i for batch in gone for i in batch.ids}
-            back = [
-                r for r, i in enumerate(standing.ids) if i in left or i not in self._state.knowledge
-            ]
-            fixes = []
-            if gone:
-                fixes.append(Event(change=Change.FORGOTTEN, entries=concatenate(gone)))
-            if back:
-                fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
-            self._state.recorder.correct(intent, fixes)
 
-    def take_turn(self) -> None:
-        """Wait until no other process writes, until this one has: others were always faster."""
-        with self._state.lock:
-            self._state.recorder.take_turn()
+    def standing(self) -> Standing | None:
+        """Return how far this process has read; ``None`` where nothing is shared."""
+        return None
 
-    def give_up_turn(self) -> None:
-        """Let other processes write."""
-        with self._state.lock:
-            self._state.recorder.give_up_turn()
+    def close(self) -> None:
+        """Take no part any more."""

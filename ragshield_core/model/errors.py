@@ -102,24 +102,7 @@ class StalePreviewError(RAGShieldError, RuntimeError):
 
 
 class OvertakenError(RAGShieldError, RuntimeError):
-    """Another process wrote first, or has the turn; nothing was written. Catch up and try again.
-
-    Attributes
-    ----------
-    head : int
-        Position of the journal.
-    turn : str | None
-        The writer that has the turn.
-    """
-
-    def __init__(self, message: str, *, head: int, turn: str | None = None) -> None:
-        super().__init__(message)
-        self.head = head
-        self.turn = turn
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a process boundary with all that it says."""
-        return partial(type(self), head=self.head, turn=self.turn), (str(self),)
+    """Another process has the turn, or has had it since; nothing was written: write again."""
 
 
 class TakenOverError(RAGShieldError, RuntimeError):

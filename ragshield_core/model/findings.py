@@ -123,8 +123,6 @@ class Report:
         Size of the knowledge base at which the thresholds were taken; ``None`` for default ones.
     n_left_out
         Entries that were plainly admitted and are not in ``batch`` any more, to save memory.
-    position
-        Of the journal of a guard that was opened, up to which it knew what others have learned.
     """
 
     batch: Batch
@@ -138,7 +136,6 @@ class Report:
     spent_by_source: Mapping[str, float] = field(default_factory=dict)
     calibrated_at: int | None = None
     n_left_out: int = 0
-    position: int | None = None
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:

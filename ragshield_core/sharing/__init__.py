@@ -4,23 +4,23 @@ What happens is written as numbered *events* to a *journal* that only ever grows
 the whole state at one position. A process starts from the latest snapshot, replays what came after
 it, and is then what every other process is. To write, it
 
-1. catches up (:meth:`Journal.since`) and screens its batch against what it knows now;
-2. in one short transaction takes the journal's lock, which fails with ``OvertakenError`` where
-   anybody wrote meanwhile (then 1. again; after a few tries, or where another has the turn, it
-   queues with :meth:`Journal.take_turn`), and writes what it intends as *pending* events, beside
-   what it holds in quarantine;
+1. queues for its turn (:meth:`Journal.take_turn`), catches up (:meth:`Journal.since`) and
+   screens its batch against what it knows now;
+2. in one short transaction takes the journal's lock, and writes what it intends as *pending*
+   events, beside what it holds in quarantine;
 3. writes the vector store, with no transaction open, and
 4. closes the events, perhaps by events to the contrary (:meth:`Journal.close_pending`).
 
 Writers show by heartbeats that they are alive. What is pending of one that was silent for longer
 than its *lease* is abandoned; another takes it over (:meth:`Journal.take_over`), asks the store
-and closes it, and the first can close it no more (``TakenOverError``). Time is that of the
+and closes it, and the first can close it no more (``TakenOverError``). Who was silent for longer
+than its lease in its turn has lost it, and writes nothing (``OvertakenError``). Time is that of the
 database, whatever the hosts' clocks say. Lock order: the journal's lock comes before any other row
 that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """
 
-from ragshield_core.sharing.events import JournalRecord
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer
+from ragshield_core.sharing.rows import JournalRecord
 from ragshield_core.sharing.snapshots import Snapshot, Snapshots
 
 __all__ = [

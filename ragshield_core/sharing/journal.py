@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     delete,
     func,
     insert,
@@ -37,19 +38,26 @@ from ragshield_core.database.tables import (
     table_of,
 )
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Intending
+from ragshield_core.learning.status import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
-from ragshield_core.sharing import events as journal_events
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import JournalRecord, Written, raise_damaged, written
+from ragshield_core.sharing.rows import (
+    JournalRecord,
+    Written,
+    now,
+    raise_damaged,
+    read,
+    written,
+)
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
 # swaps; what a crashed writer left pending waits as long.
 DEFAULT_LEASE = 30.0
 LONGEST_HOST = 20
+# Before the name of a process, of what takes thresholds there: one at a time.
+MEASURES = "thresholds of "
 
 _HEADS, _EVENTS, _PENDING, _SNAPSHOTS, _WRITERS = map(
     table_of, (HeadRow, JournalRow, PendingRow, SnapshotRow, WriterRow)
@@ -74,6 +82,14 @@ _TURN = (
 )
 _TICKET = select(_WRITERS.c.ticket).where(_MINE)
 _NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
+# Who was silent for longer than its lease has lost its turn, even if it wakes up later.
+_BEAT = _NOTE.values(ticket=case((_ALIVE, _WRITERS.c.ticket)))
+_MEASURING = select(_WRITERS.c.writer).where(
+    _of(_WRITERS),
+    _ALIVE,
+    _WRITERS.c.writer.startswith(MEASURES),
+    _WRITERS.c.writer != bindparam("by"),
+)
 _APPEND = insert(_EVENTS).values(at=now())
 _RECORDS = select(_EVENTS).where(_of(_EVENTS)).order_by(_EVENTS.c.position)
 _SINCE = _RECORDS.where(_EVENTS.c.position > bindparam("after")).limit(bindparam("most"))
@@ -217,8 +233,9 @@ class Journal:
         return tuple(Intending(writer, n, *stands[writer]) for writer, n in counts.items())
 
     def replaced_at(self, session: Session) -> float | None:
-        """Return when the guard was replaced as a whole, as far as it was not pruned."""
-        replaced = and_(_of(_EVENTS), _EVENTS.c.kind == str(Change.REPLACED))
+        """Return when thresholds were taken last, as far as that was not pruned."""
+        kinds = map(str, (Change.REPLACED, Change.RECALIBRATED))
+        replaced = and_(_of(_EVENTS), _EVENTS.c.kind.in_(list(kinds)))
         query = select(func.max(_EVENTS.c.at)).where(replaced)
         at: float | None = session.execute(query, {"of": self.namespace}).scalar()
         return at
@@ -229,7 +246,14 @@ class Journal:
 
     # Writing
 
-    def lock(self, session: Session, *, writer: str, expected: int | None = None) -> Any:
+    def lock(
+        self,
+        session: Session,
+        *,
+        writer: str,
+        expected: int | None = None,
+        in_turn_since: int | None = None,
+    ) -> Any:
         """Let nobody else write to the journal until the transaction ends; return its head.
 
         To be called before the transaction writes anything else, such as to the quarantine: on
@@ -242,12 +266,15 @@ class Journal:
         writer
             Who asks.
         expected
-            Position that the writer's judgement is based on; ``None`` if it does not matter.
+            Position of the whole that the writer is about to write; ``None`` if it writes events.
+        in_turn_since
+            Position at which it judges, if it has taken a turn.
 
         Raises
         ------
         OvertakenError
-            If the journal has gone on since, or another writer that is alive has the turn.
+            If the journal has gone on since, another writer that is alive has the turn, or the
+            writer has lost its turn.
         """
         row = self._lock(session)
         head: int = row.position
@@ -256,14 +283,20 @@ class Journal:
                 f"the journal of {self!r} is at position {head}, expected {expected}: "
                 "another process wrote first; catch up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head)
+            raise OvertakenError(msg)
         turn = self.turn(session)
         if turn not in (None, writer):
             msg = (
                 f"in the journal of {self!r} it is the turn of {turn}; wait for it to write, catch "
                 "up, screen again and try again."
             )
-            raise OvertakenError(msg, head=head, turn=turn)
+            raise OvertakenError(msg)
+        if in_turn_since is not None and turn is None and head != in_turn_since:
+            msg = (
+                f"{writer} gave no sign of life for {self.lease:g} s and lost its turn in the "
+                f"journal of {self!r}: nothing of this write was written; write it again."
+            )
+            raise OvertakenError(msg)
         return row
 
     def append(
@@ -276,6 +309,7 @@ class Journal:
         read: int | None = None,
         pending: Sequence[bool] = (),
         head: Any = None,
+        keep_turn: bool = False,
     ) -> range:
         """Write events at the end of the journal, and give the turn up.
 
@@ -295,6 +329,8 @@ class Journal:
             Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
         head
             Of :meth:`lock`, if this transaction has called it before.
+        keep_turn
+            Whether the writer goes on in its turn.
 
         Returns
         -------
@@ -314,7 +350,7 @@ class Journal:
         head = self.lock(session, writer=writer, expected=expected) if head is None else head
         if expected is not None:  # who has read everything before has read everything now
             read = head.position + len(rows)
-        self._note(session, writer, read, ticket=None)
+        self._note(session, writer, read, **({} if keep_turn else {"ticket": None}))
         return self._append(session, head, rows, writer, pending=pending)
 
     def close_pending(
@@ -407,6 +443,23 @@ class Journal:
         """
         self._note(session, writer, position)
 
+    def begin_measuring(self, session: Session, writer: str) -> bool:
+        """Begin to take thresholds, unless somebody who is alive does so; return whether it may.
+
+        Parameters
+        ----------
+        session
+            Of a transaction that writes.
+        writer
+            Named with :data:`MEASURES`; it has to :meth:`beat`, and to :meth:`retire` in the end.
+        """
+        self._lock(session)
+        ours = {"of": self.namespace, "lease": self.lease, "by": writer}
+        if session.execute(_MEASURING, ours).first() is not None:
+            return False
+        self._note(session, writer)
+        return True
+
     def retire(self, session: Session, writer: str) -> None:
         """Forget a writer that takes no part any more; what it left pending is abandoned."""
         session.execute(delete(_WRITERS).where(_MINE), {"of": self.namespace, "by": writer})
@@ -478,7 +531,8 @@ class Journal:
         query = _HEAD_LOCKED if lock else _HEAD
         head = session.execute(query, {"of": self.namespace}).one_or_none()
         if head is not None:
-            check_key(f"the journal of {self!r}", head.key_name, self.digests)
+            if head.key_name != self.digests.key_name:
+                check_key(f"the journal of {self!r}", head.key_name, self.digests)
             if not self.digests.match(HeadRow, head._mapping):  # noqa: SLF001 - public, see SQLAlchemy
                 raise_damaged(f"where {self!r} stands", HeadRow)
         return head
@@ -545,20 +599,21 @@ class Journal:
         """Note that a writer is alive."""
         if position is not None:
             values["position"] = position
-        change = {**values, "of": self.namespace, "by": writer}
-        if _count(session.execute(_NOTE, change)):
+        change = {**values, "of": self.namespace, "by": writer, "lease": self.lease}
+        note = _NOTE if "ticket" in values else _BEAT
+        if _count(session.execute(note, change)):
             return
         if position is None:
             values["position"] = self.head(session)
         row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
         if not _insert_unless_there(session, _WRITERS, heartbeat=now(), **row):
-            session.execute(_NOTE, change)
+            session.execute(note, change)
 
     def _records(
         self, session: Session, query: Select[Any], **which: Any
     ) -> Iterator[JournalRecord]:
         for row in session.execute(query, {"of": self.namespace, **which}).mappings():
-            yield journal_events.read(row, self.digests)
+            yield read(row, self.digests)
 
     def _missing(self, session: Session, position: int) -> Exception:
         head = self._head(session)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,12 @@ from ragshield_core.database.tables import ChunkRow, SnapshotRow, table_of
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests
-from ragshield_core.sharing import arrays as named_arrays
-from ragshield_core.sharing.clock import now
-from ragshield_core.sharing.events import raise_damaged, to_json
+from ragshield_core.sharing import rows as named_arrays
+from ragshield_core.sharing.rows import now, raise_damaged, to_json
 from ragshield_core.state import check_format
 
-T = TypeVar("T")
+# Runs work in a transaction of its own that writes, and returns what it returns.
+Write = Callable[[Callable[[Session], Any]], Any]
 
 # Complete ones that are kept, with all of the journal after them: one may be damaged.
 KEPT = 2
@@ -35,13 +35,6 @@ CHUNK = 2**23
 GIVEN_UP = 600.0
 SHOWN = 60  # characters of a name
 FORMAT = 1
-
-
-class Write(Protocol):
-    """Runs work in a transaction of its own that writes, and returns what it returns."""
-
-    def __call__(self, work: Callable[[Session], T], /) -> T:
-        """Run it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +145,8 @@ class Snapshots:
             made_at = self._touch(session, snapshot, manifest=manifest, digest=digest)
             return Snapshot(id=snapshot, position=position, made_at=made_at)
 
-        return write(complete)
+        made: Snapshot = write(complete)
+        return made
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
         """Return the complete snapshots, the latest first."""

@@ -22,8 +22,7 @@ from ragshield_core.calibration.questions import Question
 from ragshield_core.calibration.recalibration import REFRESH_AFTER
 from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Standing
-from ragshield_core.learning.status import DetectorStanding, Status
+from ragshield_core.learning.status import Standing, Status, since_calibration
 from ragshield_core.model.errors import PrunedError, StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
@@ -185,6 +184,10 @@ class _State:
                 self.known.update(ids)
             case Change.FORGOTTEN | Change.RECALLED:
                 self.known.difference_update(ids)
+            case Change.RECALIBRATED:
+                self.calibrated_at = len(self.known)
+                if event.measured is not None and not event.measured.why_not:
+                    self.arrivals.calibrated()
         if event.change is Change.RECALLED and event.entries is not None:
             self.arrivals.recalled(event.entries, event.accused)
         if event.counted is not None and self.calibrated:
@@ -210,7 +213,6 @@ class _State:
     def status(self, standing: Standing, as_of: int, held: int) -> Status:
         """Return all of it."""
         sample = self.values.get("sample", {})
-        arrivals = self.arrivals
         force = self.values["standing"]
         why_not = dict(force) | dict(self.values["left_out"])
         return Status(
@@ -221,19 +223,8 @@ class _State:
             next_at=self.next_at,
             n_sample=sum(len(sample[part]["ids"]) for part in ("inside", "outside") if sample),
             vetted=bool(sample.get("vetted")),
-            rate=self.policy.quarantine_at,
             wanted_rate=self.values["wanted_rate"],
-            spent=arrivals.of(),
-            by_detector={name: arrivals.of(name) for name in force},
-            by_source=arrivals.of_sources(arrivals.sources),
-            shifts=tuple(arrivals.shifts()),
-            questions=arrivals.questions(self.policy.quarantine_at),
-            decided=arrivals.decided(self.policy.quarantine_at),
-            spread=arrivals.spread(),
-            detectors=tuple(
-                DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
-                for name, why in why_not.items()
-            ),
+            **since_calibration(self.arrivals, self.policy.quarantine_at, force, why_not),
             held=held,
             position=standing.position,
             pending=sum(one.n_events for one in standing.writers),

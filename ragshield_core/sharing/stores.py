@@ -9,7 +9,7 @@ from ragshield_core.database import Database
 from ragshield_core.database.tables import StoreRow, table_of
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import Digests
-from ragshield_core.sharing.events import raise_damaged
+from ragshield_core.sharing.rows import raise_damaged
 
 
 def store_of(database: Database, namespace: str, name: str, digests: Digests) -> str:

@@ -111,7 +111,7 @@ def measure_power(guard: Guard) -> None:
         logger.warning("what an attack would look like is not known: %s", type(error).__name__)
         return
     if power:
-        with guard.state.replaced():
+        with guard.writes.replaced():
             guard.state.power = dict(power)
         logger.info("%s", said(power))
 

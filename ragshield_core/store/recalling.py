@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ragshield_core.hooks import answered, tools
-from ragshield_core.learning.recorder import Intent
+from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.store.adapter import PART, Adapter, Stored, chosen, delete_or_hide

@@ -18,7 +18,6 @@ from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
 from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide
-from ragshield_core.store.judging import undisturbed
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.recovering import give_up
@@ -418,19 +417,19 @@ def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
 def _forget_lost(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[list[str]]:
     """Have the guard forget those of its entries that the store lacks; return their ids."""
     writes, mask = adapter.guard.writes, adapter.mask
-
-    def attempt() -> Steps[list[str]]:
+    turn = yield own(writes.take_turn)
+    try:
         yield own(writes.catch_up)
-        at, moving = writes.position, (yield own(writes.moving))
+        moving: frozenset[str] = yield own(writes.moving)
         items = (yield from adapter.stored(ids)).items
         kept = {*moving, *(mask.id_of(i) for i in items if not mask.hides(i))}
         known: list[str] = yield own(writes.known, ids)
         gone = [entry_id for entry_id in known if entry_id not in kept]
         if gone:
-            yield own(writes.together, partial(writes.forget_lost, gone), at=at)
+            yield own(writes.together, partial(writes.forget_lost, gone), turn=turn)
         return gone
-
-    return (yield from undisturbed(adapter.guard, attempt))
+    finally:
+        writes.give_up_turn(turn)
 
 
 def _released(adapter: Adapter[Any], seen: _Seen) -> list[str]:

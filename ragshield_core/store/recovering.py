@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ragshield_core.learning.recorder import Intent
+from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch
 from ragshield_core.store.adapter import Adapter, delete_or_hide
 from ragshield_core.store.malformed import keepable

@@ -98,45 +98,35 @@ class Turns:
         self._lock.release()
 
 
-def _next(steps: Steps[T], answer: Any, error: BaseException | None) -> tuple[Step | None, Any]:
-    """Tell an operation how its latest step went; return its next step, or None and its result."""
-    try:
-        return (steps.send(answer) if error is None else steps.throw(error)), None
-    except StopIteration as stop:
-        return None, stop.value
-
-
 def done(steps: Steps[T]) -> T:
     """Do an operation by synchronous methods."""
-    answer: Any = None
-    error: BaseException | None = None
-    while True:
-        step, value = _next(steps, answer, error)
-        if step is None:
-            return value  # type: ignore[no-any-return]
-        answer, error = None, None
-        try:
-            answer = step.work()
-        except Exception as raised:  # noqa: BLE001 - handed to the operation
-            error = raised
+    answer, error = None, None
+    try:
+        while True:
+            step = steps.send(answer) if error is None else steps.throw(error)
+            answer, error = None, None
+            try:
+                answer = step.work()
+            except Exception as raised:  # noqa: BLE001 - handed to the operation
+                error = raised
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
 
 
 async def adone(steps: Steps[T]) -> T:
     """Do an operation by asynchronous methods; our own work runs in a thread."""
-    answer: Any = None
-    error: BaseException | None = None
-    while True:
-        step, value = _next(steps, answer, error)
-        if step is None:
-            return value  # type: ignore[no-any-return]
-        answer, error = None, None
-        try:
-            if step.awork is None:
-                answer = await asyncio.to_thread(step.work)
-            else:
-                answer = await step.awork()
-        except Exception as raised:  # noqa: BLE001 - handed to the operation
-            error = raised
+    answer, error = None, None
+    try:
+        while True:
+            step = steps.send(answer) if error is None else steps.throw(error)
+            answer, error = None, None
+            try:
+                work = partial(asyncio.to_thread, step.work) if step.awork is None else step.awork
+                answer = await work()
+            except Exception as raised:  # noqa: BLE001 - handed to the operation
+                error = raised
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
 
 
 def synchronous(operation: Callable[P, Steps[T]]) -> Callable[P, T]:

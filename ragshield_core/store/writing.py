@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from ragshield_core.learning.recorder import Intent
+from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide
 from ragshield_core.store.held import keep_replaced, stays_held
-from ragshield_core.store.judging import undisturbed
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.recovering import as_told, carry_out, give_up, leave
@@ -42,15 +41,6 @@ from ragshield_core.store.updates import (
 
 # How many copies of a held entry are looked for in the store.
 COPIES = 16
-
-
-class Screened(NamedTuple):
-    """What :func:`screen` found."""
-
-    report: Report
-    sifted: Sifted  # with decisions on entries that are held already
-    older: Batch  # stored under the same ids; only asked for where processes share a guard
-    position: int | None  # of the journal, when the entries were judged
 
 
 def add(
@@ -121,8 +111,7 @@ def screen_and_hold(
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
-    Processes that share a guard judge one after the other. If another process has learned something
-    since the entries were screened, they are screened again.
+    Processes that share a guard judge one after the other.
 
     Parameters
     ----------
@@ -133,61 +122,33 @@ def screen_and_hold(
     stored
         Whether the store has all of the entries already, so that held ones have to leave it.
     """
+    guard = adapter.guard
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
-
-    def attempt() -> Steps[tuple[Report, Intent | None]]:
-        screened = yield from screen(adapter, sifted, replacing, versions, stored=stored)
-        return (yield own(partial(hold_and_announce, adapter, screened, versions, stored=stored)))  # type: ignore[no-any-return]
-
-    return (yield from undisturbed(adapter.guard, attempt))
-
-
-def screen(
-    adapter: Adapter[Any],
-    sifted: Sifted,
-    replacing: Sequence[str],
-    versions: Sequence[NewVersion],
-    *,
-    stored: bool,
-) -> Steps[Screened]:
-    """Judge entries, and look for copies of suspicious ones in the store."""
-    guard = adapter.guard
-    if versions and not stored:
-        sifted = sifted.but((yield own(decided_before, sifted.batch, versions, guard.quarantine)))
-    report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
-    position = report.position
-    judged = report.batch
-    related = partial(adapter.judge_related, stored=stored)
-    report = yield own(sifted.beside, report, related)
-    if report.batch is not judged:
-        sifted = sifted.changed(report)
-    report = yield from note_copies(adapter, report)
-    older = NOTHING
-    if guard.writes.shared:
-        older = keepable((yield from adapter.stored(sifted.batch.ids)).entries).entries
-    return Screened(report, sifted, older, position)
-
-
-def hold_and_announce(
-    adapter: Adapter[Any], screened: Screened, versions: Sequence[NewVersion], *, stored: bool
-) -> tuple[Report, Intent | None]:
-    """Hold suspicious entries durably, and intend the write of the others, both or neither."""
-    guard = adapter.guard
-    sifted, older = screened.sifted, screened.older
-
-    def work() -> tuple[Report, Intent | None]:
-        report = _without_suspects(adapter, screened.report, sifted, versions)
-        if not guard.writes.shared:
-            return report, None
-        coming = admitted_by(to_write(report, rejected(report, versions)))
-        leaving = older if stored else _left_for(adapter, coming, older)
-        if not (len(coming) or len(leaving)):
-            return report, None
-        return report, guard.writes.intend(coming, leaving)
-
-    report, intent = guard.writes.together(work, at=screened.position)
-    return guard.judge.with_spent(report) if guard.writes.shared else report, intent
+    turn = yield own(guard.writes.take_turn)
+    try:
+        # Screen, and look for copies of suspicious entries in the store.
+        if versions and not stored:
+            known = yield own(decided_before, sifted.batch, versions, guard.quarantine)
+            sifted = sifted.but(known)
+        report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
+        judged, related = report.batch, partial(adapter.judge_related, stored=stored)
+        report = yield own(sifted.beside, report, related)
+        if report.batch is not judged:
+            sifted = sifted.changed(report)
+        report = yield from note_copies(adapter, report)
+        older = NOTHING
+        if guard.writes.shared:
+            older = keepable((yield from adapter.stored(sifted.batch.ids)).entries).entries
+        # Hold the suspicious ones, and tell others of the write of the rest: both or neither.
+        hold = partial(_hold, adapter, report, sifted, versions)
+        intend = partial(_intend_admitted, adapter, older, versions, stored=stored)
+        report, intent = yield own(guard.writes.together, lambda: intend(hold()), turn=turn)
+        if guard.writes.shared:
+            report = yield own(guard.judge.with_spent, report)
+        return report, intent
+    finally:
+        guard.writes.give_up_turn(turn)
 
 
 def write(
@@ -397,7 +358,7 @@ def _new_versions(
     )
 
 
-def _without_suspects(
+def _hold(
     adapter: Adapter[Any], report: Report, sifted: Sifted, versions: Sequence[NewVersion]
 ) -> Report:
     """Hold suspicious and malformed entries, and the other parts of their documents' versions."""
@@ -418,6 +379,24 @@ def _without_suspects(
 
         guard.writes.afterwards(hide)
     return adapter.annotated(report)
+
+
+def _intend_admitted(
+    adapter: Adapter[Any],
+    older: Batch,
+    versions: Sequence[NewVersion],
+    report: Report,
+    *,
+    stored: bool,
+) -> tuple[Report, Intent | None]:
+    """Tell other processes of the entries that are about to be written, in place of others."""
+    writes = adapter.guard.writes
+    if not writes.shared:
+        return report, None
+    coming = admitted_by(to_write(report, rejected(report, versions)))
+    leaving = older if stored else _left_for(adapter, coming, older)
+    some = len(coming) or len(leaving)
+    return report, writes.intend(coming, leaving) if some else None
 
 
 def _take_out(adapter: Adapter[Any], held: Batch) -> Steps[None]:

@@ -1,7 +1,6 @@
 """What processes share: a journal that is gapless whoever writes, snapshots that are whole."""
 
 import json
-import pickle
 import signal
 import subprocess
 import sys
@@ -30,12 +29,11 @@ from ragshield_core.model.errors import (
 from ragshield_core.sharing import (
     Journal,
     Snapshots,
-    events,
     new_writer,
+    rows,
     snapshots,
 )
-from ragshield_core.sharing.arrays import from_bytes, to_bytes
-from ragshield_core.sharing.clock import now
+from ragshield_core.sharing.rows import from_bytes, now, to_bytes
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)
@@ -181,7 +179,7 @@ NAMED_ARRAYS = st.dictionaries(
 
 @given(values=st.dictionaries(st.text(), JSON, max_size=3), arrays=NAMED_ARRAYS)
 def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
-    content = events.to_json(values, "values")
+    content = rows.to_json(values, "values")
     assert content.isascii()
     assert "\0" not in content
     assert json.loads(content) == values
@@ -199,13 +197,13 @@ def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
 )
 def test_values_that_json_has_not_are_refused(values, error, said):
     with pytest.raises(error, match=said):
-        events.to_json(values, "the values")
+        rows.to_json(values, "the values")
 
 
 def test_an_event_that_is_too_large_is_refused_and_nothing_is_written(
     on_file, journal, monkeypatch
 ):
-    monkeypatch.setattr(events, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(rows, "MOST_BYTES", 10_000)
     shared = Shared(on_file)
     for texts in (["x" * 20_000], ["x"] * 1_000):
         large = Event(change=Change.LEARNED, entries=batch(*texts))
@@ -263,11 +261,6 @@ def test_a_process_that_is_ahead_of_the_database_is_told(shared, journal):
         shared.read(lambda s: journal.since(s, 5))
 
 
-def test_errors_cross_processes():
-    error = pickle.loads(pickle.dumps(OvertakenError("m", head=3, turn="w")))  # noqa: S301
-    assert (str(error), error.head, error.turn) == ("m", 3, "w")
-
-
 # Appending
 
 
@@ -275,9 +268,8 @@ def test_who_was_overtaken_writes_nothing(shared, journal):
     append(shared, journal, learned(1))
 
     def work(session):
-        with pytest.raises(OvertakenError, match="at position 1, expected 0") as caught:
+        with pytest.raises(OvertakenError, match="at position 1, expected 0"):
             journal.append(session, [learned(2)], writer="late", expected=0, pending=[True])
-        assert (caught.value.head, caught.value.turn) == (1, None)
 
     shared.write(work)  # and commits
     assert numbers(shared.read(lambda s: journal.since(s, 0))) == [1]
@@ -378,7 +370,7 @@ def refused(shared, journal, writer):
     try:
         append(shared, journal, learned(), writer=writer)
     except OvertakenError as error:
-        return error.turn
+        return str(error).partition("turn of ")[2][0]
     return None
 
 
@@ -401,6 +393,23 @@ def test_turns_come_in_the_order_of_the_queue(shared, journal):
     assert refused(shared, journal, "b") is None
     assert shared.read(journal.turn) is None
     assert refused(shared, journal, "x") is None
+
+
+def test_who_was_believed_dead_in_its_turn_has_lost_it_even_if_it_wakes_up(shared, journal):
+    def append_in_turn(since):
+        shared.write(lambda s: journal.lock(s, writer="a", in_turn_since=since))
+
+    assert shared.write(lambda s: journal.take_turn(s, "a"))
+    append_in_turn(0)
+    age(shared, "a")
+    append_in_turn(0)  # nobody has written since
+    append(shared, journal, learned(), writer="b")
+    shared.write(lambda s: journal.beat(s, "a"))
+    assert shared.read(journal.turn) is None
+    with pytest.raises(OvertakenError, match=r"a gave no sign of life .* and lost its turn"):
+        append_in_turn(0)
+    assert shared.write(lambda s: journal.take_turn(s, "a"))
+    append_in_turn(1)
 
 
 def test_a_turn_outlasts_a_write_that_failed_and_holds_up_no_recovery(shared, journal):
@@ -760,8 +769,7 @@ def test_processes_that_write_at_once_have_each_seen_all_before(
 ):
     names = [f"w{number}" for number in range(n_processes)]
     children = [start(shared.url, "ours", name, "append", n_events) for name in names]
-    tries = [json.loads(said) for said in run_all(children)]
-    assert {len(some) for some in tries} == {n_events}
+    run_all(children)
     total = n_processes * n_events
     records = shared.read(lambda s: journal.since(s, 0, limit=2 * total))
     assert [record.position for record in records] == list(range(1, total + 1))

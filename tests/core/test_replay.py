@@ -18,7 +18,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.calibration import arrivals
 from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelCentroidDetector
 from ragshield_core.learning.events import Change, Event
-from ragshield_core.learning.recorder import Recorder
+from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.index import NeighborIndex
@@ -37,22 +37,29 @@ def rewritten(event):
         return Event.from_parts(json.loads(json.dumps(values)), dict(loaded))
 
 
-class Journal(Recorder):
+def told_by(guard, writes):
+    """Have a guard record what happens in another way."""
+    guard._begin(guard.state, writes)
+    return writes
+
+
+class Journal(Writes):
     """What a guard has done, as it is read again."""
 
     def __init__(self, guard):
-        super().__init__(guard.state)
+        super().__init__(guard.state, guard.quarantine)
         self.events = []
-        guard.state.recorder = self
+        told_by(guard, self)
 
-    def happened(self, event):
-        self.events.append(rewritten(event))
-        super().happened(event)
+    def _record(self, events):
+        self.events += map(rewritten, events)
+        super()._record(events)
 
     @contextmanager
-    def replacing(self):
+    def replaced(self):
         self.events.append(rewritten(Event(change=Change.REPLACED)))
-        yield
+        with super().replaced():
+            yield
 
 
 def guard_at(start):
@@ -493,16 +500,16 @@ def test_a_change_is_recorded_before_it_happens_and_not_without():
     guard, new = learner(), passages(2, 1)
     seen = []
 
-    class Full(Recorder):
-        def happened(self, event):
-            seen.append((event.change, guard.writes.known(new.ids)))
+    class Full(Writes):
+        def _record(self, events):
+            seen.append((events[0].change, guard.writes.known(new.ids)))
             if len(seen) > 1:
                 msg = "the disk is full"
                 raise OSError(msg)
-            super().happened(event)
+            super()._record(events)
             seen.append(guard.writes.known(new.ids))
 
-    guard.state.recorder = Full(guard.state)
+    told_by(guard, Full(guard.state, guard.quarantine))
     guard.learn(new.take([0]))
     with pytest.raises(OSError, match="disk"):
         guard.learn(new.take([1]))
@@ -514,13 +521,13 @@ def test_what_happened_elsewhere_can_be_caught_up_with_while_an_event_is_recorde
     guard, elsewhere = learner(), Event(change=Change.LEARNED, entries=passages(2, 1))
     seen = []
 
-    class Behind(Recorder):
-        def happened(self, event):
-            seen.append(event.change)
+    class Behind(Writes):
+        def _record(self, events):
+            seen.append(events[0].change)
             guard.state.apply(elsewhere)
-            super().happened(event)
+            super()._record(events)
 
-    guard.state.recorder = Behind(guard.state)
+    told_by(guard, Behind(guard.state, guard.quarantine))
     guard.forget(passages(1, 1))
     assert seen == [Change.FORGOTTEN]
     assert guard.writes.known(["kb-0", "kb-1"]) == ["kb-1"]
@@ -529,15 +536,15 @@ def test_what_happened_elsewhere_can_be_caught_up_with_while_an_event_is_recorde
 def test_a_refused_change_reaches_the_journal_as_an_error():
     guard, refused = learner().fit(labelled(passages(9, 1), 1)), []
 
-    class Refusing(Recorder):
-        def happened(self, event):
+    class Refusing(Writes):
+        def _record(self, events):
             try:
-                super().happened(event)
+                super()._record(events)
             except InvalidBatchError:
-                refused.append(event.change)
+                refused.append(events[0].change)
                 raise
 
-    guard.state.recorder = Refusing(guard.state)
+    told_by(guard, Refusing(guard.state, guard.quarantine))
     with pytest.raises(InvalidBatchError, match="dimensions"):
         guard.learn(BATCHES["long vectors"])
     assert refused == [Change.LEARNED]

@@ -15,6 +15,7 @@ from test_sharing import failing_commits
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.model.errors import OvertakenError
 from ragshield_core.store import recalling, reviewing, writing
 
 RATE = 0.05
@@ -87,10 +88,14 @@ def stopped(one, meanwhile):
     return patch.object(writing, "note_copies", silent)
 
 
-def test_a_worker_that_was_stopped_for_longer_than_its_lease_judges_again(url, folder):
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing(url, folder):
     one, other = calibrated(url, folder)
-    with stopped(one, lambda: add(other, passages(1, 50, "other"))):
-        add(one, passages(3, 51, "mine"))
+    new = passages(3, 51, "mine")
+    lost = pytest.raises(OvertakenError, match=r"lost its turn .* write it again")
+    with stopped(one, lambda: add(other, passages(1, 50, "other"))), lost:
+        add(one, new)
+    assert not set(one.store.ids()) & set(new.ids)
+    add(one, new)
     known = one.guard.writes.known_ids() - set(KNOWN.ids)
     assert known == {"other-0", "mine-0", "mine-1", "mine-2"}
     assert one.guard.status().spent.judged == 4  # each once

@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -19,11 +20,13 @@ from support import Scripted, group, knowledge_base, passages, scored, topical
 from test_replay import Writer, assert_same, labelled
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
-from ragshield_core.sharing import shared_guard as sharing
+from ragshield_core.sharing import shared_writes as sharing
+from ragshield_core.sharing.journal import MEASURES, Journal
 
 RATE = 0.05
 
@@ -129,11 +132,105 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url):
     )
     with scores as scored_sample:
         one.learn(passages(40, 2, "new"))
+        one.settled()
         other.writes.catch_up()
     assert scored_sample.call_count == 1
     assert one.calibration.thresholds != before
     assert other.calibration.thresholds == one.calibration.thresholds
     assert other.status().calibrated_at == one.status().calibrated_at == 340
+
+
+@contextmanager
+def slow_thresholds():
+    """Have thresholds that are taken in the background wait until the caller lets them go on."""
+    begun, go_on = threading.Event(), threading.Event()
+    measured = Recalibration.measured
+
+    def waiting(self, confirmed):
+        found = measured(self, confirmed)
+        begun.set()
+        assert go_on.wait(30)
+        return found
+
+    with mock.patch.object(Recalibration, "measured", waiting):
+        yield begun
+        go_on.set()
+
+
+def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(url, tmp_path):
+    one, other = opened(url, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    before = one.calibration.thresholds
+    with slow_thresholds() as begun:
+        one.learn(passages(40, 2, "new"))
+        assert begun.wait(30)
+        for number, writer in enumerate((one, other, one)):
+            report = writer.screen(passages(5, 3 + number, f"during{number}-"))
+            assert report.calibrated_at == 300
+            writer.admit(writer.hold(report))
+    one.settled()
+    other.writes.catch_up()
+    late = Guard.open(url)
+    assert one.calibration.thresholds != before
+    assert 340 < one.status().calibrated_at == one.n_known
+    assert one.status().calibrated_on is not None
+    for guard in (other, late):
+        assert guard.calibration.thresholds == one.calibration.thresholds
+        assert_same(one, guard, tmp_path)
+
+
+def test_thresholds_that_were_taken_otherwise_meanwhile_stay(url):
+    one, other = opened(url, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    with slow_thresholds() as begun:
+        one.learn(passages(40, 2, "new"))
+        assert begun.wait(30)
+        other.fit(passages(320, 7, "again")).calibrate()
+        thresholds = other.calibration.thresholds
+    one.settled()
+    assert one.calibration.thresholds == thresholds
+    assert one.status().calibrated_at == 320
+
+
+def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
+    one, other = opened(url, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    claim = partial(Journal(lease=30).begin_measuring, writer=f"{MEASURES}dead")
+    assert one.quarantine.database.write(claim)
+    one.learn(passages(40, 2, "new"))
+    other.learn(passages(1, 3, "more"))
+    for guard in (one, other):
+        if (thread := guard.writes._measuring) is not None:
+            thread.join()
+    assert one.status().calibrated_at == 300
+    silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+    one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
+    assert other.settled().status().calibrated_at == 341
+    one.writes.catch_up()
+    assert one.calibration.thresholds == other.calibration.thresholds
+
+
+def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
+    one, other = opened(url, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    before = one.calibration.thresholds
+    broken = mock.patch.object(CliqueDetector, "held_out_scores", side_effect=OSError("broken"))
+    with broken, caplog.at_level("WARNING", "ragshield"):
+        one.learn(passages(40, 2, "new"))
+        one.settled()
+    assert "thresholds stay as they were" in caplog.text
+    other.writes.catch_up()
+    for guard in (one, other):
+        assert guard.calibration.thresholds == before
+        assert guard.status().calibrated_at == 340
+
+
+def test_thresholds_are_taken_at_once_where_that_is_wanted(url):
+    (one,) = opened(url, 1, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    one.writes.in_background = False
+    one.learn(passages(40, 2, "new"))
+    assert one.status().calibrated_at == 340
 
 
 def test_what_cannot_be_learned_stops_nobody(url):
@@ -304,16 +401,42 @@ def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path)
     assert_same(one, loaded, tmp_path)
 
 
-def test_a_judgement_that_others_have_overtaken_is_not_written(url):
+def test_who_has_lost_its_turn_writes_nothing_and_says_so(url):
     one, other = opened(url)
-    report = one.screen(passages(1, 1))
+    turn = one.writes.take_turn()
+    silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+    one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
     other.learn(passages(1, 2, "more"))
-    with pytest.raises(OvertakenError):
-        one.writes.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    with pytest.raises(OvertakenError, match=r"lost its turn .* write it again"):
+        one.writes.together(lambda: one.learn(passages(1, 1)), turn=turn)
+    with pytest.raises(OvertakenError, match="turn to write is over"):
+        one.writes.together(lambda: one.learn(passages(1, 1)), turn=turn)
     assert one.writes.known(["kb-0"]) == []
-    report = one.screen(passages(1, 1))
-    one.writes.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    one.writes.together(lambda: one.learn(passages(1, 1)))
     assert one.writes.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
+    assert other.writes.catch_up() == 1
+
+
+def test_threads_of_a_process_take_turns_and_what_judges_nothing_waits_for_none(url):
+    one, other = opened(url)
+    turn, second = one.writes.take_turn(), []
+
+    def wait_and_learn():
+        mine = one.writes.take_turn()
+        second.append(one.writes.known(["first-0"]))
+        one.writes.together(lambda: one.learn(passages(1, 3, "second")), turn=mine)
+
+    waiting = threading.Thread(target=wait_and_learn)
+    waiting.start()
+    one.learn(passages(1, 1, "beside"))
+    one.writes.together(lambda: one.learn(passages(1, 2, "also")))
+    assert not second
+    one.writes.together(lambda: one.learn(passages(1, 2, "first")), turn=turn)
+    one.writes.give_up_turn(turn)  # of which nothing is left
+    waiting.join(30)
+    assert second == [["first-0"]]
+    other.learn(passages(1, 4, "other"))
+    assert other.n_known == 5
 
 
 class Hearing:
@@ -363,13 +486,13 @@ def test_people_hear_once_of_what_is_held_and_only_when_it_is_durable(url):
     one.notify(hearing)
     report = one.screen(scored([5]))
     with failing_commits(one, in_the_way(), in_the_way()):
-        one.writes.together(lambda: one.hold(report), at=report.position)
+        one.writes.together(lambda: one.hold(report))
     assert hearing.reports == [("s0", 1)]
     later = one.screen(scored([5], prefix="t"))
     with failing_commits(one, OSError("no space left")), pytest.raises(OSError, match="no space"):
-        one.writes.together(lambda: one.hold(later), at=later.position)
+        one.writes.together(lambda: one.hold(later))
     assert (len(hearing.reports), one.quarantine.count()) == (1, 1)
-    one.writes.together(lambda: one.hold(later), at=later.position)
+    one.writes.together(lambda: one.hold(later))
     assert hearing.reports[1:] == [("t0", 2)]
 
 

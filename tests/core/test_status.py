@@ -103,7 +103,7 @@ def test_names_are_shown_escaped(url):
 
 def test_passwords_are_left_out(url):
     guard = Guard.open(url, detectors=[Scripted()])
-    guard.state.recorder._database.url = "postgresql+psycopg://anna:secret@host/name"
+    guard.writes._database.url = "postgresql+psycopg://anna:secret@host/name"
     status = guard.status()
     assert status.database == "postgresql+psycopg://anna:***@host/name"
     assert "secret" not in str(status)

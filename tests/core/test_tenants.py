@@ -23,7 +23,7 @@ from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
 from ragshield_core.model.errors import QuarantineError, StateError
 from ragshield_core.quarantine import Status
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_core.sharing import shared_guard as sharing
+from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.tools.canary import CanaryMonitor
 

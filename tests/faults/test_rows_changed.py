@@ -77,7 +77,7 @@ def written(tmp_path_factory):
     other.learn(passages(5, 5, "later"))
     other.close()
     intended = Event(change=Change.LEARNED, entries=passages(3, 4, "new"))
-    guard.state.recorder.intend([intended])
+    guard.writes.intend(intended.entries)
     quarantine.log.verify()
     sql(folder / "guard.db", "VACUUM INTO ?", (str(folder / "whole.db"),))
     return folder / "whole.db", anchors

@@ -581,8 +581,7 @@ def test_what_is_not_guarded_is_said(caplog):
 def test_a_guard_is_closed_behind_a_with_block(on_file, monkeypatch):
     closed = []
     with Guard.open(on_file, detectors=[Scripted()]) as guard:
-        recorder = guard.state.recorder
-        close = recorder.close
-        monkeypatch.setattr(recorder, "close", lambda: closed.append(close()))
+        close = guard.writes.close
+        monkeypatch.setattr(guard.writes, "close", lambda: closed.append(close()))
         assert not closed
     assert closed == [None]
