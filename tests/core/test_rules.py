@@ -145,7 +145,7 @@ def test_what_is_excused_condemns_nothing_else():
     seen = []
 
     class Watching(ScriptedGroups):
-        def retroactive(self, batch, condemned, unusual=()):
+        def retroactive(self, batch, condemned, unusual=()):  # noqa: ARG002
             seen.append((batch.ids, condemned.tolist()))
             return super().retroactive(batch, condemned)
 
