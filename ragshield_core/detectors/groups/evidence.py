@@ -103,8 +103,9 @@ CHUNK = 4_000
 
 
 # An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
-# by cosine distance, as that one's own group, or nearer to the group than to its surroundings: what
-# is farther off lies beside it, on its topic, and is judged as if the group were not there.
+# by cosine distance, as that one's own group; of a held one also if it is nearer to the group than
+# to its surroundings. What is farther off lies beside it, on its topic, and is judged as if the
+# group were not there.
 BESIDE = float(np.log(2.0))
 
 
@@ -165,26 +166,38 @@ class Held(NamedTuple):
         How near its own group is to it; see :func:`nearness`.
     reach
         How near another has to be to it at least to belong to its group.
+    waiting
+        Whether it is in quarantine, and not only suspected.
     """
 
     weights: NDArray[np.float32]
     bonds: NDArray[np.float32]
     reach: NDArray[np.float32]
+    waiting: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, overlay: Overlay, weights: NDArray[np.float32], tight: NDArray[np.float32]) -> Held:
-        """Return what is held, given its weight and how tight its groups are, by slot."""
+    def of(
+        cls,
+        overlay: Overlay,
+        weights: NDArray[np.float32],
+        tight: NDArray[np.float32],
+        waiting: NDArray[np.bool_],
+    ) -> Held:
+        """Return what counts as held, given its weight, how tight its groups are, and what waits.
+
+        All by slot.
+        """
         graph, held = overlay.graph, np.flatnonzero(weights)
-        n = graph.n_slots + len(overlay.batch)
-        bonds, reach = np.zeros((2, n), dtype=np.float32)
-        if held.size:
-            lists = graph.lists.take(held)
+        later = len(overlay.batch) + graph.n_slots - len(weights)
+        bonds = np.where(weights > 0.0, tight[: len(weights), 0], np.float32(0.0))
+        reach = bonds - BESIDE
+        if (there := held[waiting[held]]).size:
+            lists = graph.lists.take(there)
             near = nearness(graph.relative(lists.similarities), lists.copied)
             near[(lists.slots < 0) | (weights[lists.slots] > 0.0)] = 0.0
-            bonds[held] = tight[held, 0]
-            reach[held] = _reach(bonds[held], near)
-        later = np.zeros(n - len(weights), dtype=np.float32)
-        return cls(np.concatenate([weights, later]), bonds, reach)
+            reach[there] = _reach(bonds[there], near)
+        columns = (weights, bonds, reach, waiting & (weights > 0.0))
+        return cls(*(np.pad(column, (0, later)) for column in columns))
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with rows of an overlay that turned out to be suspicious."""
@@ -198,19 +211,16 @@ class Held(NamedTuple):
         mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
         mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
-        members = evidence.members[rows]
-        others = np.where((members < 0) | (weights[members] > 0.0), 0.0, evidence.nearness[rows])
         bonds[numbers] = near.min(axis=1)
-        reach[numbers] = _reach(bonds[numbers], others)
-        return Held(weights, bonds, reach)
+        reach[numbers] = bonds[numbers] - BESIDE  # nothing is held yet
+        return Held(weights, bonds, reach, self.waiting)
 
     def explained(self, lists: Lists, before: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much copied words explain, given before which number the copied ones stand.
 
         Words copied from held entries explain nothing, unless others have them, too.
         """
-        held = (lists.slots >= 0) & (self.weights[lists.slots] > 0.0)
-        held &= lists.slots < before[:, None]
+        held = (lists.slots >= 0) & self.waiting[lists.slots] & (lists.slots < before[:, None])
         rows = np.flatnonzero(held.any(axis=1))
         copied = lists.copied.copy()
         others = np.where(held[rows] | (lists.slots[rows] < 0), np.float32(0.0), copied[rows])
@@ -471,8 +481,7 @@ class GroupEvidence:
             members = self.members[rows, around]
             theirs = self.of("tight", column, members)
             if self._held is not None:  # what is held and waits makes nothing look usual
-                waiting = (members >= 0) & (members < self._overlay.graph.n_slots)
-                theirs[waiting & (self._held.weights[members] > 0.0)] = 0.0
+                theirs[(members >= 0) & self._held.waiting[members]] = 0.0
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
             self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
             self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))

@@ -10,7 +10,6 @@ from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
     Channel,
     GroupEvidence,
-    Held,
 )
 from ragshield_core.detectors.groups.graph import Overlay
 from ragshield_core.detectors.groups.joining import within_sources
@@ -34,7 +33,6 @@ def judge(
     """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
     if not known.by_groups:
         return judge_cliques(known, overlay)
-    weights = known.books.held_weights(known.graph)
     evidence: dict[Channel, GroupEvidence] = {}
     # Who is new to whom, and copies, which stand by themselves, are what they were before some
     # were suspected.
@@ -45,7 +43,7 @@ def judge(
         newcomers = suspected[1].evidence["cross"].newcomers
         lineages = suspected[1].lineages
     for channel in CHANNELS:
-        held, before = Held.of(overlay, weights, known.books.tight[channel]), None
+        held, before = known.held(overlay, channel), None
         if suspected is not None:
             before = suspected[1].evidence[channel]
             held = held.suspecting(suspected[0], before)

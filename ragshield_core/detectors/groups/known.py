@@ -129,8 +129,7 @@ class Known:
     ) -> GroupEvidence:
         """Return the evidence that a channel holds about the entries of an overlay."""
         if held is None:
-            weights = self.books.held_weights(self.graph)
-            held = Held.of(overlay, weights, self.books.tight[channel])
+            held = self.held(overlay, channel)
         return GroupEvidence(
             overlay,
             channel,
@@ -143,6 +142,12 @@ class Known:
             before=before,
             tightness=tightness,
         )
+
+    def held(self, overlay: Overlay, channel: Channel) -> Held:
+        """Return what counts against members of its group only."""
+        weights = self.books.held_weights(self.graph)
+        waiting = self.books.is_held(np.s_[: len(weights)])
+        return Held.of(overlay, weights, self.books.tight[channel], waiting)
 
     def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
         """Return who came together; ``None`` where words were not counted.

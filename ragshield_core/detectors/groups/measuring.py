@@ -210,10 +210,11 @@ def _with_groups(
 ) -> NDArray[np.bool_]:
     """Return which rows are suspected, or as near to two of these as their own groups are."""
     weights = np.zeros(known.graph.n_slots, dtype=np.float32)
+    waiting = np.zeros(len(weights), dtype=np.bool_)
     while suspected.any():
         joined = suspected.copy()
         for channel, found in evidence.items():
-            held = Held.of(overlay, weights, known.books.tight[channel])
+            held = Held.of(overlay, weights, known.books.tight[channel], waiting)
             held = held.suspecting(np.flatnonzero(suspected), found)
             theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
             theirs &= found.nearness >= held.bonds[found.members]
