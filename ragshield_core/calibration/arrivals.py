@@ -24,7 +24,7 @@ from ragshield_core.model.p_values import TIE, Calibration
 
 # Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
-# How many of the admitted entries that were unusual are remembered: of a million arrivals at 1 %.
+# How many of the admitted entries that were unusual are remembered: of a million arrivals.
 MOST_UNUSUAL = 20_000
 # Clean entries have a p-value of at most so much just as often. Poison, as long as it is the
 # smaller part, has far smaller ones, and leaves the others alone.

@@ -131,6 +131,16 @@ def test_a_guard_holds_what_two_detectors_suspect(guard):
     assert swapped.decisions[0].verdict is Verdict.ADMIT
 
 
+def test_a_guard_remembers_what_it_let_in_although_it_was_unusual(guard, tmp_path):
+    usual = pairs([5], [7], "usual")
+    for batch in (ONE, usual, BOTH):
+        guard.admit(guard.hold(guard.screen(batch)))
+    again = [Half("first"), Half("second")]
+    guard.save(tmp_path, detectors=again)
+    for one in (guard, loaded(tmp_path, detectors=again)):
+        assert list(one.state.calibrator.arrivals.unusual) == list(ONE.ids)
+
+
 def test_a_held_entry_says_where_it_is_held_from(guard):
     report = guard.hold(guard.screen(BOTH))
     held = guard.quarantine.show(BOTH.ids[0])
