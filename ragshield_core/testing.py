@@ -183,7 +183,7 @@ def judging_changes_nothing(case: DetectorCase) -> None:
     detector.unjudged(case.poison)
     detector.explain(case.poison, range(len(case.poison)))
     if isinstance(detector, GroupDetector):
-        detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_))
+        detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_), ())
     judged_scores(detector, case.clean)
     _ask(_snapshot(detector) == before, "judging changed what is known")
     _ask(np.array_equal(case.poison.embeddings, vectors), "judging changed the vectors")
@@ -477,7 +477,7 @@ def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
 def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
     """Return what a batch of which all is held shows in another light."""
     detector.remember_held(_renamed(batch, "accomplice-"))
-    ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_))
+    ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_), ())
     return list(ids), np.asarray(scores, dtype=np.float64)
 
 

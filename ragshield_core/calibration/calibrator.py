@@ -472,14 +472,23 @@ class Calibrator:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
         self.arrivals.count(counted, thresholds, self._measured())
-        if self.support is not None and len(counted.ids):
-            alone = {n: np.full(len(counted.ids), limit) for n, limit in thresholds.items()}
-            unusual = self.support.unusual(counted.scores, alone)
-            self.arrivals.note_unusual(counted, unusual)
+        self.arrivals.note_unusual(counted, self._unusual(counted, thresholds))
         for topic in self.arrivals.new_topics():
             logger.warning("topic: %s", topic)
         for question in self.arrivals.new_questions(self.policy.quarantine_at):
             logger.warning("%s", question)
+
+    def _unusual(self, counted: Counted, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
+        """Return which entries are unusual; of an adopted source, none is for what is usual there.
+
+        See :meth:`.Support.unusual`.
+        """
+        scores = {name: s for name, s in counted.scores.items() if name in thresholds}
+        if self.support is None or not scores:
+            return np.zeros(len(counted.ids), dtype=np.bool_)
+        alone = {name: np.full(len(counted.ids), thresholds[name]) for name in scores}
+        adopted = np.array([source in self.by_source for source in counted.sources], dtype=np.bool_)
+        return self.support.unusual(scores, alone) & ~adopted
 
     def recalled(self, entries: Batch, accused: Mapping[str, Sequence[str]]) -> None:
         """Take note of entries that were recalled, by id, each with the detectors that accused it.

@@ -22,14 +22,14 @@ T = TypeVar("T")
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# What the log says of entries that are confirmed from now on, or no longer.
+# Actions in the log by which entries become confirmed, or no longer are.
 CONFIRMING = ("confirm", "reopen", "purge")
 # Confirmed entries of one event: a journal keeps them in full.
 AT_ONCE = 256
 
 
 class Writes:
-    """What a guarded store tells its guard of writes; here of a guard of one process.
+    """Take note of what a guarded store writes, for a guard of one process.
 
     Guards that processes share are told by
     :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
@@ -63,7 +63,7 @@ class Writes:
         self._told_version: tuple[int, ...] = ()
         self._told_line = 0
 
-    # What is known
+    # Asking for known entries
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
@@ -97,7 +97,7 @@ class Writes:
                 return []
             return self._state.unscreened.due(self._state.knowledge.known, self._state.failing)
 
-    # What happens
+    # Events
 
     def happened(self, change: Change, **what: Any) -> None:
         """Record an event and apply it: all that is learned after a fit goes this way."""
@@ -282,7 +282,7 @@ class Writes:
         """
         self.finish(self.intend_recall(gone, decisions))
 
-    # What processes share: nothing, in one process
+    # Sharing with other processes: here there are none
 
     @property
     def _collecting(self) -> bool:

@@ -118,7 +118,7 @@ class Support:
         """
         names = [name for name in scores if name in self._known and name in alone]
         if not names:
-            return np.zeros(0, dtype=np.bool_)
+            return np.zeros(max(map(len, scores.values()), default=0), dtype=np.bool_)
         says, _, _ = self._says(names, scores, alone)
         return np.asarray(says.sum(axis=0) > max(self._unusual, TIE))
 

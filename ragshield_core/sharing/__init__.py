@@ -13,10 +13,10 @@ it, and is then what every other process is. To write, it
 
 Writers show by heartbeats that they are alive. What is pending of one that was silent for longer
 than its *lease* is abandoned; another takes it over (:meth:`Journal.take_over`), asks the store
-and closes it, and the first can close it no more (``TakenOverError``). Who was silent for longer
-than its lease in its turn has lost it, and writes nothing (``OvertakenError``). Time is that of the
-database, whatever the hosts' clocks say. Lock order: the journal's lock comes before any other row
-that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
+and closes it, and the first can close it no more (``TakenOverError``). A writer that was silent in
+its turn for longer than its lease has lost the turn, and writes nothing (``OvertakenError``). The
+database tells the time, whatever the hosts' clocks say. Lock order: the journal's lock comes before
+any other row that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """
 
 from ragshield_core.sharing.journal import DEFAULT_LEASE, Journal, Pending, new_writer

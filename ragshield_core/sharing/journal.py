@@ -82,7 +82,7 @@ _TURN = (
 )
 _TICKET = select(_WRITERS.c.ticket).where(_MINE)
 _NOTE = update(_WRITERS).where(_MINE).values(heartbeat=now())
-# Who was silent for longer than its lease has lost its turn, even if it wakes up later.
+# A writer that was silent for longer than its lease has lost its turn, even if it wakes up later.
 _BEAT = _NOTE.values(ticket=case((_ALIVE, _WRITERS.c.ticket)))
 _MEASURING = select(_WRITERS.c.writer).where(
     _of(_WRITERS),

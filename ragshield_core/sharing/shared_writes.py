@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# What is in the journal behind the latest snapshot, as a share of what is known, at which the next
-# is written: a snapshot costs as much as there is, so that each entry has a fixed share in the cost
-# of snapshots, and who starts replays a tenth at the most. At least so many: few are quick to read.
+# A snapshot is written when the journal since the latest one holds this share of what is known, and
+# at least so many entries, since few are quick to read. A snapshot costs as much as there is: each
+# entry has a fixed share in the cost, and a process that starts replays a tenth at the most.
 SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
 # The same for who closes, as somebody is about to start again.
 SNAPSHOT_AT_CLOSE = 0.01

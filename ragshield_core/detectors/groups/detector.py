@@ -424,9 +424,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         rows = known.watched_rows(overlay)
         if known.by_groups:
             held = known.books.is_held(np.s_[: known.graph.n_slots])
-            ids = known.graph.index.ids_of(overlay.numbers[rows])
-            odd = rows[[entry_id in unusual for entry_id in ids]]
-            rows = accused(overlay, judgement, rows, np.concatenate([held, condemned]), odd)
+            rows = accused(overlay, judgement, rows, np.concatenate([held, condemned]), unusual)
         return known.graph.index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:

@@ -27,7 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.agreement import Agreed, Newcomers
-from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Overlay, Rows
+from ragshield_core.detectors.groups.graph import (
+    COMPARE_ABOVE,
+    NO_LINEAGE,
+    Lists,
+    Overlay,
+    Rows,
+    SimilarityGraph,
+)
 from ragshield_core.detectors.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
@@ -104,8 +111,8 @@ CHUNK = 4_000
 
 # An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
 # by cosine distance, as that one's own group; of a held one also if it is nearer to the group than
-# to its surroundings. What is farther off lies beside it, on its topic, and is judged as if the
-# group were not there.
+# to its surroundings. Entries that are farther off lie beside the group, on its topic, and are
+# judged as if it were not there.
 BESIDE = float(np.log(2.0))
 
 
@@ -164,16 +171,16 @@ class Held(NamedTuple):
         do.
     bonds
         How near its own group is to it; see :func:`nearness`.
-    reach
-        How near another has to be to it at least to belong to its group.
     waiting
         Whether it is in quarantine, and not only suspected.
+    graph
+        Of these entries.
     """
 
     weights: NDArray[np.float32]
     bonds: NDArray[np.float32]
-    reach: NDArray[np.float32]
     waiting: NDArray[np.bool_]
+    graph: SimilarityGraph
 
     @classmethod
     def of(
@@ -187,24 +194,21 @@ class Held(NamedTuple):
 
         All by slot.
         """
-        graph, held = overlay.graph, np.flatnonzero(weights)
-        later = len(overlay.batch) + graph.n_slots - len(weights)
+        later = len(overlay.batch) + overlay.graph.n_slots - len(weights)
         bonds = np.where(weights > 0.0, tight[: len(weights), 0], np.float32(0.0))
-        reach = bonds - BESIDE
-        if (there := held[waiting[held]]).size:
-            lists = graph.lists.take(there)
-            near = nearness(graph.relative(lists.similarities), lists.copied)
-            near[(lists.slots < 0) | (weights[lists.slots] > 0.0)] = 0.0
-            reach[there] = _reach(bonds[there], near)
-        columns = (weights, bonds, reach, waiting & (weights > 0.0))
-        return cls(*(np.pad(column, (0, later)) for column in columns))
+        return cls(
+            weights=np.pad(weights, (0, later)),
+            bonds=np.pad(bonds, (0, later)),
+            waiting=np.pad(waiting & (weights > 0.0), (0, later)),
+            graph=overlay.graph,
+        )
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with rows of an overlay that turned out to be suspicious."""
         numbers = evidence.numbers[rows]
         suspected = np.zeros(len(self.weights), dtype=np.bool_)
         suspected[numbers] = True
-        weights, bonds, reach = self.weights.copy(), self.bonds.copy(), self.reach.copy()
+        weights, bonds = self.weights.copy(), self.bonds.copy()
         weights[numbers] = 1.0
         group = evidence.members[rows, : SIZES[-1] - 1]
         mates = (group >= 0) & suspected[group]
@@ -212,8 +216,7 @@ class Held(NamedTuple):
         mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
         bonds[numbers] = near.min(axis=1)
-        reach[numbers] = bonds[numbers] - BESIDE  # nothing is held yet
-        return Held(weights, bonds, reach, self.waiting)
+        return self._replace(weights=weights, bonds=bonds)
 
     def explained(self, lists: Lists, before: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much copied words explain, given before which number the copied ones stand.
@@ -222,6 +225,8 @@ class Held(NamedTuple):
         """
         held = (lists.slots >= 0) & self.waiting[lists.slots] & (lists.slots < before[:, None])
         rows = np.flatnonzero(held.any(axis=1))
+        if not rows.size:
+            return lists.copied
         copied = lists.copied.copy()
         others = np.where(held[rows] | (lists.slots[rows] < 0), np.float32(0.0), copied[rows])
         common = -np.sort(-others, axis=1)[:, SIZES[-1] - 1 :][:, :1]
@@ -232,19 +237,30 @@ class Held(NamedTuple):
         """Take away edges to those of whose group the other is no member; ``near`` in place."""
         weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
         edges = np.nonzero(weight > 0.0)
-        beside = near[edges] < self.reach[slots[edges]]
+        numbers, place = np.unique(slots[edges], return_inverse=True)
+        beside = near[edges] < self.reach(numbers)[place]
         near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
 
+    def reach(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+        """Return how near others have to be to entries, at least, to belong to their groups."""
+        bonds = self.bonds[numbers]
+        reach = bonds - BESIDE
+        if (there := np.flatnonzero(self.waiting[numbers])).size:
+            lists = self.graph.lists.take(numbers[there])
+            near = nearness(self.graph.relative(lists.similarities), lists.copied)
+            near[(lists.slots < 0) | (self.weights[lists.slots] > 0.0)] = 0.0
+            reach[there] = np.minimum(reach[there], _between(bonds[there], near))
+        return np.asarray(reach, dtype=np.float32)
 
-def _reach(bonds: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return how near the members of groups are, given how near their first ones and others are.
 
-    Of others, the nearest may be members that got in. Where there are only few, nobody knows how
-    far the surroundings are: a group within a flood does not reach farther for that.
+def _between(bonds: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the middle between groups and their surroundings, given how near these are.
+
+    The nearest of others may be members that got in. Where there are only few others, nobody knows
+    how far the surroundings are: a group within a flood does not reach farther for that.
     """
     around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
-    between = np.where(around > 0.0, (bonds + around) / 2.0, bonds)
-    return np.asarray(np.minimum(bonds - BESIDE, between), dtype=np.float32)
+    return np.where(around > 0.0, (bonds + around) / 2.0, bonds)
 
 
 class Kin:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,7 +38,7 @@ def accused(
     judgement: Judgement,
     rows: NDArray[np.intp],
     guilty: NDArray[np.bool_],
-    unusual: NDArray[np.intp],
+    unusual: Collection[str],
 ) -> NDArray[np.intp]:
     """Return the standing rows against which more speaks than imitators of them could.
 
@@ -47,7 +49,7 @@ def accused(
     guilty
         By entry number, what is held.
     unusual
-        Those of the rows that were unusual before the held ones came: that they lie in one group is
+        Ids of entries that were unusual before the held ones came: that they lie in one group is
         enough.
     """
     why = judgement.why[rows]
@@ -59,10 +61,10 @@ def accused(
         with_them = (group >= 0) & guilty[group]
         with_them &= np.arange(CROWD) < widths[mine, None]
         for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
-            if rows[mine[place]] in unusual:
+            own = overlay.numbers[rows[mine[place]]]
+            if overlay.graph.index.ids_of(np.array([own]))[0] in unusual:
                 accused[mine[place]] = True
                 continue
-            own = overlay.numbers[rows[mine[place]]]
             model = overlay.words_of(own)
             others = [
                 other

@@ -1,5 +1,7 @@
 """What several detectors say adds up: rates, limits, and what a guard does with it."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from support import Scripted, guard_of, loaded
@@ -139,6 +141,22 @@ def test_a_guard_remembers_what_it_let_in_although_it_was_unusual(guard, tmp_pat
     guard.save(tmp_path, detectors=again)
     for one in (guard, loaded(tmp_path, detectors=again)):
         assert list(one.state.calibrator.arrivals.unusual) == list(ONE.ids)
+
+
+def test_nothing_is_unusual_in_a_source_that_a_person_adopted(guard):
+    guard.hold(guard.screen(pairs([1_990], [1_990], "mine", sources=["mine"])))
+    guard.sources.adopt("mine", by="anna")
+    guard.admit(guard.hold(guard.screen(pairs([1_990], [7], "more", sources=["mine"]))))
+    guard.admit(guard.hold(guard.screen(pairs([1_990], [7], "other", sources=["other"]))))
+    assert list(guard.state.calibrator.arrivals.unusual) == ["other0"]
+
+
+def test_a_batch_that_no_calibrated_detector_judged_is_counted(guard):
+    batch = pairs([5, 6], [7, 8], "new")
+    with mock.patch.object(Half, "score", side_effect=OSError("broken")):
+        report = guard.hold(guard.screen(batch))
+    assert report.admitted.sum() == 0
+    assert list(guard.state.calibrator.arrivals.unusual) == []
 
 
 def test_a_held_entry_says_where_it_is_held_from(guard):

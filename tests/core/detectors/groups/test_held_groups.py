@@ -104,6 +104,8 @@ def test_one_clean_entry_in_fifty_is_unusual():
     later = {name: rng.normal(size=20_000) for name in "abc"}
     alone = {name: np.full(20_000, limit) for name, limit in thresholds.items()}
     assert support.unusual(later, alone).mean() == pytest.approx(0.02, abs=0.005)
+    others = {"without a calibration": np.full(3, 9.0)}
+    assert support.unusual(others, others).tolist() == [False] * 3
 
 
 def counted(ids, held):
