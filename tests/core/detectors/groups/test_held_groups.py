@@ -71,15 +71,20 @@ def test_words_that_many_others_have_explain_it_still():
 
 
 def test_held_entries_make_no_group_look_usual():
-    # Nine of one attack are held: for the tenth these are its surroundings, too.
+    # Two texts of an attack, among six of another one that is held, on the same topic.
     rng = np.random.default_rng(6)
-    basis = np.linalg.qr(rng.normal(size=(PASSAGE_DIM, 12)))[0].T
-    ids = [f"bad-{i}" for i in range(10)]
-    vectors = [np.sqrt(0.9) * basis[0] + np.sqrt(0.1) * basis[1 + i] for i in range(10)]
-    batch = Batch.of(ids=ids, texts=[prose(rng) for _ in ids], embeddings=vectors, lineages=ids)
-    detector = CliqueDetector().fit(KNOWN)
-    detector.remember_held(batch.take(range(9)))
-    assert detector.score(batch.take([9]))[0] > detector.audit_threshold(0.001)
+    basis = np.linalg.qr(rng.normal(size=(PASSAGE_DIM, 10)))[0].T
+    around = [np.sqrt(0.85) * basis[0] + np.sqrt(0.15) * row for row in basis[1:8]]
+    pair = [np.sqrt(0.92) * around[-1] + np.sqrt(0.08) * row for row in basis[8:]]
+    ids = [*(f"other-{i}" for i in range(6)), "first", "second"]
+    texts = [prose(rng) for _ in ids]
+    batch = Batch.of(ids=ids, texts=texts, embeddings=[*around[:6], *pair], lineages=ids)
+    alone, among = CliqueDetector().fit(KNOWN), CliqueDetector().fit(KNOWN)
+    among.remember_held(batch.take(range(6)))
+    for detector in (alone, among):
+        detector.remember_held(batch.take([6]))
+    second = batch.take([7])
+    assert among.score(second)[0] > alone.score(second)[0] - 1.0
 
 
 def test_what_was_unusual_before_is_recalled_with_its_imitations():
