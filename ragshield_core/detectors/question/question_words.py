@@ -65,99 +65,18 @@ _WORDS = {
 }
 ASKS_FOR = {word: about for about, words in _WORDS.items() for word in words.split()}
 # They open statements just as well.
-WEAK = frozenset(
-    [
-        "was",
-        "wo",
-        "wie",
-        "wen",
-        "qui",
-        "que",
-        "où",
-        "come",
-        "che",
-        "como",
-        "quanto",
-        "quando",
-        "как",
-        "чем",
-        "wanneer",
-        "waar",
-        "wat",
-        "hva",
-        "hvad",
-        "vad",
-        "när",
-        "hur",
-        "hoe",
-        "hvor",
-        "ile",
-        "jak",
-        "kde",
-        "من",
-        "ما",
-        "מי",
-        "מה",
-        "כמה",
-        "למה",
-        "ուր",
-        "որը",
-        "ինչ",
-    ]
+_WEAK = (
+    "was wo wie wen qui que où come che como quanto quando как чем wanneer waar wat hva hvad vad"
+    " när hur hoe hvor ile jak kde من ما מי מה כמה למה ուր որը ինչ"
 )
+WEAK = frozenset(_WEAK.split())
 # They open nothing but questions, in languages for which no pattern looks at the words behind them.
-ONLY_ASK = frozenset(
-    [
-        "hoeveel",
-        "waarom",
-        "varför",
-        "hvorfor",
-        "hvem",
-        "vem",
-        "hvordan",
-        "хто",
-        "скільки",
-        "чому",
-        "kto",
-        "kdo",
-        "dlaczego",
-        "kolik",
-        "proč",
-        "neden",
-        "niçin",
-        "nasıl",
-        "kaç",
-        "ποιος",
-        "πότε",
-        "πού",
-        "γιατί",
-        "πώς",
-        "πόσο",
-        "πόσα",
-        "πόσοι",
-        "πόσες",
-        "كم",
-        "متى",
-        "أين",
-        "لماذا",
-        "كيف",
-        "कौन",
-        "किसने",
-        "कब",
-        "कहाँ",
-        "कहां",
-        "क्यों",
-        "कैसे",
-        "कितने",
-        "कितना",
-        "कितनी",
-        "siapa",
-        "mengapa",
-        "kenapa",
-        "bagaimana",
-        "berapa",
-    ]
+_ONLY_ASK = (
+    "hoeveel waarom varför hvorfor hvem vem hvordan хто скільки чому kto kdo dlaczego kolik proč"
+    " neden niçin nasıl kaç ποιος πότε πού γιατί πώς πόσο πόσα πόσοι πόσες كم متى أين لماذا كيف"
+    " कौन किसने कब कहाँ कहां क्यों कैसे कितने कितना कितनी siapa mengapa kenapa bagaimana berapa"
 )
+ONLY_ASK = frozenset(_ONLY_ASK.split())
 # Behind "how", they ask for a measure.
 MEASURED = "many|much|long|old|far|tall|big|large|high|deep|often|fast|hot|wide|heavy|late"
 _MEASURED = frozenset(
@@ -167,23 +86,32 @@ _MEASURED = frozenset(
     ).split()
 )
 _IS = frozenset(["is", "are", "was", "were", "does", "do", "did", "ist", "sind", "bedeutet"])
+# Verbs that may stand first, as alternatives of a pattern.
+BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
+DO = "do|does|did|don't|doesn't|didn't"
+MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
+AUX = f"{BE}|{DO}|{MODAL}"
+VERBS = frozenset(f"{BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
+PREPOSITION = (
+    "in|on|at|for|from|to|of|by|with|under|during|since|until|about|into|through|after|before"
+    "|auf|aus|bei|mit|von|zu|seit|dans|de|à|avec|pour|par|en|con|por|para|desde|di|da|per|su|em"
+    "|a|с|в|на|из|к|о"
+)
+PREPOSITIONS = frozenset(PREPOSITION.split("|"))
 # In scripts without spaces, and in Korean: anywhere in the question. Chinese, Japanese, Korean,
 # Thai.
-_UNSPACED = tuple(
-    (about, re.compile(pattern))
-    for about, pattern in (
-        (WHO, "谁|誰|だれ|누가|누구|ใคร"),
-        (WHEN, "何时|何時|いつ|언제|เมื่อไ"),
-        (WHERE, "哪里|哪儿|哪裡|何地|どこ|어디|ที่ไหน"),
-        (WHY, "为什么|為什麼|なぜ|왜\\s|ทำไม"),
-        (MEASURE, "多少|几[个年月天岁次]|いくつ|いくら|얼마|몇|เท่าไ|กี่"),
-        (HOW, "怎么|怎麼|如何|どう|어떻게|อย่างไร"),
-        (WHICH, "哪|どの|どれ|어느|어떤"),
-        (WHAT, "什么|什麼|何[がをの年人]|무엇|อะไร"),
-        (YES_NO, "吗|嗎|ですか|ますか|ましたか|でしょうか|ไหม"),
-    )
-)
-UNSPACED = re.compile("|".join(pattern.pattern for _, pattern in _UNSPACED))
+_UNSPACED = {
+    WHO: "谁|誰|だれ|누가|누구|ใคร",
+    WHEN: "何时|何時|いつ|언제|เมื่อไ",
+    WHERE: "哪里|哪儿|哪裡|何地|どこ|어디|ที่ไหน",
+    WHY: "为什么|為什麼|なぜ|왜\\s|ทำไม",
+    MEASURE: "多少|几[个年月天岁次]|いくつ|いくら|얼마|몇|เท่าไ|กี่",
+    HOW: "怎么|怎麼|如何|どう|어떻게|อย่างไร",
+    WHICH: "哪|どの|どれ|어느|어떤",
+    WHAT: "什么|什麼|何[がをの年人]|무엇|อะไร",
+    YES_NO: "吗|嗎|ですか|ますか|ましたか|でしょうか|ไหม",
+}
+UNSPACED = re.compile("|".join(_UNSPACED.values()))
 _LONGEST = 60  # words of a question that are looked at
 _EDGES = "\"'“”‘’«»„¿¡()[]*_,.:;?؟،।։？"
 _IN_WORDS = {ord("’"): "'", 0x055E: None}  # the question mark of Armenian stands in a word
@@ -196,33 +124,25 @@ def words_of(question: str, n: int) -> list[str]:
     ]
 
 
-def about_of(question: str, prepositions: frozenset[str], verbs: frozenset[str]) -> int:
-    """Return what a question asks for, by the words it begins with.
-
-    Parameters
-    ----------
-    question
-        With or without a mark.
-    prepositions
-        May stand before the word that asks: "in which year".
-    verbs
-        With one of these first, it asks for a yes or no.
-    """
+def about_of(question: str) -> int:
+    """Return what a question asks for, by the words it begins with; an index into ABOUT."""
     words = words_of(question, _LONGEST)
-    first = next(iter(words), "")
-    if first in verbs:
+    if words and words[0] in VERBS:
         return YES_NO
-    asks = (
-        number
-        for number, word in enumerate(words)
-        if word in ASKS_FOR and (word not in WEAK or number == 0 or words[0] in prepositions)
-    )
-    place = next(asks, None)
-    if place is None:
-        if question.isascii():
-            return ANYTHING
-        return next((about for about, asks in _UNSPACED if asks.search(question)), ANYTHING)
-    about, behind = ASKS_FOR[words[place]], "".join(words[place + 1 : place + 2])
-    if about == HOW and behind in _MEASURED:
-        return MEASURE
-    return WHAT if about == WHICH and behind in _IS else about
+    for place, word in enumerate(words):
+        if word in ASKS_FOR and (word not in WEAK or place == 0 or words[0] in PREPOSITIONS):
+            behind = "".join(words[place + 1 : place + 2])
+            if ASKS_FOR[word] == HOW and behind in _MEASURED:
+                return MEASURE
+            return WHAT if ASKS_FOR[word] == WHICH and behind in _IS else ASKS_FOR[word]
+    if not question.isascii():
+        for about, pattern in _UNSPACED.items():
+            if re.search(pattern, question):
+                return about
+    return ANYTHING
+
+
+def asks_first(sentence: str) -> bool:
+    """Return whether a sentence begins with a word that asks."""
+    first, second, *_ = [*words_of(sentence, 2), "", ""]
+    return first in ASKS_FOR or (first in PREPOSITIONS and second in ASKS_FOR)

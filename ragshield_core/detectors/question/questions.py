@@ -6,22 +6,27 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 from unicodedata import category
 
 from ragshield_core.detectors.question.question_words import (
     ANYTHING,
     ASKS_FOR,
+    AUX,
+    BE,
+    DO,
     MEASURED,
+    MODAL,
     ONLY_ASK,
+    PREPOSITION,
     UNSPACED,
+    VERBS,
     about_of,
+    asks_first,
     words_of,
 )
-from ragshield_core.detectors.question.question_words import (
-    WEAK as _WEAK_WORDS,
-)
+from ragshield_core.detectors.question.question_words import WEAK as WEAK_WORDS
 from ragshield_core.text.characters import FULL_STOPS, LETTERS, QUESTION_MARKS
 from ragshield_core.text.characters import UNSPACED as TOUCHING
 
@@ -93,31 +98,22 @@ class Inside(NamedTuple):
     asked: tuple[Opening, ...]
 
 
-_BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
-_DO = "do|does|did|don't|doesn't|didn't"
-_MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
-_AUX = f"{_BE}|{_DO}|{_MODAL}"
-_PREPOSITION = (
-    "in|on|at|for|from|to|of|by|with|under|during|since|until|about|into|through|after|before"
-    "|auf|aus|bei|mit|von|zu|seit|dans|de|à|avec|pour|par|en|con|por|para|desde|di|da|per|su|em"
-    "|a|с|в|на|из|к|о"
-)
-_AUX_START = re.compile(rf"(?:{_AUX})\b", re.IGNORECASE)
+_AUX_START = re.compile(rf"(?:{AUX})\b", re.IGNORECASE)
 # Not what a question word asks for.
 _NOT_ASKED = (
-    rf"(?!(?:{_BE}|{_MODAL}|{_DO}|he|she|it|they|we|i|you|his|her|its|their|our|the|a|an|this|that"
+    rf"(?!(?:{BE}|{MODAL}|{DO}|he|she|it|they|we|i|you|his|her|its|their|our|the|a|an|this|that"
     r"|these|those|to|now|became|all|some|many|most|both|each|one|two|people|in|on|at|by)\b)"
 )
 # Without a mark: a question word and a verb that comes before its subject, or a measure.
 _STRONG = re.compile(
     rf"(?:(?:who|whom|whose|who's|what's|where's|why)\b"
     rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
-    rf"|(?:what|where|when|how)\s(?:{_AUX})\b"
-    rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{_AUX})\b"
+    rf"|(?:what|where|when|how)\s(?:{AUX})\b"
+    rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{AUX})\b"
     rf"|which\s{_NOT_ASKED}(?!\w{{1,20}}(?:s|ed)\b)\w{{1,20}}\s"
     rf"|how\s(?:{MEASURED})\b"
-    rf"|(?:{_PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{_AUX})|how\s(?:many|much))\b"
-    rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{_DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
+    rf"|(?:{PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{AUX})|how\s(?:many|much))\b"
+    rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
     rf"|these|those|all|both|any|you|we|they|he|she|i|my|your)\s(?!is\b|are\b|was\b)"
     rf"|(?:wer|wann|warum|wieso|weshalb|woher|wohin|welche[rsn]?|wieviele?|wie\s(?:viele?|alt|hoch"
     rf"|lang|groß|heißt|heisst)|was\s(?:ist|sind|war)|wo\s(?:ist|sind|war|liegt|wurde))\s"
@@ -133,25 +129,20 @@ _STRONG = re.compile(
 # In the middle: "was written by whom", "is based in which city", or at the end: "ended when".
 _MID = re.compile(
     rf"\s(?:(?:by|in|of|for|with|to|on|from|as|under|at)\s(?:who|whom|what|how\smany)\b"
-    rf"|(?:{_BE})\s(?:who|whom|what|which|where|when)\b"
-    rf"|(?:which|what|who)\s(?:\w{{1,20}}\s){{0,2}}(?:{_AUX})\b"
+    rf"|(?:{BE})\s(?:who|whom|what|which|where|when)\b"
+    rf"|(?:which|what|who)\s(?:\w{{1,20}}\s){{0,2}}(?:{AUX})\b"
     rf"|(?:what|which)\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}$)"
     rf"|\s(?:who|whom|what|when|where|which|why|how)$",
     re.IGNORECASE,
 )
 _MID_END = re.compile(
     rf"\s(?:who|whom|what|when|where|which|why|how)$"
-    rf"|\s(?:(?:by|in|of|for|with|to|on|from|as|under|at|{_BE})\s(?:what|which)"
+    rf"|\s(?:(?:by|in|of|for|with|to|on|from|as|under|at|{BE})\s(?:what|which)"
     rf"\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}|(?:what|which)\s{_NOT_ASKED}\w{{1,20}})$",
     re.IGNORECASE,
 )
 _ASKING_ENDS = ("か", "까", "나요", "가요", "는가", "은가")
-_FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
-# What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
-_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"])))
-_PREPOSITIONS = frozenset(_PREPOSITION.split("|"))
-_MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
-_VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
+_MID_WORDS = frozenset(["who", "whom", "what", "when", "where", "which", "why", "how"])
 # "Do the test", "Have the form ready".
 _IMPERATIVE = dict.fromkeys(("do", "have"), ("the", "this", "that", "it", "your", "fun"))
 _NO_SUBJECT = frozenset(
@@ -193,7 +184,7 @@ _OTHERS = (
 _UNSPACED_RUN = re.compile(f"[{TOUCHING}]{{2,4000}}")
 _STEM = 5  # letters that two forms of a word have in common
 _STOP = frozenset(
-    word[:_STEM] for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
+    word[:_STEM] for word in (*ASKS_FOR, *f"{AUX}|{PREPOSITION}".split("|"), *_OTHERS.split())
 )
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(.])(?:[^\W\d_]|mr|mrs|ms|dr|st|mt|jr|sr|vs|no|vol|inc|ltd|co|prof|gen|col|sgt|lt|gov|sen"
@@ -216,8 +207,15 @@ _GOES_ON = re.compile(
 _BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
 # Thai, Lao, Burmese and Khmer have no marks, and spaces between sentences.
 _SPACE = re.compile(r"(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\s(?=\S)")
-_BREAKS = re.compile("[\n–—|:;-]")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
+_PIECE_END = re.compile(
+    rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=\n)\s{{0,9}}(?=\S)"
+    rf"|(?<!\n)[.!{FULL_STOPS}{QUESTION_MARKS}]{{0,2}}[\"'”’»)\]]{{0,3}}\s{{0,3}}"
+    rf"(?=[^\s.!{FULL_STOPS}{QUESTION_MARKS}]))"
+)
+# What unmarked questions begin with, behind an opening.
+_STARTS = frozenset("|".join([*ASKS_FOR, AUX, PREPOSITION, "tell|name|please|i"]).split("|"))
+_STARTS -= WEAK_WORDS
 
 
 def opening_of(text: str) -> Opening:
@@ -230,18 +228,14 @@ def opening_of(text: str) -> Opening:
         for the words of it.
     """
     text = _with_marks(text)
-    head = _head_of(text)
+    head = text[:_OPENING]
+    if "?" in head and ("[" in head or "(" in head):  # marks of others than who wrote it
+        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
-    first: tuple[int, int, str] | None = None
-    marked = _has_mark(head)
-    for n, (begin, end, stop) in enumerate(_sentences(head, start)):
-        if stop and _MARK.match(stop):
-            return _marked(text, head, (begin, end), n)
-        first = first or (begin, end, stop)
-        if not marked:
-            break
-    _, end, stop = first or (start, len(head), "")
+    if (marked := _marked(text, head, start)) is not None:
+        return marked
+    end, stop = next(((end, stop) for _, end, stop in _sentences(head, start)), (len(head), ""))
     after = head[end + 1 : end + 2]
     glued = stop != "" and after.isascii() and after.isalpha()
     if broken := _broken(head, start, end):
@@ -250,36 +244,34 @@ def opening_of(text: str) -> Opening:
     if kind == NONE and (indirect := _INDIRECT.search(head, start, end)):
         start, kind = indirect.end(), INDIRECT
     if kind != NONE:
-        opening = _question(text, kind, (start, end), glued=glued)
+        opening = _opening(text, kind, (start, end), glued=glued)
         if kind not in (PHRASE, INDIRECT) or 2 * opening.n_back >= max(1, opening.n_words):
             return opening
     if len(text) > _OPENING and _MARK.match(text.rstrip()[-1:]):
-        *_, last = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
-        if _MARK.match(last[2]):
-            return _question(text, LATER, (last[0], last[1] + 1), glued=False, behind=True)
+        *_, (begin, last, stop) = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
+        if _MARK.match(stop):
+            return _opening(text, LATER, (begin, last + 1), glued=False, behind=True)
     return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
 
 
-def _with_marks(text: str) -> str:
-    """Return a text with the question marks of Greek and Armenian where others have theirs."""
-    if text.isascii():
-        return text
-    if ";" in text:
-        text = _GREEK.sub("?", text)
-    return _ARMENIAN.sub("\u055e\\1?", text) if "\u055e" in text else text
-
-
-def _head_of(text: str) -> str:
-    """Return a text's beginning without question marks of others than who wrote it."""
-    head = text[:_OPENING]
-    if "?" in head and ("[" in head or "(" in head):
-        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
-    return head
+def _marked(text: str, head: str, start: int) -> Opening | None:
+    """Return the first question with a question mark in a text's beginning, if there is one."""
+    for n_before, (begin, end, stop) in enumerate(_sentences(head, start)):
+        if _MARK.match(stop):
+            kind, glued = MARKED_OTHER, bool(_RUNS_ON.match(head, end + 1))
+            if _GOES_ON.match(head, end + 1):
+                kind = TITLE
+            elif n_before > 1:
+                kind, glued = LATER, False
+            elif _is_direct(head[begin:end].lstrip()):
+                kind = MARKED
+            return _opening(text, kind, (begin, end + 1), glued=glued, behind=n_before > 0)
+    return None
 
 
 def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
     """Return where a sentence ends without a full stop, if it does: a heading, for instance."""
-    broken = _BREAK.search(head, start, end) if _BREAKS.search(head, start, end + 1) else None
+    broken = _BREAK.search(head, start, end)
     if broken is None and head[start : start + 1].islower():
         broken = _CAPITAL.search(head, start, end)
     return broken or (None if head.isascii() else _SPACE.search(head, start, end))
@@ -312,24 +304,168 @@ def inside_of(text: str, opening: Opening) -> Inside:
     n_pieces, asked, words = 0, [], None
     for start, end, glued in _pieces(text):
         n_pieces += 1
-        if start < done:
+        if start < done or (kind := _further_kind(text[start:end])) == NONE:
             continue
-        kind = _further_kind(text[start:end])
         # What only may be a question is one where nothing follows, and else a clause or a name. The
         # rest of a sentence whose line was wrapped is none without a mark.
-        wrapped = kind != NONE and _wrapped(text, start)
+        wrapped = _wrapped(text, start)
         unmarked = kind not in (MARKED, MARKED_OTHER)
-        if kind == NONE or (kind in _LOOSE and not _is_last(text, end)) or (unmarked and wrapped):
+        if (kind in _LOOSE and not _is_last(text, end)) or (unmarked and wrapped):
             continue
         words = words or _Words(text)
-        found = _inside(text, words, kind, (start, end), glued=glued)
+        found = _question(text, words, kind, (start, end), glued=glued)
         found = found._replace(lower=found.lower and not wrapped)
         if kind != PHRASE or (found.n_back >= 3 and 2 * found.n_back >= found.n_words):
             asked.append(found)
     return Inside(n_pieces, tuple(asked))
 
 
-def _inside(
+def _with_marks(text: str) -> str:
+    """Return a text with the question marks of Greek and Armenian where others have theirs."""
+    if text.isascii():
+        return text
+    if ";" in text:
+        text = _GREEK.sub("?", text)
+    return _ARMENIAN.sub("\u055e\\1?", text) if "\u055e" in text else text
+
+
+# Sentences
+
+
+def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
+    """Yield where sentences start and end, and by which mark."""
+    begin = start
+    for match in _STOPS.finditer(text, start):
+        end, stop = match.start(), match[0].strip()
+        if _MARK.match(stop):
+            if not _ends_a_question(text, end) or _in_code(text, begin, end):
+                continue
+        elif stop == ".":
+            before, after = text[max(0, end - 8) : end], text[end + 1 : end + 2]
+            inside = after.isalpha() and not after.isupper()  # example.com
+            initials = before[-1:].isupper() and after.isupper()
+            if inside or initials or _ABBREVIATION.search(before):
+                continue
+        yield begin, end, stop
+        begin = match.end()
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield where sentences but the first start and end, and whether they start without a space."""
+    begin, glued = -1, False
+    for match in _PIECE_END.finditer(text):
+        end = match.start()
+        marked = _MARK.match(text, end) is not None
+        if text[end] == "." and _ABBREVIATION.search(text[max(0, end - 8) : end]):
+            continue
+        if marked and not _ends_a_question(text, end):
+            continue
+        if begin >= 0:
+            yield begin, end + marked, glued
+        begin, glued = match.end(), not match[0][-1].isspace()
+    if begin >= 0:
+        yield begin, max(begin, len(text.rstrip().rstrip(f".!{FULL_STOPS}"))), glued
+
+
+def _ends_a_question(text: str, place: int) -> bool:
+    """Return whether a question mark stands behind a word, and not in a link or a word."""
+    before = text[max(0, place - 40) : place].rpartition(" ")[2]
+    after = text[place + 1 : place + 2]
+    if "/" in before or after.islower() or after in ("=", "&", "/", "_"):
+        return False
+    last = text[place - 1 : place]
+    return last.isalnum() or last in " \"'”’»)`*_" or category(last).startswith("M")
+
+
+def _in_code(text: str, start: int, place: int) -> bool:
+    """Return whether a question mark belongs to code: apart from words, in a line that is code."""
+    if text[place - 1 : place] not in ("", " ") and text[place + 1 : place + 2] != ".":
+        return False
+    line = text.rfind("\n", start, place) + 1
+    return bool(_IN_CODE.search(text, max(start, line), place))
+
+
+def _wrapped(text: str, start: int) -> bool:
+    """Return whether a line that starts there goes on with the sentence of the line before."""
+    before = text[max(0, start - _LOOKED_BACK) : start].rstrip(" \t")
+    if not before.endswith("\n"):
+        return False
+    line = before[:-1].rpartition("\n")[2].rstrip()
+    return len(line) > _WRAPPED and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
+
+
+def _is_last(text: str, end: int) -> bool:
+    return not text[end : end + _CLOSING].strip(_CLOSERS)
+
+
+# What kind of question a sentence is
+
+
+def _further_kind(piece: str) -> int:
+    """Return what kind of question a sentence behind the opening is."""
+    first, _, rest = piece.partition(" ")
+    if _MARK.match(piece[-1:]):
+        return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
+    if first[:1].islower() or first.lower() in _STARTS or (not piece.isascii() and not rest):
+        return _unmarked_kind(piece)
+    return NONE
+
+
+def _is_direct(question: str) -> bool:
+    """Return whether a sentence with a question mark has a question word, or its verb first."""
+    return about_of(question) != ANYTHING or any(map(asks_first, re.split("[:,]", question)))
+
+
+def _unmarked_kind(sentence: str) -> int:
+    """Return whether a sentence that no question mark ends is a question nonetheless."""
+    words = sentence.split(maxsplit=_LONGEST)
+    if len(words) > _LONGEST:
+        return NONE
+    if not sentence.isascii() and (asks := UNSPACED.search(sentence)):
+        sure = asks.start() == 0 or asks.end() == len(sentence) or sentence.endswith(_ASKING_ENDS)
+        return UNMARKED if sure else WEAK
+    if len(words) < 3:
+        return NONE
+    verb, second = words[0].lower(), words[1].lower()
+    # The verb stands first, and no other comes where it would stand.
+    inverted = verb in VERBS and second not in (*_NO_SUBJECT, *_IMPERATIVE.get(verb, ()))
+    inverted = inverted and not _LATER_BE.search(sentence)
+    if inverted or words_of(sentence, 1)[0] in ONLY_ASK or _STRONG.match(sentence):
+        # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
+        capitals = sum(word[0].isupper() for word in words[1:5])
+        title = capitals >= min(3, len(words) - 1) and sentence[0].isupper()
+        if title and _LATER_BE.search(sentence):
+            return TITLE
+        return VERB_FIRST if verb in VERBS else UNMARKED
+    if asks_first(sentence) or _AUX_START.match(sentence):
+        return WEAK
+    return _embedded_kind(sentence, words)
+
+
+def _embedded_kind(sentence: str, words: list[str]) -> int:
+    """Return the kind of a sentence that does not begin as a question does."""
+    lower = sentence[0].islower()
+    if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
+        return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
+    if lower and _OPEN_END.search(sentence):
+        return EMBEDDED
+    return PHRASE if lower and len(words) <= _SHORT and not _CODE.search(sentence) else NONE
+
+
+# What stands around a question
+
+
+def _opening(
+    text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
+) -> Opening:
+    """Return a question that a text opens with."""
+    text, end = text[:_FURTHER], span[1]
+    found = _question(text, _Words(text), kind, span, glued=glued, behind=behind)
+    among = len(_MARK.findall(text[:_OPENING])) > bool(_MARK.match(text[end - 1 : end]))
+    return found._replace(place=int(behind or among), last=False, behind=behind)
+
+
+def _question(
     text: str, words: _Words, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
     """Return a question that was found, given the words around it."""
@@ -346,219 +482,14 @@ def _inside(
         kind=kind,
         lower=text[start : start + 1].islower() and kind != INDIRECT,  # as all of these do
         glued=glued,
-        echo=_echo(len(asked), n_back),
+        echo=2 * min(n_back, _MOST_BACK) - (2 * n_back < len(asked)) if n_back else 0,
         span=span,
         n_words=len(asked),
         n_back=n_back,
         last=last,
-        about=about_of(text[start:end], _PREPOSITIONS, _VERBS),
+        about=about_of(text[start:end]),
         elsewhere=elsewhere,
     )
-
-
-def _echo(n_words: int, n_back: int) -> int:
-    """Return how much of a question comes back."""
-    return 2 * min(n_back, _MOST_BACK) - (2 * n_back < n_words) if n_back else 0
-
-
-def _is_last(text: str, end: int) -> bool:
-    return not text[end : end + _CLOSING].strip(_CLOSERS)
-
-
-def _wrapped(text: str, start: int) -> bool:
-    """Return whether a line that starts there goes on with the sentence of the line before."""
-    before = text[max(0, start - _LOOKED_BACK) : start].rstrip(" \t")
-    if not before.endswith("\n"):
-        return False
-    line = before[:-1].rpartition("\n")[2].rstrip()
-    return len(line) > _WRAPPED and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
-
-
-_PIECE_END = re.compile(
-    rf"[.!\n{FULL_STOPS}{QUESTION_MARKS}](?:(?<=\n)\s{{0,9}}(?=\S)"
-    rf"|(?<!\n)[.!{FULL_STOPS}{QUESTION_MARKS}]{{0,2}}[\"'”’»)\]]{{0,3}}\s{{0,3}}"
-    rf"(?=[^\s.!{FULL_STOPS}{QUESTION_MARKS}]))"
-)
-
-
-_STARTS = frozenset(("|".join([*ASKS_FOR, _AUX, _PREPOSITION, "tell|name|please|i"])).split("|"))
-_STARTS -= _WEAK_WORDS
-
-
-def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield where sentences but the first start and end, and whether they start without a space."""
-    begin, glued = -1, False
-    for match in _PIECE_END.finditer(text):
-        place = match.start()
-        if not _ends_a_piece(text, place):
-            continue
-        if begin >= 0:
-            yield begin, _end_of_piece(text, begin, place), glued
-        begin, glued = match.end(), not match[0][-1].isspace()
-    if begin >= 0:
-        yield begin, _end_of_piece(text, begin, None), glued
-
-
-def _ends_a_piece(text: str, place: int) -> bool:
-    """Return whether a mark, or an end of a line, ends a sentence."""
-    if text[place] == ".":
-        before = text[max(0, place - 8) : place]
-        long = len(before) == 8 and before[1:].isalnum()
-        return long or not _ABBREVIATION.search(before)
-    return not _MARK.match(text, place) or _ends_a_question(text, place)
-
-
-def _end_of_piece(text: str, begin: int, place: int | None) -> int:
-    """Return where a sentence ends, given the mark behind it, if there is one."""
-    if place is None:
-        return max(begin, len(text.rstrip().rstrip(f".!{FULL_STOPS}")))
-    return place + bool(_MARK.match(text, place))
-
-
-def _further_kind(piece: str) -> int:
-    """Return what kind of question a sentence is."""
-    first, _, rest = piece.partition(" ")
-    if _MARK.match(piece[-1:]):
-        return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
-    if first[:1].islower() or first.lower() in _STARTS or (not piece.isascii() and not rest):
-        return _unmarked_kind(piece)
-    return NONE
-
-
-def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
-    """Yield where sentences start and end, and by which mark."""
-    begin = start
-    for match in _STOPS.finditer(text, start):
-        end, stop = match.start(), match[0].strip()
-        if _MARK.match(stop):
-            if not _ends_a_question(text, end) or _in_code(text, begin, end):
-                continue
-        elif stop == "." and _is_abbreviation(text, end):
-            continue
-        yield begin, end, stop
-        begin = match.end()
-
-
-def _marked(text: str, head: str, span: tuple[int, int], n_before: int) -> Opening:
-    """Return the opening of a text whose first question mark ends a span of it."""
-    start, end = span
-    glued = bool(_RUNS_ON.match(head, end + 1))
-    if _GOES_ON.match(head, end + 1):
-        kind = TITLE
-    elif n_before > 1:
-        kind, glued = LATER, False
-    else:
-        kind = MARKED if _is_direct(head[start:end].lstrip()) else MARKED_OTHER
-    return _question(text, kind, (start, end + 1), glued=glued, behind=n_before > 0)
-
-
-def _has_mark(head: str) -> bool:
-    return "?" in head or (not head.isascii() and _MARK.search(head) is not None)
-
-
-def _ends_a_question(head: str, place: int) -> bool:
-    """Return whether a question mark stands behind a word, and not in a link or a word."""
-    before = head[max(0, place - 40) : place].rpartition(" ")[2]
-    after = head[place + 1 : place + 2]
-    if "/" in before or after.islower() or after in ("=", "&", "/", "_"):
-        return False
-    last = head[place - 1 : place]
-    return last.isalnum() or last in " \"'”’»)`*_" or category(last).startswith("M")
-
-
-def _in_code(head: str, start: int, place: int) -> bool:
-    """Return whether a question mark belongs to code: apart from words, in a line that is code."""
-    if head[place - 1 : place] not in ("", " ") and head[place + 1 : place + 2] != ".":
-        return False
-    line = head.rfind("\n", start, place) + 1
-    return bool(_IN_CODE.search(head, max(start, line), place))
-
-
-def _is_abbreviation(head: str, place: int) -> bool:
-    after = head[place + 1 : place + 2]
-    if after.isalpha() and not after.isupper():
-        return True  # example.com
-    before = head[max(0, place - 8) : place]
-    initials = before[-1:].isupper() and after.isupper()
-    return initials or bool(_ABBREVIATION.search(before))
-
-
-def _is_direct(question: str) -> bool:
-    """Return whether a sentence with a question mark has a question word, or its verb first."""
-    return about_of(question, _PREPOSITIONS, _VERBS) != ANYTHING or any(
-        map(_asks_first, re.split("[:,]", question))
-    )
-
-
-def _asks_first(sentence: str) -> bool:
-    """Return whether a sentence begins with a word that asks."""
-    first, second, *_ = [*words_of(sentence, 2), "", ""]
-    return first in ASKS_FOR or (first in _PREPOSITIONS and second in ASKS_FOR)
-
-
-def _unmarked_kind(sentence: str) -> int:
-    """Return whether a sentence that no question mark ends is a question nonetheless."""
-    words = sentence.split(maxsplit=_LONGEST)
-    if len(words) > _LONGEST:
-        return NONE
-    if not sentence.isascii() and (asks := UNSPACED.search(sentence)):
-        sure = asks.start() == 0 or asks.end() == len(sentence) or sentence.endswith(_ASKING_ENDS)
-        return UNMARKED if sure else WEAK
-    if len(words) < 3:
-        return NONE
-    if not _opens(sentence):
-        return _embedded_kind(sentence, words)
-    only_asks = words_of(sentence, 1)[0] in ONLY_ASK
-    if only_asks or _STRONG.match(sentence) or _is_inverted(sentence, words):
-        # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
-        capitals = sum(word[0].isupper() for word in words[1:5])
-        title = capitals >= min(3, len(words) - 1) and sentence[0].isupper()
-        kind = VERB_FIRST if words[0].lower() in _VERBS else UNMARKED
-        return TITLE if title and _LATER_BE.search(sentence) else kind
-    if _asks_first(sentence) or _AUX_START.match(sentence):
-        return WEAK
-    return _embedded_kind(sentence, words)
-
-
-def _opens(sentence: str) -> bool:
-    """Return whether a sentence may begin as questions do: of most, the first word tells it."""
-    first = _FIRST_WORDS.match(sentence)
-    return (
-        first is None
-        or not first[0].isascii()
-        or first[1].lower() in _OPENERS
-        or (first[1].lower() in _PREPOSITIONS and (first[2] or "").lower() in _OPENERS)
-    )
-
-
-def _embedded_kind(sentence: str, words: Sequence[str]) -> int:
-    """Return the kind of a sentence that does not begin as a question does."""
-    lower = sentence[0].islower()
-    if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
-        return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
-    if lower and _OPEN_END.search(sentence):
-        return EMBEDDED
-    return PHRASE if lower and len(words) <= _SHORT and not _CODE.search(sentence) else NONE
-
-
-def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
-    """Return whether the verb stands first, and no other comes where it would stand."""
-    return (
-        words[0].lower() in _VERBS
-        and words[1].lower() not in (*_NO_SUBJECT, *_IMPERATIVE.get(words[0].lower(), ()))
-        and not _LATER_BE.search(sentence)
-    )
-
-
-def _question(
-    text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
-) -> Opening:
-    text, end = text[:_FURTHER], span[1]
-    found = _inside(text, _Words(text), kind, span, glued=glued, behind=behind)
-    head = text[:_OPENING]
-    others = head.count("?") if head.isascii() else len(_MARK.findall(head))
-    among = others > bool(_MARK.match(text[end - 1 : end]))
-    return found._replace(place=int(behind or among), last=False, behind=behind)
 
 
 class _Words:
