@@ -59,6 +59,7 @@ _ATTACK_ELSEWHERE = np.array([0.0, 0.55, 0.2, 0.1, 0.15])
 # assumption is worth.
 _PRIOR_KIND = np.array([0.87, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01])
 _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
+_PRIOR_ABOUT = _ATTACK_ABOUT
 _PRIOR_PLACE = np.array([0.4, 0.6])
 _PRIOR_ECHO = np.array([0.45, 0.15, 0.1, 0.08, 0.07, 0.05, 0.04, 0.03, 0.03])
 _PRIOR_ELSEWHERE = np.array([0.0, 0.03, 0.07, 0.15, 0.75])
@@ -75,24 +76,60 @@ _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
 # ask, without an answer and with one.
 _ENTRIES, _OPENED, _PIECES, _WITHOUT, _WITH_ANSWER = range(_N_COUNTS := 5)
 
-# Kinds that have a trait because only then they are taken for questions: behind an opening, that
-# nothing follows; that words come back; a start in lower case.
-_ONLY_LAST = (PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT)
-_ONLY_ECHOED = (PHRASE, INDIRECT)
-_ONLY_LOWER = (PHRASE, EMBEDDED, INDIRECT)
 # Axes of the counts.
 _LOWER, _GLUED, _ABOUT, _PLACE, _ECHO, _ELSEWHERE = 1, 2, 3, 4, 5, 6
+_SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
+_N_TRAITS = len(_SHAPE)
+_STATE = ("fitted", "arrived", "sources", "doubtful")
 # A trait or kind that the knowledge base lacks counts so much at most, however large it is. Sure
 # kinds of questions count more, and all count more inside a text, where each sentence has a small
 # share of it. What only may be a question, such as a clause with "when", mostly is none.
 _MOST = {_ABOUT: 4.0, _ECHO: 64.0}
-_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 8, 32, 64, 128, 128, 32, 32])
-_MOST_INSIDE = np.array([32.0, 32, 256, 32, 8, 32, 256, 256, 256, 32, 32])
 # An attacker who begins as entries of the knowledge base do gains a bit by it, and no more.
 _LEAST = {_LOWER: 0.5, _GLUED: 0.5}
-_SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), ECHO, len(ELSEWHERE) + 2)
-_N_TRAITS = len(_SHAPE)
-_STATE = ("fitted", "arrived", "sources", "doubtful")
+_MOST_IN_FRONT = np.array([32.0, 32, 128, 32, 8, 32, 64, 128, 128, 32, 32])
+_MOST_INSIDE = np.array([32.0, 32, 256, 32, 8, 32, 256, 256, 256, 32, 32])
+
+
+class _Trait(NamedTuple):
+    """What is assumed of a trait of questions."""
+
+    usual: NDArray[np.float64]  # (n_values,): shares in a knowledge base
+    attack: NDArray[np.float64]  # (n_kinds, n_values): shares in attacks
+    says: NDArray[np.bool_]  # (n_kinds, n_values): whether it says anything
+
+
+def _traits(*, inside: bool) -> list[_Trait]:
+    """Return what is assumed of questions in front of a text, or inside, by axis from the first."""
+
+    def binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.stack([1.0 - np.asarray(share), np.asarray(share)], axis=-1)
+
+    # Kinds of which a trait says nothing, because only then they are taken for questions: a start
+    # in lower case; behind an opening, that nothing follows; that words come back.
+    loose = (PHRASE, EMBEDDED, INDIRECT)
+    last = (*loose, WEAK, VERB_FIRST) if inside else ()
+    listed = [
+        (binary(_PRIOR_LOWER), binary(_ATTACK_LOWER), loose),
+        (binary(_PRIOR_LAST), binary(_ATTACK_LAST), last)
+        if inside
+        else (binary(_PRIOR_GLUED), binary(_ATTACK_GLUED), last),
+        (_PRIOR_ABOUT, _ATTACK_ABOUT, ()),
+        (_PRIOR_PLACE, _ATTACK_PLACE, range(len(KINDS)) if inside else ()),
+        (_PRIOR_ECHO, _ATTACK_ECHO_INSIDE if inside else _ATTACK_ECHO, (PHRASE, INDIRECT)),
+        (_PRIOR_ELSEWHERE, _ATTACK_ELSEWHERE, ()),
+    ]
+    found = []
+    for usual, attack, silent in listed:
+        says = np.ones((len(KINDS), len(usual)), dtype=np.bool_)
+        # Where nothing is asked, how a text begins says nothing about a question.
+        says[[NONE, *silent]] = False
+        found.append(_Trait(usual, np.broadcast_to(attack, says.shape), says))
+    found[_ELSEWHERE - 1].says[:, 0] = False
+    return found
+
+
+_IN_FRONT, _INSIDE = _traits(inside=False), _traits(inside=True)
 
 # Malformed questions that make up so large a share of a sample that nobody has vouched for are
 # taken for poison: fewer hardly change what is usual, more are the habit of those who write there.
@@ -192,7 +229,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         read = _read(piece)
         read.add_to(self._fitted, 1)
         self._totals = None
-        np.add.at(self._sources, _sources(piece), read.counts())
+        np.add.at(self._sources, read.sources, read.counts())
 
     def learn(self, entries: Batch) -> None:
         """Count what new entries open with; they make no question more usual."""
@@ -231,7 +268,7 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         if not self._is_fitted:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
             raise NotFittedError(msg)
-        return self._score(_read(batch), _sources(batch))
+        return self._score(_read(batch))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries open with malformed questions that are rare; count these no more."""
@@ -272,16 +309,15 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return scores of the fitted entries, each by the counts without it."""
-        read, sources = _read(fitted), _sources(fitted)
-        scores = np.empty(len(fitted))
+        read, scores = _read(fitted), np.empty(len(fitted))
+        asks = np.bincount(read.owners, minlength=len(fitted)) > 0
         # Where nothing is asked behind the opening, only that tells entries apart.
         same: dict[tuple[int, ...], list[int]] = {}
         for row, front in enumerate(read.front):
-            alone = row if read.numbers[row] else -1
-            same.setdefault((alone, sources[row], *front), []).append(row)
+            alone = row if asks[row] else -1
+            same.setdefault((alone, read.sources[row], *front), []).append(row)
         for rows in same.values():
-            one = read.take(rows[:1])
-            scores[rows] = self._score(one, sources[rows[:1]], but=True)[0]
+            scores[rows] = self._score(read.take(rows[:1]), but=True)[0]
         return scores
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
@@ -293,12 +329,12 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         text = asked + batch.texts[row]
         opening = opening_of(text)
         inside = inside_of(text, opening)
-        read, source = _read(batch.take([row])), _sources(batch.take([row]))
+        read = _read(batch.take([row]))
         found, table, verb, known = opening, self._fitted[0], "opens with", "entries"
         if inside.asked:
             front_usual, inside_usual = self._usual()[0]
-            each = _inside_bits(read, source, inside_usual, self._sources)
-            if each.max() > _front_bits(read, source, front_usual, self._sources)[0]:
+            each = _inside_bits(read, inside_usual, self._sources)
+            if each.max() > _front_bits(read, front_usual, self._sources)[0]:
                 found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
         # Those that do all that the sentence says.
@@ -323,30 +359,28 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     def _is_fitted(self) -> bool:
         return bool(self._fitted[0].any() or self._arrived[0].any())
 
-    def _score(
-        self, read: _Read, sources: NDArray[np.intp], *, but: bool = False
-    ) -> NDArray[np.float64]:
+    def _score(self, read: _Read, *, but: bool = False) -> NDArray[np.float64]:
         """Return the bits of a question that is either in front or not, shape (n_entries,).
 
         Parameters
         ----------
-        read, sources
+        read
             Of entries.
         but
             Whether to leave them out of the counts: of one only.
         """
         usual, by_source, scores = self._usual(), self._sources, []
         if but:
+            n_plain = int(read.n_pieces.sum()) - len(read.behind)
             usual = [
-                (_less(front, read.front), _less(inside, read.behind, read.n_plain))
+                (_less(front, read.front), _less(inside, read.behind, n_plain))
                 for front, inside in usual
             ]
             by_source = by_source.copy()
-            by_source[sources] -= read.counts()
+            by_source[read.sources] -= read.counts()
         for front, inside in usual:
-            bits = _front_bits(read, sources, front, by_source)
-            each = _inside_bits(read, sources, inside, by_source)
-            np.logaddexp2.at(bits, read.owners, each)
+            bits = _front_bits(read, front, by_source)
+            np.logaddexp2.at(bits, read.owners, _inside_bits(read, inside, by_source))
             scores.append(bits)
         return np.asarray(np.max(scores, axis=0), dtype=np.float64)
 
@@ -366,18 +400,45 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         return self._totals
 
 
-def _front_bits(
-    read: _Read, sources: NDArray[np.intp], usual: _Totals, by_source: NDArray[np.int64]
-) -> NDArray[np.float64]:
+class _Read(NamedTuple):
+    """The questions of entries: openings, and those behind them."""
+
+    front: NDArray[np.intp]  # (n_entries, n_traits)
+    n_pieces: NDArray[np.intp]  # (n_entries,) sentences behind openings
+    sources: NDArray[np.intp]  # (n_entries,) a number for each source
+    behind: NDArray[np.intp]  # (n_questions, n_traits)
+    owners: NDArray[np.intp]  # (n_questions,) the entry of each, ascending
+
+    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> _Read:
+        """Return some of the entries, which are ascending."""
+        owned = np.isin(self.owners, rows)
+        owners = np.searchsorted(rows, self.owners[owned])
+        return _Read(
+            self.front[rows], self.n_pieces[rows], self.sources[rows], self.behind[owned], owners
+        )
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return the counts of each entry for its source, shape (n_entries, 5)."""
+        found = np.zeros((len(self.front), _N_COUNTS), dtype=np.int64)
+        found[:, _ENTRIES], found[:, _OPENED] = 1, self.front[:, 0] != NONE
+        found[:, _PIECES] = self.n_pieces
+        np.add.at(found, (self.owners, _WITHOUT + _answered(self.behind)), 1)
+        return found
+
+    def add_to(self, tables: NDArray[np.int64], sign: int) -> None:
+        """Count what is asked in front and behind that into the two tables."""
+        np.add.at(tables[0], tuple(self.front.T), sign)
+        np.add.at(tables[1], tuple(self.behind.T), sign)
+        tables[1].flat[NONE] += sign * (int(self.n_pieces.sum()) - len(self.behind))
+
+
+def _front_bits(read: _Read, usual: _Totals, by_source: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the bits of each opening, shape (n_entries,)."""
-    rarer = _rarer(by_source[:, _ENTRIES], by_source[:, _OPENED], sources, _SOURCE_WORTH)
-    rarer = np.where(read.front[:, 0] != NONE, rarer, 0.0)
-    return np.asarray(_bits(read.front, usual) + rarer, dtype=np.float64)
+    rarer = _rarer(by_source[:, _ENTRIES], by_source[:, _OPENED], read.sources, _SOURCE_WORTH)
+    return _bits(read.front, usual) + np.where(read.front[:, 0] != NONE, rarer, 0.0)
 
 
-def _inside_bits(
-    read: _Read, sources: NDArray[np.intp], usual: _Totals, by_source: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _inside_bits(read: _Read, usual: _Totals, by_source: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the bits of each question behind an opening, shape (n_questions,).
 
     An attack adds one question, at any place. Among as many sentences, so many questions like it
@@ -385,14 +446,13 @@ def _inside_bits(
     """
     if not len(read.owners):
         return np.zeros(0)
-    pieces, at = by_source[:, _PIECES], sources[read.owners]
+    pieces, at = by_source[:, _PIECES], read.sources[read.owners]
     worth = _SOURCE_WORTH * (pieces.sum() + 1.0) / (by_source[:, _ENTRIES].sum() + 1.0)
-    rarer = np.where(
-        _answered(read.behind),
-        _rarer(pieces, by_source[:, _WITH_ANSWER], at, worth),
-        _rarer(pieces, by_source[:, _WITHOUT], at, worth),
+    with_answer, without = (
+        _rarer(pieces, by_source[:, column], at, worth) for column in (_WITH_ANSWER, _WITHOUT)
     )
-    bits = _bits(read.behind, usual, further=True) + rarer
+    bits = _bits(read.behind, usual, inside=True)
+    bits += np.where(_answered(read.behind), with_answer, without)
     return np.asarray(bits - np.log2(read.n_pieces[read.owners]), dtype=np.float64)
 
 
@@ -418,62 +478,35 @@ def _rarer(
     return np.asarray(np.log2(share / here), dtype=np.float64)
 
 
-class _Read(NamedTuple):
-    """The questions of entries: openings, and those behind them."""
-
-    front: NDArray[np.intp]  # (n_entries, n_traits)
-    n_pieces: NDArray[np.intp]  # (n_entries,) sentences behind openings
-    numbers: NDArray[np.intp]  # (n_entries,) of questions among them
-    behind: NDArray[np.intp]  # (n_questions, n_traits), entry after entry
-    ends: NDArray[np.intp]  # (n_entries,) where those of an entry end
-
-    @classmethod
-    def of(
-        cls,
-        front: NDArray[np.intp],
-        n_pieces: NDArray[np.intp],
-        numbers: NDArray[np.intp],
-        behind: NDArray[np.intp],
-    ) -> Self:
-        """Build from the columns."""
-        return cls(front, n_pieces, numbers, behind, np.cumsum(numbers))
-
-    @property
-    def owners(self) -> NDArray[np.intp]:
-        """The entry of each question behind an opening."""
-        return np.repeat(np.arange(len(self.numbers)), self.numbers)
-
-    @property
-    def n_plain(self) -> int:
-        """How many sentences behind openings ask nothing."""
-        return int(self.n_pieces.sum() - self.numbers.sum())
-
-    def take(self, rows: Sequence[int] | NDArray[np.intp]) -> _Read:
-        """Return some of the entries."""
-        chosen = np.asarray(rows, dtype=np.intp)
-        behind = [
-            self.behind[self.ends[row] - self.numbers[row] : self.ends[row]] for row in chosen
-        ]
-        return _Read.of(
-            self.front[chosen],
-            self.n_pieces[chosen],
-            self.numbers[chosen],
-            np.concatenate([self.behind[:0], *behind]),
+def _bits(
+    shapes: NDArray[np.intp], totals: _Totals, *, inside: bool = False
+) -> NDArray[np.float64]:
+    """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
+    kind = shapes[:, 0]
+    most = (_MOST_INSIDE if inside else _MOST_IN_FRONT)[kind]
+    ratio = np.minimum(_ATTACK_KIND[kind] / _smoothed(totals[0], _PRIOR_KIND)[kind], most)
+    for axis, assumed in enumerate(_INSIDE if inside else _IN_FRONT, 1):
+        table, row, trait, first = totals[axis], kind, shapes[:, axis], NONE + 1
+        if axis == _ELSEWHERE:  # of texts that are long enough to tell
+            table, row, first = table * (np.arange(table.shape[1]) > 0), _answered(shapes), 0
+        elif axis <= _GLUED and not inside:
+            first = 0
+        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
+        # but for what it asks for: sentences that are no questions have other words that ask.
+        pooled = _smoothed(table[first:].sum(axis=0), assumed.usual)
+        known = _smoothed(table, assumed.usual if axis == _ABOUT else pooled)[row, trait]
+        says = assumed.says[kind, trait]
+        more = assumed.attack[kind, trait] / np.where(says, known, 1.0)
+        ratio = ratio * np.where(
+            says, np.clip(more, _LEAST.get(axis, 0.0), _MOST.get(axis, np.inf)), 1.0
         )
+    return np.asarray(np.log2(ratio), dtype=np.float64)
 
-    def counts(self) -> NDArray[np.int64]:
-        """Return the counts of each entry for its source, shape (n_entries, 5)."""
-        found = np.zeros((len(self.front), _N_COUNTS), dtype=np.int64)
-        found[:, _ENTRIES], found[:, _OPENED] = 1, self.front[:, 0] != NONE
-        found[:, _PIECES] = self.n_pieces
-        np.add.at(found, (self.owners, _WITHOUT + _answered(self.behind)), 1)
-        return found
 
-    def add_to(self, tables: NDArray[np.int64], sign: int) -> None:
-        """Count what is asked in front and behind that into the two tables."""
-        np.add.at(tables[0], tuple(self.front.T), sign)
-        np.add.at(tables[1], tuple(self.behind.T), sign)
-        tables[1].flat[NONE] += sign * self.n_plain
+def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return shares along the last axis, drawn to the prior where little was counted."""
+    total = counts.sum(axis=-1, keepdims=True)
+    return np.asarray((counts + _WORTH * prior) / (total + _WORTH), dtype=np.float64)
 
 
 def _totals(counts: NDArray[np.int64]) -> _Totals:
@@ -505,102 +538,20 @@ def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
     return (shapes[:, _ECHO] >= _ANSWERED).astype(np.intp)
 
 
-def _bits(
-    shapes: NDArray[np.intp], totals: _Totals, *, further: bool = False
-) -> NDArray[np.float64]:
-    """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
-    kind = shapes[:, 0]
-    prior, attacks, echo = _PRIOR_GLUED, _ATTACK_GLUED, _ATTACK_ECHO
-    if further:
-        prior, attacks = _PRIOR_LAST, np.full(len(KINDS), _ATTACK_LAST)
-        echo = _ATTACK_ECHO_INSIDE
-    each = np.ones((len(KINDS), 1))
-    traits = (  # in the order of the axes
-        (_binary(_PRIOR_LOWER), _binary(_ATTACK_LOWER)),
-        (_binary(prior), _binary(attacks)),
-        (_ATTACK_ABOUT, _ATTACK_ABOUT * each),
-        (_PRIOR_PLACE, _ATTACK_PLACE * each),
-        (_PRIOR_ECHO, echo * each),
-        (_PRIOR_ELSEWHERE, _ATTACK_ELSEWHERE * each),
-    )
-    known = _smoothed(totals[0], _PRIOR_KIND)[kind]
-    most = (_MOST_INSIDE if further else _MOST_IN_FRONT)[kind]
-    ratio = np.minimum(_ATTACK_KIND[kind] / known, most)
-    for axis, (usual, assumed) in enumerate(traits, 1):
-        table, row = totals[axis], kind
-        if axis == _ELSEWHERE:  # of texts that are long enough to tell
-            table, row = table * (np.arange(table.shape[1]) > 0), _answered(shapes)
-        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
-        # but for what it asks for: sentences that are no questions have other words that ask.
-        first = 0 if axis == _ELSEWHERE or (axis <= _GLUED and not further) else NONE + 1
-        pooled = _smoothed(table[first:].sum(axis=0), usual)
-        trait = shapes[:, axis]
-        known = _smoothed(table, usual if axis == _ABOUT else pooled)[row, trait]
-        says = _says(axis, kind, trait, further=further)
-        more = assumed[kind, trait] / np.where(says, known, 1.0)
-        bounded = np.clip(more, _LEAST.get(axis, 0.0), _MOST.get(axis, np.inf))
-        ratio = ratio * np.where(says, bounded, 1.0)
-    return np.asarray(np.log2(ratio), dtype=np.float64)
-
-
-def _says(
-    axis: int, kind: NDArray[np.intp], trait: NDArray[np.intp], *, further: bool
-) -> NDArray[np.bool_]:
-    """Return whether a trait says anything about a question of its kind, shape (n_shapes,)."""
-    # Where nothing is asked, how a text begins says nothing about a question.
-    says: NDArray[np.bool_] = np.asarray(kind != NONE)
-    if axis == _LOWER:
-        says &= ~np.isin(kind, _ONLY_LOWER)
-    elif axis == _GLUED and further:
-        says &= ~np.isin(kind, _ONLY_LAST)
-    elif axis == _PLACE and further:
-        says[:] = False
-    elif axis == _ECHO:
-        says &= ~np.isin(kind, _ONLY_ECHOED)
-    elif axis == _ELSEWHERE:
-        says &= trait > 0
-    return says
-
-
-def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the shares of what lacks a trait and of what has it, along the last axis."""
-    return np.stack([1.0 - np.asarray(share), np.asarray(share)], axis=-1)
-
-
-def _sources(batch: Batch) -> NDArray[np.intp]:
-    """Return a number for each entry's source, shape (n_entries,)."""
-    names = getattr(batch, "sources", (None,) * len(batch))
-    return np.array([crc32((name or "").encode()) % _N_SOURCES for name in names], dtype=np.intp)
-
-
-def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return shares along the last axis, drawn to the prior where little was counted."""
-    total = counts.sum(axis=-1, keepdims=True)
-    return np.asarray((counts + _WORTH * prior) / (total + _WORTH), dtype=np.float64)
-
-
-def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
-    apart, place = (found.last, 0) if further else (found.glued, found.place)
-    return (
-        found.kind,
-        int(found.lower),
-        int(apart),
-        found.about,
-        place,
-        found.echo,
-        found.elsewhere,
-    )
+# Reading
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]:
     """Return the shape of what a text opens with, how many sentences follow, and what these ask."""
+
+    def shape(found: Opening, apart: bool, place: int) -> tuple[int, ...]:  # noqa: FBT001
+        lower, glued = int(found.lower), int(apart)
+        return (found.kind, lower, glued, found.about, place, found.echo, found.elsewhere)
+
     opening = opening_of(text)
-    inside = inside_of(text, opening)
-    return (
-        _shape(opening),
-        inside.n_pieces,
-        tuple(_shape(found, further=True) for found in inside.asked),
-    )
+    n_pieces, asked = inside_of(text, opening)
+    behind = tuple(shape(found, found.last, 0) for found in asked)
+    return shape(opening, opening.glued, opening.place), n_pieces, behind
 
 
 _remembered = Remembered(_shapes, SMALL_REMEMBERED)
@@ -608,10 +559,8 @@ _remembered = Remembered(_shapes, SMALL_REMEMBERED)
 
 def _asked_beside(context: str | None) -> str:
     """Return the questions beside a text, a line each: they are embedded in front of it."""
-    if context is None:
-        return ""
     asked = ""
-    for line in context.split("\n")[:_LINES]:
+    for line in (context or "").split("\n")[:_LINES]:
         if len(line) > _LONGEST_LINE:
             continue
         _, _, value = line.partition(": ")
@@ -628,10 +577,12 @@ def _read(batch: Batch) -> _Read:
     """Return what entries ask."""
     asked = map(_asked_beside, batch.contexts)
     found = [_remembered(before + text) for before, text in zip(asked, batch.texts, strict=True)]
-    behind = [shape for _, _, asked in found for shape in asked]
-    return _Read.of(
+    behind = [(row, shape) for row, (_, _, asked) in enumerate(found) for shape in asked]
+    sources = [crc32((name or "").encode()) % _N_SOURCES for name in batch.sources]
+    return _Read(
         np.array([front for front, _, _ in found], dtype=np.intp).reshape(-1, _N_TRAITS),
         np.array([n_pieces for _, n_pieces, _ in found], dtype=np.intp),
-        np.array([len(asked) for _, _, asked in found], dtype=np.intp),
-        np.array(behind, dtype=np.intp).reshape(-1, _N_TRAITS),
+        np.array(sources, dtype=np.intp),
+        np.array([shape for _, shape in behind], dtype=np.intp).reshape(-1, _N_TRAITS),
+        np.array([row for row, _ in behind], dtype=np.intp),
     )
