@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievedSet
-from ragshield_core.detectors.question.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
+from ragshield_core.detectors.question.query_echo import MAX_QUERY, QueryEchoDetector, word_weights
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import printable
@@ -38,13 +38,13 @@ BLOCK = 4_096
 NEXT_TO = 5
 
 
-class _Displacement(NamedTuple):
-    """What a batch would do to the queries: one row per place among the top k that it takes."""
+class _Taken(NamedTuple):
+    """A place among the top k of a query that an entry takes."""
 
-    queries: NDArray[np.intp]
-    entries: NDArray[np.intp]  # rows of the batch
-    ranks: NDArray[np.intp]  # from 0, among known entries and those of the group
-    shares: NDArray[np.float64]  # of the head, taken by the entry's group
+    query: int
+    entry: int  # row of the batch
+    rank: int  # from 0, among known entries and those of the group
+    share: float  # of the head, taken by the entry's group
 
 
 class CanaryDisplacementDetector(Audits, Overlooks):
@@ -126,7 +126,7 @@ class CanaryDisplacementDetector(Audits, Overlooks):
             self.traits = replace(self.traits, scope=Scope.ENTRY)
         self._weights = PERSISTENCE ** np.arange(k)
         self._weights /= self._weights.sum()
-        self._query_words = _QueryWords.of(self.queries)
+        self._query_words = [_retrieved(query, "").query_words[:MAX_QUERY] for query in queries]
         self.reset()
 
     def config(self) -> dict[str, Any]:
@@ -139,9 +139,8 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         self._heads: list[dict[str, float]] | None = None
         # Per query, the similarity below which entries may have been left out of its head.
         self._floors = np.full(len(self.queries), -np.inf)
-        self._thresholds: NDArray[np.float64] | None = (
-            None  # similarities of each top k, when asked for
-        )
+        # Similarities of each top k, when asked for.
+        self._thresholds: NDArray[np.float64] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
     def overlook(self, ids: Collection[str]) -> None:
@@ -197,17 +196,16 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         """
         del seed
         rows = {entry_id: row for row, entry_id in enumerate(fitted.ids)}
-        none = np.empty(0, dtype=np.intp)
-        found = [_Displacement(none, none, none, np.empty(0))]
+        taken = []
         for query, head in enumerate(self._known()):
             top = _ranked(head)[: self.k]
             ranks = np.array([r for r, entry_id in enumerate(top) if entry_id in rows], np.intp)
             mine = np.array([rows[top[rank]] for rank in ranks.tolist()], dtype=np.intp)
             # Without the document, those behind it move up: its ranks are those that it has.
             shares = _come_together(fitted, mine, ranks) @ self._weights[ranks]
-            found.append(_Displacement(np.full(len(mine), query), mine, ranks, shares))
-        columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return self._scores(fitted, _Displacement(*columns))
+            columns = mine.tolist(), ranks.tolist(), shares.tolist()
+            taken += [_Taken(query, *place) for place in zip(*columns, strict=True)]
+        return self._scores(fitted, taken)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score what each entry holds of the heads."""
@@ -233,30 +231,28 @@ class CanaryDisplacementDetector(Audits, Overlooks):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return which queries each entry would take over, at which rank, with whom."""
-        found = self._displaced(batch)
+        taken = self._displaced(batch)
         explained = []
         for row in rows:
-            mine = np.flatnonzero(found.entries == row)
-            if not mine.size:
+            mine = [place for place in taken if place.entry == row]
+            if not mine:
                 explained.append(Evidence(sentence="displaces nothing (0 queries)"))
                 continue
-            first = mine[np.argmax(found.shares[mine])]
-            query = int(found.queries[first])
-            echo = float(self._echo(batch, row, found.queries[mine]))
-            others = found.entries[found.queries == query]
-            related = [batch.ids[i] for i in others.tolist() if i != row]
-            company = f", together with {len(related)} more of its batch" if related else ""
-            explained.append(
-                Evidence(
-                    sentence=(
-                        f"it would be among the first {self.k} results of {mine.size} watched "
-                        f"queries; for {printable(self.queries[query], 60)!r} it comes at rank "
-                        f"{found.ranks[first] + 1}{company}, and takes {found.shares[first]:.0%} "
-                        f"of the first results; it repeats {echo:.0%} of a query"
-                    ),
-                    related_ids=tuple(related),
-                )
+            first = max(mine, key=lambda place: place.share)
+            echo = self._echo(batch, row, [place.query for place in mine], 0.0)
+            related = tuple(
+                batch.ids[place.entry]
+                for place in taken
+                if place.query == first.query and place.entry != row
             )
+            company = f", together with {len(related)} more of its batch" if related else ""
+            sentence = (
+                f"it would be among the first {self.k} results of {len(mine)} watched queries; for "
+                f"{printable(self.queries[first.query], 60)!r} it comes at rank {first.rank + 1}"
+                f"{company}, and takes {first.share:.0%} of the first results; it repeats "
+                f"{echo:.0%} of a query"
+            )
+            explained.append(Evidence(sentence=sentence, related_ids=related))
         return explained
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -298,46 +294,28 @@ class CanaryDisplacementDetector(Audits, Overlooks):
                 np.maximum(thresholds[: len(values)], values, out=thresholds[: len(values)])
         return self._thresholds
 
-    def _displaced(self, batch: Batch) -> _Displacement:
+    def _displaced(self, batch: Batch) -> list[_Taken]:
         """Return the places among the top k that entries would take, each with its group only."""
-        known = self._best()
-        queries, entries, values = [], [], []
-        for start in range(0, len(batch), BLOCK):
-            similarity = self.vectors @ batch.embeddings[start : start + BLOCK].T
-            hits = np.nonzero(similarity > known[:, -1:].astype(np.float32) + TIE)
-            queries.append(hits[0])
-            entries.append(hits[1] + start)
-            values.append(similarity[hits].astype(np.float64))
-        if not queries:
-            none = np.empty(0, dtype=np.intp)
-            return _Displacement(none, none, none, np.empty(0))
-        q, e, v = np.concatenate(queries), np.concatenate(entries), np.concatenate(values)
-        # What is there already, unchanged, displaces nothing.
-        heads = self._known()
-        there = [
-            heads[query].get(batch.ids[row], -np.inf)
-            for query, row in zip(q.tolist(), e.tolist(), strict=True)
-        ]
-        moved = np.abs(np.array(there) - v) > CLOSE
-        q, e, v = q[moved], e[moved], v[moved]
-        ranks, shares = np.zeros(len(q), dtype=np.intp), np.zeros(len(q))
-        order = np.argsort(q, kind="stable")
-        q, e, v = q[order], e[order], v[order]
-        borders = np.flatnonzero(np.diff(q)) + 1
-        for at in np.split(np.arange(len(q)), borders):
-            if not at.size:
-                continue
-            best, vectors = known[q[at[0]]], batch.embeddings[e[at]]
-            first = v[at] > best[0] + TIE
+        known, heads, taken = self._best(), self._known(), []
+        similarity = self.vectors @ batch.embeddings.T
+        higher = similarity > known[:, -1:].astype(np.float32) + TIE
+        for query in np.flatnonzero(higher.any(axis=1)).tolist():
+            rows, best = np.flatnonzero(higher[query]), known[query]
+            values = similarity[query, rows].astype(np.float64)
+            # What is there already, unchanged, displaces nothing.
+            there = [heads[query].get(batch.ids[row], -np.inf) for row in rows.tolist()]
+            moved = np.abs(np.array(there) - values) > CLOSE
+            rows, values = rows[moved], values[moved]
+            vectors, first = batch.embeddings[rows], values > best[0] + TIE
             alike = (vectors @ vectors.T >= SAME) | (first[:, None] & first[None, :])
             np.fill_diagonal(alike, val=True)
-            given_up = self._given_up(heads[q[at[0]]])
-            for mine, group in zip(at.tolist(), alike, strict=True):
-                both = np.concatenate([best, v[at[group]]])
+            given_up = self._given_up(heads[query])
+            for row, value, group in zip(rows.tolist(), values, alike, strict=True):
+                both = np.concatenate([best, values[group]])
                 top = np.argsort(-both, kind="stable")[: self.k]
-                shares[mine] = max(0.0, float(self._weights @ (top >= self.k)) - given_up)
-                ranks[mine] = int(np.count_nonzero(best >= v[mine]))
-        return _Displacement(q, e, ranks, shares)
+                share = max(0.0, float(self._weights @ (top >= self.k)) - given_up)
+                taken.append(_Taken(query, row, int(np.count_nonzero(best >= value)), share))
+        return taken
 
     def _given_up(self, head: Mapping[str, float]) -> float:
         """Return the weight of the places that overlooked entries leave."""
@@ -346,54 +324,30 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         left = [entry_id in self._overlooked for entry_id in _ranked(head)[: self.k]]
         return float(self._weights[: len(left)] @ np.array(left))
 
-    def _scores(self, batch: Batch, found: _Displacement) -> NDArray[np.float64]:
-        scores = np.zeros(len(batch))
-        np.add.at(scores, found.entries, found.shares)
-        for row in np.unique(found.entries).tolist():
-            queries = found.queries[found.entries == row]
-            # Few hold the words of a query; in a small knowledge base, all displace something.
-            held = self._query_words.held_by(batch.texts[row])
-            echo = self._echo(batch, row, queries[held[queries] > ECHO_FROM])
+    def _scores(self, batch: Batch, taken: Sequence[_Taken]) -> NDArray[np.float64]:
+        scores, queries = np.zeros(len(batch)), dict[int, list[int]]()
+        for place in taken:
+            scores[place.entry] += place.share
+            queries.setdefault(place.entry, []).append(place.query)
+        for row, displaced in queries.items():
+            echo = self._echo(batch, row, displaced, ECHO_FROM)
             scores[row] += max(0.0, echo - ECHO_FROM) / (ECHO_FULL - ECHO_FROM)
         return scores
 
-    def _echo(self, batch: Batch, row: int, queries: NDArray[np.intp]) -> float:
-        """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none."""
-        echo = QueryEchoDetector()
-        sets = (_retrieved(self.queries[query], batch.texts[row]) for query in queries.tolist())
-        return max((float(echo.repeated(each)[0]) for each in sets), default=0.0)
+    def _echo(self, batch: Batch, row: int, queries: Sequence[int], least: float) -> float:
+        """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none.
 
-
-class _QueryWords(NamedTuple):
-    """The words of all queries, one after another, as the echo weighs them."""
-
-    hashes: NDArray[np.uint32]
-    queries: NDArray[np.intp]  # which one each word is of
-    shares: NDArray[np.float64]  # of the query's weight
-    n_queries: int
-
-    @classmethod
-    def of(cls, queries: Sequence[str]) -> _QueryWords:
-        """Return those of queries."""
-        listed = [_retrieved(query, "").query_words[:MAX_QUERY] for query in queries]
-        lengths = np.array([len(words) for words in listed], dtype=np.intp)
-        shares = []
-        for n in lengths[lengths > 0].tolist():
-            weights = np.ones(n)
-            weights[[0, -1]] += EDGE * n
-            shares.append(weights / weights.sum())
-        return cls(
-            np.concatenate(listed),
-            np.repeat(np.arange(len(queries)), lengths),
-            np.concatenate([*shares, np.empty(0)]),
-            len(queries),
-        )
-
-    def held_by(self, text: str) -> NDArray[np.float64]:
-        """Return the share of each query that stands anywhere in a text: no echo is above it."""
-        there = np.isin(self.hashes, _retrieved(None, text).words[0])
-        held = np.bincount(self.queries[there], self.shares[there], self.n_queries)
-        return np.asarray(held, dtype=np.float64)
+        Only queries of which a text holds a larger share than ``least`` are compared with it: few
+        do, and in a small knowledge base each entry displaces something of most queries.
+        """
+        held, text, most = _retrieved(None, batch.texts[row]).words[0], batch.texts[row], 0.0
+        for query in queries:
+            words = self._query_words[query]
+            weights = word_weights(len(words))
+            if weights[np.isin(words, held)].sum() > least * weights.sum():
+                echo = QueryEchoDetector().repeated(_retrieved(self.queries[query], text))
+                most = max(most, float(echo[0]))
+        return most
 
 
 def _come_together(

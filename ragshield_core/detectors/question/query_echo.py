@@ -159,16 +159,13 @@ class QueryEchoDetector(RetrievalDetector):
 
     def _echoes(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
         query = retrieved.query_words[:MAX_QUERY].astype(np.int64)
-        n = len(query)
-        if n < LEAST_LENGTH or not len(retrieved):
-            return np.zeros(len(retrieved))
-        passages = retrieved.words
-        longest = max(1, *(len(words) for words in passages))
-        table = np.full((len(passages), longest), -1, dtype=np.int64)
+        n, passages = len(query), retrieved.words
+        if n < LEAST_LENGTH or not passages:
+            return np.zeros(len(passages))
+        table = np.full((len(passages), max(1, *map(len, passages))), -1, dtype=np.int64)
         for row, words in zip(table, passages, strict=True):
             row[: len(words)] = words
-        weights = np.ones(n)
-        weights[[0, -1]] += EDGE * n
+        weights = word_weights(n)
         same = table[:, None, :] == query[None, :, None]  # (n_passages, n_query, n_words)
         echoes = (_covered(same, weights) + _aligned(same, weights)) / (2.0 * weights.sum())
         return np.asarray(echoes * min(1.0, n / FULL_LENGTH), dtype=np.float64)
@@ -176,16 +173,18 @@ class QueryEchoDetector(RetrievalDetector):
     def _unusual(self, retrieved: RetrievedSet, echoes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return in [.5, 1], per passage, how unusual it is here to open with a question."""
         others = echoes < NO_ECHO
-        asks = np.array(
-            [
-                opening.kind not in _ASK_NOT
-                for opening, _, _ in map(_remembered_opening, retrieved.passages.texts)
-            ],
-            dtype=np.bool_,
-        )
+        openings = [_remembered_opening(text)[0] for text in retrieved.passages.texts]
+        asks = np.array([opening.kind not in _ASK_NOT for opening in openings], dtype=np.bool_)
         n_others = int(np.count_nonzero(others))
         share = np.count_nonzero(asks & others) / max(2, n_others)  # one alone says little
         return np.full(len(retrieved), 1.0 - 0.5 * min(1.0, share / USUAL_FROM))
+
+
+def word_weights(n: int) -> NDArray[np.float64]:
+    """Return how much each word of a query of n words counts, shape (n,)."""
+    weights = np.ones(n)
+    weights[[0, -1] if n else []] += EDGE * n
+    return weights
 
 
 def _opening(text: str) -> tuple[Opening, frozenset[str], float]:

@@ -7,7 +7,10 @@ from displaced_queries import CLEAN, KNOWN, crafted, make
 from support import passages
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.base.retrieved import RetrievedSet
+from ragshield_core.detectors.question import canary_displacement
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 
 
 def test_groups_are_found_by_the_rule_and_clean_entries_are_not():
@@ -110,23 +113,30 @@ def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
     queries = [*questions(), "?", "of the of the of the"]
     detector = CanaryDisplacementDetector(queries, embed(queries)).fit(knowledge().take([0]))
     new = joined(knowledge(seed=1).take(range(1, 41)), poison(questions()[5]))
-    found, compared = detector._displaced(new), []
-    assert len(found.entries) == len(new) * len(queries)
-    echo = CanaryDisplacementDetector._echo
+    compared, repeated = [], QueryEchoDetector.repeated
 
-    def counting(self, entries, row, some):
-        compared.extend(some.tolist())
-        return echo(self, entries, row, some)
+    def counting(self, retrieved):
+        compared.append(retrieved.query)
+        return repeated(self, retrieved)
 
-    monkeypatch.setattr(CanaryDisplacementDetector, "_echo", counting)
+    monkeypatch.setattr(QueryEchoDetector, "repeated", counting)
     scores = detector.score(new)
-    assert len(compared) < len(found.entries) / 10
-    # No echo is missed.
-    for row in range(len(new)):
-        share = found.shares[found.entries == row].sum()
-        whole = echo(detector, new, row, np.arange(len(queries)))
-        assert scores[row] == pytest.approx(share + max(0.0, whole - 0.6) / 0.2)
+    assert len(compared) < len(new) * len(queries) / 10
     assert max(scores[-3:]) > max(scores[:40])
+    # No echo is missed.
+    monkeypatch.setattr(canary_displacement, "ECHO_FROM", 0.0)
+    monkeypatch.setattr(canary_displacement, "ECHO_FULL", 1.0)
+    shares = detector.score(new)  # and how much is repeated, of whatever query
+    echoes = [
+        max(
+            repeated(QueryEchoDetector(), RetrievedSet.of(query, new.take([row])))[0]
+            for query in queries
+        )
+        for row in range(len(new))
+    ]
+    shares -= echoes
+    above = np.maximum(0.0, np.array(echoes) - 0.6) / 0.2
+    np.testing.assert_allclose(scores, shares + above)
 
 
 @pytest.mark.parametrize("lineages", [["doc", "doc", "other"], [None, None, None]])
