@@ -35,15 +35,12 @@ from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.detectors.registry import (
-    FOR_RETRIEVAL,
+    OF_RETRIEVAL_GUARD,
     AnyDetector,
-    Takes,
     check_detectors,
     check_loadable,
-    detector_class,
     detectors_from,
     learned_of,
-    plug_in,
     saved_detectors,
 )
 from ragshield_core.hooks import excused, screening, tools
@@ -80,15 +77,6 @@ N_QUERIES = 1_000
 CHUNK = 256
 # An entry that opens with a question of at most so many characters is asked for with it.
 LONGEST_QUESTION = 200
-
-
-def _class_of(kind: str) -> type[AnyDetector]:
-    if kind in FOR_RETRIEVAL:
-        return FOR_RETRIEVAL[kind]
-    return plug_in(kind, RetrievalDetector) or detector_class(kind)
-
-
-TAKES = Takes("RetrievalGuard", (RetrievalDetector, Detector), _class_of)
 
 
 class RetrievalGuard:
@@ -139,7 +127,7 @@ class RetrievalGuard:
                 *(QueryEchoDetector(), ConsensusDetector()),
                 *(InstructionDetector(), HiddenTextDetector()),
             )
-        check_detectors(detectors, TAKES)
+        check_detectors(detectors, OF_RETRIEVAL_GUARD)
         self.detectors: tuple[AnyDetector, ...] = tuple(detectors)
         names = [detector.name for detector in self.detectors]
         if not names:
@@ -314,7 +302,7 @@ class RetrievalGuard:
         path, detectors
             As of :meth:`ragshield_core.Guard.save`, which raises the same errors.
         """
-        check_loadable(self.detectors, detectors, TAKES)
+        check_loadable(self.detectors, detectors, OF_RETRIEVAL_GUARD)
         values: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
             "calibrated": sorted(self._calibration.scores),
@@ -352,10 +340,12 @@ class RetrievalGuard:
             If files are missing, damaged, changed by hand, or of another format; or if a detector
             is neither registered nor given.
         """
-        check_detectors(detectors, TAKES, classes=True)
+        check_detectors(detectors, OF_RETRIEVAL_GUARD, classes=True)
         with state.opened(Path(path)) as (values, arrays):
             scores = {}
-            built: list[AnyDetector] = detectors_from(values["detectors"], detectors, TAKES)
+            built: list[AnyDetector] = detectors_from(
+                values["detectors"], detectors, OF_RETRIEVAL_GUARD
+            )
             for number, (detector, saved) in enumerate(
                 zip(built, values["detectors"], strict=True)
             ):

@@ -6,7 +6,7 @@ A built-in one is what a module or package of this folder exports: a new one is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -21,7 +21,6 @@ from ragshield_core.model.findings import Skipped, printable
 from ragshield_core.state import part_of
 
 AnyDetector = Detector | RetrievalDetector
-T = TypeVar("T")
 D = TypeVar("D", Detector, AnyDetector)
 
 # A package that brings a detector names its class in this group of entry points.
@@ -29,32 +28,46 @@ ENTRY_POINT_GROUP = "ragshield.detectors"
 SHOWN = 120  # characters of a name
 
 
-def _defined_here() -> Iterator[type[AnyDetector]]:
-    """Yield the detectors that the modules of this folder define."""
-    package = import_module(__package__)
-    for module in iter_modules(package.__path__):
-        name = f"{__package__}.{module.name}"
-        if name == __name__:
-            continue
-        for one in vars(import_module(name)).values():
-            mine = isinstance(one, type) and one.__module__.startswith(name)
-            if mine and issubclass(one, AnyDetector) and "name" in vars(one):
-                yield one
-
-
 BUILT_IN: dict[str, type[Detector]] = {}
 # Known by their kind, for saved guards, and no part of the default one.
 ON_REQUEST: dict[str, type[Detector]] = {}
 # Of a retrieved set and its query.
 FOR_RETRIEVAL: dict[str, type[RetrievalDetector]] = {}
-for _found in sorted(_defined_here(), key=lambda one: one.name):
-    if issubclass(_found, RetrievalDetector):
-        FOR_RETRIEVAL[_found.name] = _found
-    else:
-        (ON_REQUEST if _found.traits.on_request else BUILT_IN)[_found.name] = _found
 
 
-def detector_class(kind: str) -> type[Detector]:
+def _register() -> None:
+    """Register the detectors that the modules of this folder define."""
+    found: list[type[AnyDetector]] = []
+    for module in iter_modules(import_module(__package__).__path__):
+        if (name := f"{__package__}.{module.name}") != __name__:
+            for one in vars(import_module(name)).values():
+                mine = isinstance(one, type) and one.__module__.startswith(name)
+                if mine and issubclass(one, AnyDetector) and "name" in vars(one):
+                    found.append(one)
+    for one in sorted(found, key=lambda one: one.name):
+        if issubclass(one, RetrievalDetector):
+            FOR_RETRIEVAL[one.name] = one
+        else:
+            (ON_REQUEST if one.traits.on_request else BUILT_IN)[one.name] = one
+
+
+_register()
+
+
+class Takes(NamedTuple):
+    """Which detectors a kind of guard takes."""
+
+    owner: str
+    """The name of the guard's class, for errors."""
+    bases: tuple[type[AnyDetector], ...]
+    """Of the detectors."""
+
+
+OF_GUARD = Takes("Guard", (Detector,))
+OF_RETRIEVAL_GUARD = Takes("RetrievalGuard", (RetrievalDetector, Detector))
+
+
+def detector_class(kind: str, takes: Takes = OF_GUARD) -> Any:
     """Return the detector class of that kind.
 
     Raises
@@ -62,12 +75,14 @@ def detector_class(kind: str) -> type[Detector]:
     StateError
         If no built-in detector and no installed plug-in is of that kind.
     """
-    known = BUILT_IN | ON_REQUEST
+    ours = {**FOR_RETRIEVAL, **BUILT_IN, **ON_REQUEST}
+    known = {name: one for name, one in ours.items() if issubclass(one, takes.bases)}
     if kind in known:
         return known[kind]
-    found: type[Detector] | None = plug_in(kind, Detector)  # type: ignore[type-abstract]
-    if found is not None:
-        return found
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
+        found = point.load()
+        if isinstance(found, type) and issubclass(found, takes.bases):
+            return found
     msg = (
         f"no detector of kind {kind!r} is known, expected one of {sorted(known)} or the name of "
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
@@ -78,29 +93,6 @@ def detector_class(kind: str) -> type[Detector]:
 def kind_of(detector: AnyDetector | type[AnyDetector]) -> str:
     """Return the name under which the class of a detector is registered."""
     return (detector if isinstance(detector, type) else type(detector)).name
-
-
-def plug_in(kind: str, base: type[T]) -> type[T] | None:
-    """Return the class that an installed package has registered under that kind, if one has."""
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
-        found = point.load()
-        if isinstance(found, type) and issubclass(found, base):
-            return found
-    return None
-
-
-class Takes(NamedTuple):
-    """Which detectors a kind of guard takes."""
-
-    owner: str
-    """The name of the guard's class, for errors."""
-    bases: tuple[type[AnyDetector], ...]
-    """Of the detectors."""
-    find: Callable[[str], type[AnyDetector]]
-    """Returns the class that is registered under a kind, or raises a StateError."""
-
-
-OF_GUARD = Takes("Guard", (Detector,), detector_class)
 
 
 def check_loadable(
@@ -127,9 +119,10 @@ def check_loadable(
     """
     check_detectors(given, takes, classes=True)
     for detector in detectors:
-        cls = type(detector)
+        cls, kind = type(detector), kind_of(detector)
         if any(
-            one is detector or (isinstance(one, cls) and _alike(one, detector)) for one in given
+            one is detector or (isinstance(one, cls) and _fits(one, saved_form(detector)))
+            for one in given
         ):
             continue
         if detector.traits.unsaved is not None:
@@ -139,16 +132,19 @@ def check_loadable(
                 f"{takes.owner}.load(folder, detectors=[detector])."
             )
             raise StateError(msg)
-        if cls in given or _registered(kind_of(detector), takes) is cls:
-            continue
-        msg = (
-            f"detector {detector.name!r} could not be loaded again: {cls.__name__} is not "
-            f"registered under the kind {kind_of(detector)!r}. Name it in the entry points of the "
-            f"group {ENTRY_POINT_GROUP!r}, or give the class to save and to load: "
-            f"guard.save(folder, detectors=[{cls.__name__}]), "
-            f"{takes.owner}.load(folder, detectors=[{cls.__name__}])."
-        )
-        raise StateError(msg)
+        try:
+            known = cls in given or detector_class(kind, takes) is cls
+        except StateError:
+            known = False
+        if not known:
+            msg = (
+                f"detector {detector.name!r} could not be loaded again: {cls.__name__} is not "
+                f"registered under the kind {kind!r}. Name it in the entry points of the group "
+                f"{ENTRY_POINT_GROUP!r}, or give the class to save and to load: "
+                f"guard.save(folder, detectors=[{cls.__name__}]), "
+                f"{takes.owner}.load(folder, detectors=[{cls.__name__}])."
+            )
+            raise StateError(msg)
 
 
 def saved_form(detector: AnyDetector) -> dict[str, Any]:
@@ -206,31 +202,30 @@ def detectors_from(
     detectors: list[D] = []
     for form in saved:
         kind, config = form["kind"], form["config"]
-        same = [one for one in left if kind_of(one) == kind and _plain_config(one) == config]
-        if same:
-            if not _holds(same[0], form):
-                msg = (
-                    f"the guard was saved with {_held(form)} in its detector of kind {kind!r}, and "
-                    f"the one given has {_held(saved_form(same[0]))}; thresholds that were "
-                    "calibrated with one hold for no other. Give the detector with the same, as "
-                    f"in {takes.owner}.load(folder, detectors=[...]), or build and calibrate a "
-                    "guard anew."
-                )
-                raise StateError(msg)
-            left.remove(same[0])
-            if isinstance(same[0], Detector):
-                same[0].reset()
-            detectors.append(same[0])
-            continue
-        if "unsaved" in form:
+        same = next((one for one in left if _plain(saved_form(one)) == (kind, config)), None)
+        if same is None and "unsaved" in form:
             msg = (
                 f"the {form['unsaved']} of a detector of kind {kind!r} was not saved with the "
                 "guard; pass a detector with it and with the same options: "
                 f"{takes.owner}.load(folder, detectors=[...])."
             )
             raise StateError(msg)
-        cls: Any = classes[kind] if kind in classes else takes.find(kind)
-        detectors.append(cls(**config))
+        if same is None:
+            cls = classes[kind] if kind in classes else detector_class(kind, takes)
+            detectors.append(cls(**config))
+            continue
+        if not _fits(same, form):
+            msg = (
+                f"the guard was saved with {_held(form)} in its detector of kind {kind!r}, and the "
+                f"one given has {_held(saved_form(same))}; thresholds that were calibrated with "
+                "one hold for no other. Give the detector with the same, as in "
+                f"{takes.owner}.load(folder, detectors=[...]), or build and calibrate a guard anew."
+            )
+            raise StateError(msg)
+        left.remove(same)
+        if isinstance(same, Detector):
+            same.reset()
+        detectors.append(same)
     if left:
         msg = (
             f"detectors has one of kind {kind_of(left[0])!r}, and the saved guard has none with "
@@ -297,18 +292,17 @@ def check_detectors(
         raise TypeError(msg)
 
 
-def _alike(one: AnyDetector, other: AnyDetector) -> bool:
-    same = kind_of(one) == kind_of(other) and _plain_config(one) == _plain_config(other)
-    return same and _holds(one, saved_form(other))
+def _plain(form: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the kind and the options that a form says, as they come back from a file."""
+    return form["kind"], json.loads(json.dumps(form["config"]))
 
 
-def _holds(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
-    """Return whether a detector holds what was not saved with the one that a form describes."""
-    named = form.get("unsaved_name")
-    return detector.traits.unsaved == form.get("unsaved") and named in (
-        None,
-        detector.traits.unsaved_name,
-    )
+def _fits(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
+    """Return whether a detector is as a form says, and holds what was not saved with it."""
+    mine = saved_form(detector)
+    if _plain(mine) != _plain(form) or mine.get("unsaved") != form.get("unsaved"):
+        return False
+    return form.get("unsaved_name") in (None, mine.get("unsaved_name"))
 
 
 def _held(form: Mapping[str, Any]) -> str:
@@ -318,18 +312,6 @@ def _held(form: Mapping[str, Any]) -> str:
     named = form.get("unsaved_name")
     name = "without a name" if named is None else repr(printable(named, SHOWN))
     return f"the {form['unsaved']} {name}"
-
-
-def _plain_config(detector: AnyDetector) -> Any:
-    """Return the options as they come back from a file."""
-    return json.loads(json.dumps(detector.config()))
-
-
-def _registered(kind: str, takes: Takes) -> type[AnyDetector] | None:
-    try:
-        return takes.find(kind)
-    except StateError:
-        return None
 
 
 def built_in_detectors() -> tuple[list[Detector], list[Skipped]]:

@@ -296,7 +296,9 @@ class CanaryDisplacementDetector(Audits, Overlooks):
 
     def _displaced(self, batch: Batch) -> list[_Taken]:
         """Return the places among the top k that entries would take, each with its group only."""
-        known, heads, taken = self._best(), self._known(), []
+        known, heads, taken = self._best(), self._known(), list[_Taken]()
+        if not len(batch):
+            return taken
         similarity = self.vectors @ batch.embeddings.T
         higher = similarity > known[:, -1:].astype(np.float32) + TIE
         for query in np.flatnonzero(higher.any(axis=1)).tolist():
