@@ -100,18 +100,21 @@ PREPOSITION = (
 PREPOSITIONS = frozenset(PREPOSITION.split("|"))
 # In scripts without spaces, and in Korean: anywhere in the question. Chinese, Japanese, Korean,
 # Thai.
-_UNSPACED = {
-    WHO: "谁|誰|だれ|누가|누구|ใคร",
-    WHEN: "何时|何時|いつ|언제|เมื่อไ",
-    WHERE: "哪里|哪儿|哪裡|何地|どこ|어디|ที่ไหน",
-    WHY: "为什么|為什麼|なぜ|왜\\s|ทำไม",
-    MEASURE: "多少|几[个年月天岁次]|いくつ|いくら|얼마|몇|เท่าไ|กี่",
-    HOW: "怎么|怎麼|如何|どう|어떻게|อย่างไร",
-    WHICH: "哪|どの|どれ|어느|어떤",
-    WHAT: "什么|什麼|何[がをの年人]|무엇|อะไร",
-    YES_NO: "吗|嗎|ですか|ますか|ましたか|でしょうか|ไหม",
-}
-UNSPACED = re.compile("|".join(_UNSPACED.values()))
+_UNSPACED = tuple(
+    (about, re.compile(pattern))
+    for about, pattern in (
+        (WHO, "谁|誰|だれ|누가|누구|ใคร"),
+        (WHEN, "何时|何時|いつ|언제|เมื่อไ"),
+        (WHERE, "哪里|哪儿|哪裡|何地|どこ|어디|ที่ไหน"),
+        (WHY, "为什么|為什麼|なぜ|왜\\s|ทำไม"),
+        (MEASURE, "多少|几[个年月天岁次]|いくつ|いくら|얼마|몇|เท่าไ|กี่"),
+        (HOW, "怎么|怎麼|如何|どう|어떻게|อย่างไร"),
+        (WHICH, "哪|どの|どれ|어느|어떤"),
+        (WHAT, "什么|什麼|何[がをの年人]|무엇|อะไร"),
+        (YES_NO, "吗|嗎|ですか|ますか|ましたか|でしょうか|ไหม"),
+    )
+)
+UNSPACED = re.compile("|".join(pattern.pattern for _, pattern in _UNSPACED))
 _LONGEST = 60  # words of a question that are looked at
 _EDGES = "\"'“”‘’«»„¿¡()[]*_,.:;?؟،।։？"
 _IN_WORDS = {ord("’"): "'", 0x055E: None}  # the question mark of Armenian stands in a word
@@ -136,8 +139,8 @@ def about_of(question: str) -> int:
                 return MEASURE
             return WHAT if ASKS_FOR[word] == WHICH and behind in _IS else ASKS_FOR[word]
     if not question.isascii():
-        for about, pattern in _UNSPACED.items():
-            if re.search(pattern, question):
+        for about, pattern in _UNSPACED:
+            if pattern.search(question):
                 return about
     return ANYTHING
 
