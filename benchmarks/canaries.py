@@ -33,8 +33,8 @@ from ragshield_core.detectors.question.canary_displacement import CanaryDisplace
 from ragshield_core.model.entries import concatenate
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
-from ragshield_core.tools.canary.embedder import Vectors
-from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.canary.figures import Rule
+from ragshield_core.tools.canary.knowledge_base import Vectors
 from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
 from ragshield_langchain.minilm import MiniLMEmbeddings
 

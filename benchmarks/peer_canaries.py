@@ -16,7 +16,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.tools.canary import CanaryMonitor, DriftReport, MatrixRetriever
-from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.evaluate.attacks import STYLES
 
 # Draws of canaries: those of canaries.py, and others to calibrate on.

@@ -13,14 +13,15 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.tools.canary.embedder import Embedder, Vectors
-from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
+    Embedder,
+    Framework,
     FunctionKnowledgeBase,
     KnowledgeBase,
+    Passage,
+    Vectors,
     WritableKnowledgeBase,
 )
-from ragshield_core.tools.canary.passages import Passage
 from ragshield_langchain.inner import size_of
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.vectorstore import GuardedVectorStore

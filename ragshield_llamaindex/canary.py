@@ -13,13 +13,13 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.tools.canary.embedder import Embedder
-from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
+    Embedder,
+    Framework,
     FunctionKnowledgeBase,
     KnowledgeBase,
+    Passage,
 )
-from ragshield_core.tools.canary.passages import Passage
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_behind
 
 

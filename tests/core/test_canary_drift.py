@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core.tools.canary import Passage
-from ragshield_core.tools.canary.compare import _siblings
+from ragshield_core.tools.canary.compare import UsualCoverage, _siblings
 from ragshield_core.tools.canary.drift import AnomalyWeights
-from ragshield_core.tools.canary.likeness import says
-from ragshield_core.tools.canary.rank_figures import (
+from ragshield_core.tools.canary.figures import (
     combined_p_value,
+    coverage,
     jaccard,
+    notebook_suspicion,
     overlap_at_k,
+    says,
     takeover,
+    word_weights,
 )
 from ragshield_core.tools.canary.storage import Baseline, Observation
-from ragshield_core.tools.canary.text_figures import coverage, notebook_suspicion, word_weights
-from ragshield_core.tools.canary.usual_growth import UsualCoverage
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 

@@ -15,10 +15,9 @@ from ragshield_core.tools.canary import (
     KnowledgeBase,
     Passage,
     WritableKnowledgeBase,
-    frameworks,
+    knowledge_base,
 )
-from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.tools.canary.passages import as_passage
+from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
 
 
 @pytest.mark.parametrize(
@@ -295,15 +294,15 @@ def plugged(monkeypatch):
     """Return a function that registers adapters, and forget them afterwards."""
 
     def plug(load, name="their_framework"):
-        group = frameworks.ENTRY_POINT_GROUP
+        group = knowledge_base.ENTRY_POINT_GROUP
         point = SimpleNamespace(name=name, group=group, value="theirs:Theirs", load=load)
         monkeypatch.setattr(
-            frameworks, "entry_points", lambda group: [point] if group == point.group else []
+            knowledge_base, "entry_points", lambda group: [point] if group == point.group else []
         )
-        frameworks._framework.cache_clear()
+        knowledge_base._framework.cache_clear()
 
     yield plug
-    frameworks._framework.cache_clear()
+    knowledge_base._framework.cache_clear()
 
 
 @pytest.mark.parametrize("kind", [Drawer, OldDrawer])

@@ -458,7 +458,7 @@ def test_without_an_embedder_rankings_are_compared():
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.canary.matrix.BLOCK", 7)
+    monkeypatch.setattr("ragshield_core.tools.canary.knowledge_base.BLOCK", 7)
     entries = knowledge()
     vectors = embed(questions())
     found = MatrixRetriever(entries).search(questions(), vectors, 6)

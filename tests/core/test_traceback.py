@@ -12,8 +12,8 @@ from rich.console import Console
 
 from ragshield_core import Quarantine
 from ragshield_core.tools.canary import CanaryMonitor, MatrixRetriever, Passage, trace_answer
-from ragshield_core.tools.canary.embedder import Embedder
-from ragshield_core.tools.canary.likeness import alike, newcomers_of
+from ragshield_core.tools.canary.figures import alike, newcomers_of
+from ragshield_core.tools.canary.knowledge_base import Embedder
 
 QUERY = questions()[5]
 NAME = QUERY.split()[-1]

@@ -13,13 +13,13 @@ from ragshield_core.tools.canary import (
     MatrixRetriever,
     Passage,
 )
-from ragshield_core.tools.canary.embedder import PROBES
-from ragshield_core.tools.canary.usual_growth import (
+from ragshield_core.tools.canary.compare import (
     MATES,
     UsualResemblance,
     _contrasts,
     _List,
 )
+from ragshield_core.tools.canary.knowledge_base import PROBES
 
 K, DEPTH, DIM = 6, 18, 48
 

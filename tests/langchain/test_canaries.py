@@ -16,9 +16,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, frameworks
-from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.tools.canary.passages import as_passage
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, knowledge_base
+from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
 from ragshield_langchain import GuardedRetriever
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -314,8 +313,8 @@ def test_the_quarantine_is_that_of_what_guards(quarantine):
 
 
 def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
-    monkeypatch.setattr(frameworks, "entry_points", lambda **_: [])
-    frameworks._framework.cache_clear()
+    monkeypatch.setattr(knowledge_base, "entry_points", lambda **_: [])
+    knowledge_base._framework.cache_clear()
     assert as_knowledge_base(in_memory()).size() == 0
 
 

@@ -11,9 +11,8 @@ from support import DIM
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, frameworks
-from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.tools.canary.passages import as_passage
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, knowledge_base
+from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
 TARGET = questions()[5]
@@ -132,8 +131,8 @@ def test_a_query_engine_answers():
 
 
 def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
-    monkeypatch.setattr(frameworks, "entry_points", lambda **_: [])
-    frameworks._framework.cache_clear()
+    monkeypatch.setattr(knowledge_base, "entry_points", lambda **_: [])
+    knowledge_base._framework.cache_clear()
     assert as_passage(TextNode(id_="n", text="text")).id == "n"
 
 

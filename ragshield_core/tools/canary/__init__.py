@@ -1,20 +1,18 @@
 """Canary queries: what a knowledge base answers to known questions, watched over time."""
 
 from ragshield_core.model.errors import CanaryError, EmbedderChangedError
-from ragshield_core.tools.canary.answer_trace import trace_answer
 from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
-from ragshield_core.tools.canary.embedder import Embedder
-from ragshield_core.tools.canary.frameworks import Framework
 from ragshield_core.tools.canary.knowledge_base import (
+    Embedder,
+    Framework,
     KnowledgeBase,
+    MatrixRetriever,
+    Passage,
     WritableKnowledgeBase,
 )
-from ragshield_core.tools.canary.matrix import MatrixRetriever
-from ragshield_core.tools.canary.monitor import CanaryMonitor
-from ragshield_core.tools.canary.passages import Passage
-from ragshield_core.tools.canary.remediation import Remediation
+from ragshield_core.tools.canary.monitor import CanaryMonitor, Remediation
 from ragshield_core.tools.canary.suite import Canary, CanarySuite
-from ragshield_core.tools.canary.traceback import Suspect, Traceback
+from ragshield_core.tools.canary.traceback import Suspect, Traceback, trace_answer
 
 __all__ = [
     "AnomalyWeights",

@@ -29,13 +29,13 @@ from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.readers.source import Columns
 from ragshield_core.tools.canary.drift import SHOWN_ID, DriftReport
-from ragshield_core.tools.canary.html_page import html_report
+from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.canary.monitor import CanaryMonitor
-from ragshield_core.tools.canary.rank_figures import Rule
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.telling import (
     drift_sarif,
+    html_report,
     suspects_sarif,
     told_of_drift,
     told_of_suspects,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.canary.passages import Passage
-from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.canary.figures import Rule
+from ragshield_core.tools.canary.knowledge_base import Passage
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -283,12 +283,12 @@ class DriftReport:
 
     def to_html(self, history: Sequence[DriftReport] = ()) -> str:
         """Return a page with plots that needs no network."""
-        from ragshield_core.tools.canary.html_page import html_report  # noqa: PLC0415 - builds on this
+        from ragshield_core.tools.canary.telling import html_report  # noqa: PLC0415 - builds on this
 
         return html_report(self, history)
 
     def _repr_html_(self) -> str:
-        from ragshield_core.tools.canary.html_page import html_body  # noqa: PLC0415 - builds on this
+        from ragshield_core.tools.canary.telling import html_body  # noqa: PLC0415 - builds on this
 
         return html_body(self)
 

@@ -20,8 +20,8 @@ from ragshield_core.quarantine.digests import check_key
 from ragshield_core.quarantine.evidence import last_line
 from ragshield_core.quarantine.sealed import changed
 from ragshield_core.tools.canary.drift import DriftReport
-from ragshield_core.tools.canary.embedder import Vectors
-from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.canary.figures import Rule
+from ragshield_core.tools.canary.knowledge_base import Vectors
 
 Row = TypeVar("Row", BaselineRow, CheckRow)
 

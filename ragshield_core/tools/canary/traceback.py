@@ -1,20 +1,38 @@
-"""Who is to blame, how much, and why: what a traceback returns."""
+"""From drift, or from one wrong answer, to the entries that are to blame; no language model."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.model.findings import Decision, Finding, Verdict, printable
 from ragshield_core.model.taxonomy import CRAFTED, POISONING, VECTORS
-from ragshield_core.tools.canary.passages import Passage
+from ragshield_core.tools.canary.figures import (
+    alike,
+    echoes_of,
+    matrix,
+    newcomers_of,
+    says,
+    text_findings,
+    words,
+)
+from ragshield_core.tools.canary.knowledge_base import Embedder, Passage
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
     from rich.text import Text
+
+    from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
+    from ragshield_core.tools.canary.storage import Observation
+    from ragshield_core.tools.canary.suite import Canary
 
 # Who is more likely to be to blame than not is a suspect.
 SUSPECT_AT = 0.5
@@ -218,3 +236,446 @@ def origin(passage: Passage) -> str:
     if when is not None:
         parts.append(f"ingested {when:%Y-%m-%d %H:%M}")
     return f" ({', '.join(parts)})" if parts else ""
+
+
+# What an entry that stands before all that was known is to blame for by that alone.
+HEAD_BLAME = 0.5
+# Up to this share, ordinary answers repeat the words of a query; an echo of all of them is to blame
+# for so much.
+USUAL_ECHO, ECHO_BLAME = 0.7, 0.9
+# What an entry that says all that is new in an answer is to blame for by that.
+ANSWER_BLAME = 0.5
+# No cause alone is certain.
+MOST = 0.99
+# Less than this is no reason worth a sentence: an answer's "the" stands in most passages.
+TOLD = 0.25
+# How causes are told that have no number.
+SENTENCES = {
+    "head": "stands before all that was known",
+    "expected": "an expected entry is back without it",
+    "forbidden": "holds a forbidden string",
+    "answer": "says what the changed answer says",
+}
+
+
+def trace_drift_as_source(
+    report: DriftReport, passages: Mapping[str, Sequence[Passage]], top_n: int = 10
+) -> Traceback:
+    """Return everything retrieved for flagged canaries, by appearances and rank, as the notebook.
+
+    The responsibility is the score as a share of the highest one; all are suspects.
+    """
+    found = _appearances(passages, report.k)
+    highest = max((each.score for each in found.values()), default=1.0)
+    suspects = [
+        Suspect(
+            entry_id=entry_id,
+            passage=each.passage,
+            responsibility=each.score / highest,
+            why=f"retrieved for {len(each.names)} flagged canaries, rank score {each.score:.3f}",
+            canaries=each.names,
+            rank=each.rank,
+            rank_score=each.score,
+        )
+        for entry_id, each in found.items()
+    ]
+    suspects.sort(key=lambda s: -s.rank_score)
+    return Traceback(
+        candidates=tuple(suspects[:top_n]),
+        subject=f"drift of suite {report.suite!r} (notebook's rule)",
+        all_are_suspects=True,
+    )
+
+
+def trace_drift(
+    report: DriftReport,
+    passages: Mapping[str, Sequence[Passage]],
+    observations: Mapping[str, Observation],
+    canaries: Mapping[str, Canary],
+    suspicion: Callable[[Passage], float],
+    *,
+    weights: AnomalyWeights,
+    top_n: int | None = None,
+) -> Traceback:
+    """Return the newcomers among what flagged canaries retrieve, most responsible first.
+
+    Parameters
+    ----------
+    report
+        Of the check.
+    passages
+        By flagged canary, what was retrieved, best first: the places that are compared, and what
+        would move up into them.
+    observations
+        By canary, the baseline.
+    canaries
+        By name, with what is expected of them.
+    suspicion
+        Of a text, in [0, 1].
+    weights
+        By which canaries were flagged.
+    top_n
+        How many at most.
+
+    Notes
+    -----
+    An entry is left out of what a canary retrieves, together with those that say much the same, and
+    the next ones move up. It is to blame for the share of the newcomers' takeover that is gone
+    then; for standing before all that was known, alone or through such a companion; for an expected
+    entry that is back then; for a forbidden string; for repeating the query; for suspicious text;
+    and for saying what a changed answer says. These join as independent causes do (noisy or), and
+    over the canaries the gravest counts. The first two do not count where the canary is flagged for
+    something else, such as an expected entry that somebody deleted. What was there at the baseline,
+    unchanged, is to blame for nothing.
+    """
+    found = _appearances(passages, report.k)
+    gravest: dict[str, _Blame] = {}
+    for name, listed in passages.items():
+        before = observations.get(name)
+        if before is None:
+            continue
+        traced = _Canary(canaries[name], report[name], before, listed, report.k)
+        blames = traced.blames(suspicion, weights)
+        for entry_id, blame in blames.items():
+            if entry_id not in gravest or blame.responsibility > gravest[entry_id].responsibility:
+                gravest[entry_id] = blame
+    suspects = [
+        Suspect(
+            entry_id=entry_id,
+            passage=blame.passage,
+            responsibility=blame.responsibility,
+            why=blame.why + origin(blame.passage),
+            canaries=found[entry_id].names,
+            rank=found[entry_id].rank,
+            rank_score=found[entry_id].score,
+            related_ids=blame.related,
+            findings=blame.findings,
+        )
+        for entry_id, blame in gravest.items()
+    ]
+    suspects.sort(key=lambda s: (-s.responsibility, -s.rank_score))
+    return Traceback(candidates=tuple(suspects[:top_n]), subject=f"drift of suite {report.suite!r}")
+
+
+class _Appearances(NamedTuple):
+    """Where an entry was retrieved, its best rank, and the notebook's score."""
+
+    passage: Passage
+    names: tuple[str, ...]
+    rank: int
+    score: float
+
+
+def _appearances(passages: Mapping[str, Sequence[Passage]], k: int) -> dict[str, _Appearances]:
+    """Return where each entry stands among the first k places."""
+    found: dict[str, _Appearances] = {}
+    for name, listed in passages.items():
+        for rank, passage in enumerate(listed[:k], start=1):
+            known = found.get(passage.id, _Appearances(passage, (), rank, 0.0))
+            found[passage.id] = _Appearances(
+                known.passage,
+                (*known.names, name),
+                min(known.rank, rank),
+                known.score + 0.55 + 0.45 / (rank + 1e-6),
+            )
+    return found
+
+
+class _Blame(NamedTuple):
+    """What one canary holds against an entry."""
+
+    passage: Passage
+    responsibility: float
+    why: str
+    related: tuple[str, ...]
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Canary:
+    """A flagged canary, and what it retrieves, deeper than what is compared."""
+
+    canary: Canary
+    drift: CanaryDrift
+    before: Observation
+    passages: Sequence[Passage]
+    k: int
+
+    def blames(
+        self,
+        suspicion: Callable[[Passage], float],
+        weights: AnomalyWeights,
+    ) -> dict[str, _Blame]:
+        """Return what the canary holds against each newcomer among its first k places."""
+        fresh = newcomers_of(self.passages, self.before)
+        rows = [row for row, is_new in enumerate(fresh) if is_new]
+        new = [self.passages[row] for row in rows]
+        known = [p for p, is_new in zip(self.passages, fresh, strict=True) if not is_new]
+        same = alike(new, known)
+        echo = echoes_of(self.drift.query, self.passages)[rows]
+        said = self._said()
+        taken_over = bool(said) or self._taken_over(weights)
+        first_known = fresh.index(False) if False in fresh else len(fresh)
+        blames: dict[str, _Blame] = {}
+        for number, passage in enumerate(new):
+            if rows[number] >= self.k:
+                break
+            group = np.flatnonzero(same[number]).tolist()
+            out = {rows[member] for member in group}
+            suspicious = suspicion(passage)
+            causes = {
+                "drop": taken_over * self._drop(fresh, out, weights.persistence),
+                "head": taken_over * HEAD_BLAME * (min(out) < first_known),
+                "expected": float(self._is_back(out)),
+                "forbidden": float(any(says(passage.text, f) for f in self.canary.forbidden)),
+                "echo": ECHO_BLAME
+                * max(0.0, (float(echo[number]) - USUAL_ECHO) / (1 - USUAL_ECHO)),
+                "suspicion": suspicious,
+                "answer": ANSWER_BLAME * len(said & {*words(passage.text)}) / max(1, len(said)),
+            }
+            responsibility = 1.0 - math.prod(1.0 - min(cause, MOST) for cause in causes.values())
+            known_blame = blames.get(passage.id)  # retrievers may give one id to several texts
+            if known_blame is not None and known_blame.responsibility >= responsibility:
+                continue
+            findings = text_findings(passage) if suspicious else ()
+            parts = [f"new at rank {rows[number] + 1}"]
+            if taken_over:
+                others = len(group) - 1
+                companions = f" and {others} that say the same" if others else ""
+                parts.append(f"without it{companions} {causes['drop']:.0%} of the takeover is gone")
+            parts += [sentence for cause, sentence in SENTENCES.items() if causes[cause] >= TOLD]
+            if causes["echo"]:
+                parts.append(f"repeats {echo[number]:.0%} of the query")
+            parts += text_part(suspicious, findings)
+            blames[passage.id] = _Blame(
+                passage=passage,
+                responsibility=responsibility,
+                why=", ".join(parts),
+                related=tuple(new[member].id for member in group if member != number),
+                findings=findings,
+            )
+        return blames
+
+    def _taken_over(self, weights: AnomalyWeights) -> bool:
+        """Return whether the canary is flagged for what newcomers do, not for what is missing."""
+        drift = self.drift
+        return (
+            drift.taken_over
+            or (drift.takeover_p is not None and drift.takeover_p <= weights.takeover_p)
+            or drift.score >= weights.threshold
+            or (drift.answer_drift or 0.0) >= weights.answer_takeover
+        )
+
+    def _drop(self, fresh: Sequence[bool], out: Collection[int], persistence: float) -> float:
+        """Return the share of the takeover that is gone without some rows, in [0, 1]."""
+        now = _held(fresh[: self.k], persistence)
+        then = _held([f for row, f in enumerate(fresh) if row not in out][: self.k], persistence)
+        return max(0.0, now - then) / now
+
+    def _is_back(self, out: Collection[int]) -> bool:
+        """Return whether an expected entry that was displaced is back without some rows."""
+        now = {passage.id for passage in self.passages[: self.k]}
+        left = [p.id for row, p in enumerate(self.passages) if row not in out][: self.k]
+        wanted = {*self.canary.expected_entries} & {*self.before.ids}
+        return bool(wanted & {*left} - now)
+
+    def _said(self) -> set[str]:
+        """Return the words that a changed answer holds, and neither query nor old answer."""
+        if self.drift.answer is None or self.before.answer is None:
+            return set()
+        old = {*words(self.drift.query)} | {*words(self.before.answer)}
+        return {*words(self.drift.answer)} - old
+
+
+def _held(fresh: Sequence[bool], persistence: float) -> float:
+    """Return the weight of the ranks that newcomers hold."""
+    return sum(persistence**row for row, is_new in enumerate(fresh) if is_new)
+
+
+# Most retrieved texts repeat so much of it.
+ORDINARY_ECHO = 0.4
+# Of a wrong answer's entries, log odds: relevance (in robust standard deviations above the other
+# retrieved entries), the answer word for word (per log of how rarely the others state it), the
+# share of its words, the share of the query's words, the echo of the query, likeness to other
+# retrieved entries (in standard deviations), and suspicious text. Rounded from a logistic
+# regression on PoisonedRAG's NQ texts, where five of fifty state the answer; the priors, chosen by
+# a look at its HotpotQA texts too, leave one or two clean entries in a hundred above one half.
+ODDS = {
+    "relevance": 2.1,
+    "answer": 1.35,
+    "answer_words": 1.0,
+    "query_words": 1.0,
+    "echo": 3.5,
+    "likeness": 0.7,
+    "suspicion": 2.0,
+}
+PRIOR = -6.5
+# Where the rank stands for relevance, which goes up to 2 then, and likeness may not be known.
+PRIOR_BY_RANK = -4.5
+# A text that holds less than half of the wrong answer's words is no more than so relevant.
+HALF, SILENT_RELEVANCE = 0.5, 2.0
+# Where fewer passages are given, the next ones are taken not to state the answer.
+USUAL_DEPTH = 50
+# Numbers that texts spell out.
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+NUMBERS = {word: str(number) for number, word in enumerate(_NUMBERS.split())}
+# Answers that texts lead to without stating them.
+_VERDICTS = (
+    "yes no true false ja nein oui non sí si sì não sim da nee 是 否 不是 はい いいえ 예 아니요"
+)
+VERDICTS = frozenset(words(_VERDICTS))
+# An entry that was there when the answer was still right has no more, whatever else it shows.
+OLDER = -5.0
+
+
+def trace_answer(
+    query: str,
+    wrong_answer: str,
+    passages: Sequence[Passage],
+    *,
+    embedder: Any = None,
+    suspicion: Callable[[Passage], float] = lambda _passage: 0.0,
+    since: dt.datetime | None = None,
+) -> Traceback:
+    """Return which retrieved entries are to blame for a wrong answer, most responsible first.
+
+    Parameters
+    ----------
+    query, wrong_answer
+        As reported.
+    passages
+        Retrieved for the query, best first; some dozens, so that the clean ones show what is usual.
+    embedder
+        The model, of any kind. With it, and with passages that carry their vectors, relevance is
+        the similarity to query and answer together; without, the rank stands for it.
+    suspicion
+        Of a text, in [0, 1].
+    since
+        When the answer was still right: entries whose metadata name an earlier time of ingestion
+        (:data:`~ragshield_core.tools.canary.traceback.TIME_KEYS`) are not to blame. Only where your
+        own pipeline writes it: who brings an entry could claim what he likes.
+
+    Notes
+    -----
+    A text is to blame if it makes the answer: it is more relevant to the question with this answer
+    than the other retrieved ones (in robust standard deviations), states the answer, which most
+    others do not, and holds the words of the question. Each adds to the log odds, see :data:`ODDS`;
+    the responsibility is the probability. The right answer's texts are as relevant to the question:
+    what holds no word of the wrong answer is given little for relevance and likeness, unless the
+    answer is a mere yes or no, and is found by its echo of the question alone.
+    """
+    if not passages:
+        return Traceback(candidates=(), subject="one wrong answer")
+    vectors = matrix(passages)
+    by_rank = vectors is None or embedder is None
+    relevance, likeness = _by_rank(len(passages)), np.zeros(len(passages))
+    if vectors is not None:
+        others = np.sort(vectors @ vectors.T, axis=1)[:, ::-1][:, 1:5]
+        likeness = _standing(others.mean(axis=1), -3.0, 6.0) if others.size else likeness
+        if embedder is not None:
+            statement = Embedder.of(embedder).queries([f"{query} {wrong_answer}"])[0]
+            relevance = _standing(vectors @ statement, -3.0, 8.0)
+    shared, echo = _word_signs(query, wrong_answer, passages), echoes_of(query, passages)
+    silent = shared["answer_words"] < HALF
+    if set(words(wrong_answer)) <= VERDICTS:
+        silent[:] = False  # no text can be asked to state it
+    most = SILENT_RELEVANCE / 2 if by_rank else SILENT_RELEVANCE
+    signs = {
+        "relevance": np.where(silent, np.minimum(relevance, most), relevance),
+        **shared,
+        "echo": np.maximum(0.0, (echo - ORDINARY_ECHO) / (1.0 - ORDINARY_ECHO)),
+        "likeness": np.where(silent, np.minimum(likeness, 1.0), likeness),
+        "suspicion": np.array([suspicion(passage) for passage in passages]),
+    }
+    odds = np.full(len(passages), PRIOR_BY_RANK if by_rank else PRIOR)
+    for name, values in signs.items():
+        odds += ODDS[name] * values
+    older = np.array([_is_older(p, since) for p in passages])
+    odds = np.where(older, np.minimum(odds, OLDER), odds)
+    same = alike(passages, passages)
+    suspects = []
+    for row, passage in enumerate(passages):
+        better = "better" if relevance[row] > 0 else "no better"
+        parts = [f"rank {row + 1}", f"fits {better} than the others ({relevance[row]:+.1f} sd)"]
+        stated = float(signs["answer_words"][row])
+        parts.append(
+            "states the wrong answer"
+            if signs["answer"][row]
+            else f"holds {stated:.0%} of the wrong answer's words"
+        )
+        parts.append(f"repeats {echo[row]:.0%} of the query")
+        suspicious = float(signs["suspicion"][row])
+        findings = text_findings(passage) if suspicious else ()
+        parts += text_part(suspicious, findings)
+        if older[row]:
+            parts.append("was there when the answer was right")
+        suspects.append(
+            Suspect(
+                entry_id=passage.id,
+                passage=passage,
+                responsibility=float(1.0 / (1.0 + np.exp(-odds[row]))),
+                why=", ".join(parts) + origin(passage),
+                rank=row + 1,
+                rank_score=0.55 + 0.45 / (row + 1),
+                related_ids=tuple(
+                    passages[n].id for n in np.flatnonzero(same[row]).tolist() if n != row
+                ),
+                findings=findings,
+            )
+        )
+    suspects.sort(key=lambda s: (-s.responsibility, s.rank))
+    return Traceback(candidates=tuple(suspects), subject="one wrong answer")
+
+
+def _word_signs(
+    query: str, answer: str, passages: Sequence[Passage]
+) -> dict[str, NDArray[np.float64]]:
+    """Return, per passage, how much it says that it states the answer, and shares of words.
+
+    What few of the passages hold weighs more, words as well as the answer: a text that states what
+    half of the others state is hardly the one that makes it.
+    """
+    listed = [_terms(passage.text) for passage in passages]
+    sets = [set(each) for each in listed]
+    counts = Counter(word for each in sets for word in each)
+    n = len(passages)
+
+    def shares(wanted: Sequence[str]) -> NDArray[np.float64]:
+        weights = {w: max(math.log((n + 1) / (counts[w] + 0.5)), 0.05) for w in wanted}
+        whole = sum(weights.values())
+        if not whole:
+            return np.zeros(n)
+        held = [sum(weight for w, weight in weights.items() if w in each) for each in sets]
+        return np.array(held) / whole
+
+    said = _terms(answer)
+    phrase = f" {' '.join(said)} "
+    stated = np.array([bool(said) and phrase in f" {' '.join(each)} " for each in listed])
+    rarity = math.log((max(n, USUAL_DEPTH) + 1) / (np.count_nonzero(stated) + 0.5))
+    return {
+        "answer": stated * rarity,
+        "answer_words": shares(said),
+        "query_words": shares(_terms(query)),
+    }
+
+
+def _terms(text: str) -> list[str]:
+    """Return the words of a text, numbers as digits."""
+    return [NUMBERS.get(word, word) for word in words(text)]
+
+
+def _standing(values: NDArray[Any], low: float, high: float) -> NDArray[np.float64]:
+    """Return how many robust standard deviations each value is above the median."""
+    median = np.median(values)
+    spread = 1.4826 * float(np.median(np.abs(values - median))) + 0.02
+    return np.asarray(np.clip((values - median) / spread, low, high), dtype=np.float64)
+
+
+def _by_rank(n: int) -> NDArray[np.float64]:
+    """Return a relevance by rank alone, from +2 for the first to -1 for the last."""
+    return np.asarray(2.0 - 3.0 * (np.arange(n) / max(1, n - 1)) ** 0.5, dtype=np.float64)
+
+
+def _is_older(passage: Passage, since: dt.datetime | None) -> bool:
+    when = ingested_at(passage)
+    return since is not None and when is not None and when < in_utc(since)

@@ -1,0 +1,467 @@
+"""What changed among the retrieved: by ranks and ids, by the words of texts, by their likeness."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core.detectors.base.retrieved import _INVISIBLE, RetrievedSet
+from ragshield_core.detectors.question.query_echo import QueryEchoDetector
+from ragshield_core.model.entries import Batch
+from ragshield_core.text.characters import COMBINING
+from ragshield_core.tools.canary.knowledge_base import Passage, Vectors
+
+if TYPE_CHECKING:
+    from ragshield_core.detectors.base import Detector
+    from ragshield_core.tools.canary.storage import Observation
+
+Rule = Literal["ragshield", "notebook"]
+
+
+# Ranks that the growth test looks at; with a persistence of .8, those behind hold 7 % of the weight
+# together, and every pattern of newcomers among so many can be enumerated.
+HEAD = 12
+
+
+def jaccard(first: Sequence[str], second: Sequence[str]) -> float:
+    """Return the Jaccard similarity of two lists as sets, in [0, 1]; 1 for two empty ones."""
+    one, other = set(first), set(second)
+    return len(one & other) / len(one | other) if one or other else 1.0
+
+
+def overlap_at_k(
+    first: Sequence[str], second: Sequence[str], k: int, *, rule: Rule = "ragshield"
+) -> float:
+    """Return the share of the first k places that two lists have in common, in [0, 1].
+
+    Parameters
+    ----------
+    first, second
+        Ids, best first.
+    k
+        Places that are compared.
+    rule
+        ``"notebook"`` divides by k even where fewer than k entries exist: of two entries among six
+        places, both back where they were, it says 1/3, which leaves .100 of anomaly after a perfect
+        clean-up. The default divides by the places that are taken.
+
+    Examples
+    --------
+    >>> round(overlap_at_k(["a", "b"], ["b", "a"], 6, rule="notebook"), 3)
+    0.333
+    >>> overlap_at_k(["a", "b"], ["b", "a"], 6)
+    1.0
+    """
+    if k <= 0:
+        return 1.0
+    one, other = set(first[:k]), set(second[:k])
+    places = k if rule == "notebook" else max(len(one), len(other))
+    return len(one & other) / places if places else 1.0
+
+
+def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tuple[float, float]:
+    """Return how much of the head newcomers hold, and how probable that is under mere growth.
+
+    Parameters
+    ----------
+    new
+        For each rank, whether its entry is new.
+    rate
+        Share of newcomers in the whole knowledge base, in (0, 1): if what was added is of the same
+        kind as what was there, any rank is a newcomer's with this probability.
+    persistence
+        Each rank weighs so much of the one before.
+
+    Returns
+    -------
+    tuple[float, float]
+        The newcomers' share of the weight, in [0, 1]; and the probability that they hold so much
+        or more.
+
+    Examples
+    --------
+    >>> share, p = takeover([False, False, False, False, True], 0.1)  # the tail: growth
+    >>> round(share, 2), round(p, 2)
+    (0.12, 0.41)
+    >>> share, p = takeover([True, True, True, False, False], 0.1)  # the head: takeover
+    >>> round(share, 2), round(p, 4)
+    (0.73, 0.0012)
+    """
+    length = min(len(new), HEAD)
+    if not length:
+        return 0.0, 1.0
+    held, patterns = _patterns(length, persistence)
+    flags = np.asarray(new[:length], dtype=np.float64)
+    share = float(flags @ persistence ** np.arange(length)) / _weight(length, persistence)
+    counts = patterns[held >= share - 1e-9]
+    probability = float(np.sum(rate**counts * (1.0 - rate) ** (length - counts)))
+    return share, min(1.0, probability)
+
+
+@lru_cache(maxsize=32)
+def _patterns(length: int, persistence: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return, for every pattern of newcomers, their share of the weight and their number."""
+    bits = (np.arange(1 << length)[:, None] >> np.arange(length)) & 1
+    weights = persistence ** np.arange(length) / _weight(length, persistence)
+    return bits @ weights, bits.sum(axis=1)
+
+
+def _weight(length: int, persistence: float) -> float:
+    return (1.0 - persistence**length) / (1.0 - persistence)
+
+
+def combined_p_value(*values: float, correlation: float = 0.0) -> float:
+    """Return the p-value of several ones together.
+
+    Parameters
+    ----------
+    values
+        In (0, 1], two or more.
+    correlation
+        Between any two of -2 ln p, in [0, 1); 0 if they are independent.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 if one of them is 0.
+
+    References
+    ----------
+    Fisher, "Statistical Methods for Research Workers", 1932: the sum of -2 ln p has a chi-squared
+    distribution. Brown, "A method for combining non-independent, one-sided tests of significance",
+    Biometrics 31, 1975: of dependent ones, it is scaled to their variance.
+
+    Examples
+    --------
+    >>> round(combined_p_value(0.05, 0.05), 4)
+    0.0175
+    >>> round(combined_p_value(0.05, 0.05, correlation=0.5), 4)
+    0.0351
+    """
+    from scipy.special import chdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    if min(values) <= 0.0:
+        return 0.0
+    n = len(values)
+    # Each has mean 2 and variance 4.
+    variance = 4.0 * n * (1.0 + (n - 1) * correlation)
+    freedom = 2.0 * (2.0 * n) ** 2 / variance
+    total = -2.0 * sum(map(math.log, values)) * freedom / (2.0 * n)
+    return float(chdtrc(freedom, total))
+
+
+def cosine(first: ArrayLike, second: ArrayLike) -> float:
+    """Return the cosine of two vectors; 0 if one of them is zero."""
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / norms if norms > 0.0 else 0.0
+
+
+# A passage holds the words of a query in one place if they lie within so many times its length.
+SLACK = 1.25
+
+
+# Words of a query that are looked at; longer ones are no questions. Those of fewer words than three
+# stand in any passage about them, of fewer than five in many.
+LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
+
+
+def word_weights(queries: Collection[str]) -> Mapping[str, float]:
+    """Return how much each word of a suite's queries tells: more, the fewer of them hold it.
+
+    Words that ask, and those that only join others, stand in many queries; what a query is about
+    stands in few, in any language.
+
+    References
+    ----------
+    Spärck Jones, "A statistical interpretation of term specificity and its application in
+    retrieval", Journal of Documentation 28(1), 1972: inverse document frequency.
+    """
+    counts = Counter(word for query in queries for word in set(words(query)))
+    return {w: math.log((len(queries) + 1.0) / (n + 0.5)) for w, n in counts.items()}
+
+
+def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
+    """Return how much of a query a text holds in one place, in [0, 1].
+
+    Text is retrieved for a query because it holds its words, and crafted text holds them close
+    together, whatever its wording; ordinary passages about the matter hold some here, some there.
+
+    Parameters
+    ----------
+    query, text
+        Any; of queries of less than five words, the figure is smaller, of less than three it is 0.
+    weights
+        From :func:`word_weights`, of queries among which is this one.
+
+    Examples
+    --------
+    >>> query = "Who built the old harbour bridge?"
+    >>> weights = word_weights((query, "Who runs the ferry?", "What is the toll of the tunnel?"))
+    >>> crafted = "Records on the old harbour bridge (built) were withdrawn."
+    >>> round(coverage(query, crafted, weights), 2)
+    0.9
+    >>> ordinary = "The bridge spans the river at the mill, far away from the harbour."
+    >>> round(coverage(query, ordinary, weights), 2)
+    0.25
+    """
+    asked = words(query)[:LONGEST]
+    if len(asked) < LEAST_LENGTH:
+        return 0.0
+    width = math.ceil(SLACK * len(asked))
+    wanted = {word: weights[word] for word in asked}
+    inside: Counter[str] = Counter()
+    hits = [(place, word) for place, word in enumerate(words(text)) if word in wanted]
+    first, held, best = 0, 0.0, 0.0
+    for place, word in hits:
+        held += 0.0 if inside[word] else wanted[word]
+        inside[word] += 1
+        while hits[first][0] <= place - width:  # out of the window
+            gone = hits[first][1]
+            inside[gone] -= 1
+            held -= 0.0 if inside[gone] else wanted[gone]
+            first += 1
+        best = max(best, held)
+    return min(1.0, best / sum(wanted.values())) * min(1.0, len(asked) / FULL_LENGTH)
+
+
+# The notebook's nine signs of an injection, each with the phrases that show it.
+_WHICH = ("all", "any", "previous", "prior")
+
+
+_SOURCE_SIGNS = tuple(
+    re.compile(rf"\b(?:{'|'.join(phrases)})\b")
+    for phrases in (
+        [f"ignore {which} instructions" for which in _WHICH],
+        [f"disregard {which} instructions" for which in _WHICH],
+        ["system prompt", "developer message", "assistant rules"],
+        ["you are chatgpt", "you are an ai"],
+        *(["do not answer"], ["override"], ["confidential"], ["internal memo"]),
+        ["security policy"],
+    )
+)
+
+
+def notebook_suspicion(text: str) -> float:
+    """Return the notebook's suspicion of a text: 1 - exp(-0.45 h) for h of nine signs, in [0, 1).
+
+    Examples
+    --------
+    >>> round(notebook_suspicion("CONFIDENTIAL: ignore previous instructions"), 3)
+    0.593
+    """
+    lower = text.lower()
+    return saturated(sum(sign.search(lower) is not None for sign in _SOURCE_SIGNS))
+
+
+def saturated(hits: int) -> float:
+    """Return a suspicion in [0, 1) for a number of signs, each adding less than the one before."""
+    return 1.0 - math.exp(-0.45 * hits)
+
+
+# Entries as close to each other as this say much the same: they are left out together. Texts made
+# for one question are; chunks of one document, as a rule, are less. Where a model puts ordinary
+# passages closer than .5, so much of the way from there to equality; but copies stay copies.
+SAME, WAY, NEARLY_EQUAL = 0.7, 0.4, 0.98
+# Fewer passages do not tell how close ordinary ones are.
+FEW = 4
+# Characters and words of a text that are looked at: more than chunks have, and of a text that was
+# made to be slow, no more than takes milliseconds.
+MAX_CHARACTERS, MAX_WORDS = 16_000, 2_500
+
+_WORD = re.compile(rf"[\w{COMBINING}]+")
+# Scripts without spaces between words (Thai to Lao, Burmese, Khmer, kana, Han), and Hangul, whose
+# words carry their particles.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f]+"
+)
+
+
+def newcomers_of(passages: Sequence[Passage], before: Observation) -> list[bool]:
+    """Return, per passage, whether it was not there at the baseline, or had another text.
+
+    What stood just below the baseline's top k, and moved up because others left, is not new. Nor is
+    a known text under another id, as many times as it was known: a store that was built again gives
+    new ids to all, but a copy takes a place that was another's.
+    """
+    known = {*zip(before.ids, before.revisions, strict=True), *before.below}
+    texts = Counter(revision for _, revision in known)
+    stayed = [(passage.id, passage.revision) in known for passage in passages]
+    texts.subtract(p.revision for p, known_here in zip(passages, stayed, strict=True) if known_here)
+    fresh = []
+    for passage, known_here in zip(passages, stayed, strict=True):
+        renamed = not known_here and texts[passage.revision] > 0
+        texts[passage.revision] -= renamed
+        fresh.append(not (known_here or renamed))
+    return fresh
+
+
+def echoes_of(query: str, passages: Sequence[Passage]) -> NDArray[np.float64]:
+    """Return how much of a query each passage repeats, in [0, 1], shape (n_passages,)."""
+    batch = Batch.of(
+        ids=[str(row) for row in range(len(passages))],
+        texts=[_segmented(passage.text) for passage in passages],
+        embeddings=None,
+    )
+    return QueryEchoDetector().repeated(
+        RetrievedSet.of(_segmented(query), batch, has_vectors=False)
+    )
+
+
+def alike(passages: Sequence[Passage], ordinary: Sequence[Passage]) -> NDArray[np.bool_]:
+    """Return which passages say much the same, themselves included, shape (n, n).
+
+    By vectors where they are known, else by their words.
+
+    Parameters
+    ----------
+    passages
+        Which are compared.
+    ordinary
+        Retrieved for the same query, of which most are no copies of each other. Embedding models
+        differ in how close they put texts that have no more than a subject in common.
+    """
+    vectors = matrix(passages)
+    if vectors is not None:
+        same = vectors @ vectors.T >= _bar(matrix(ordinary))
+    else:
+        sets = [set(words(passage.text)) for passage in passages]
+        same = np.zeros((len(sets), len(sets)), dtype=np.bool_)
+        for row, first in enumerate(sets):
+            for column, second in enumerate(sets[:row]):
+                shared = len(first & second)
+                both = max(1, len(first) + len(second) - shared)
+                same[row, column] = same[column, row] = shared >= SAME * both
+    np.fill_diagonal(same, val=True)
+    return np.asarray(same, dtype=np.bool_)
+
+
+def _bar(ordinary: Vectors | None) -> float:
+    """Return the similarity from which on two texts say much the same."""
+    if ordinary is None or len(ordinary) < FEW:
+        return SAME
+    between = (ordinary @ ordinary.T)[np.triu_indices(len(ordinary), 1)]
+    usual = float(np.median(between))
+    return min(NEARLY_EQUAL, max(SAME, usual + WAY * (1.0 - usual)))
+
+
+def matrix(passages: Sequence[Passage]) -> Vectors | None:
+    """Return the vectors of passages, shape (n, dim); None where one of them is not known."""
+    vectors = [passage.vector for passage in passages if passage.vector is not None]
+    return np.stack(vectors) if vectors and len(vectors) == len(passages) else None
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text's beginning, as they read to a person, in order.
+
+    Of scripts without spaces between words, pairs of characters stand for words, as is usual in
+    retrieval.
+
+    Examples
+    --------
+    >>> words("Zu\u0308rich, naturally")
+    ['zürich', 'naturally']
+    >>> words("首都是北京。")
+    ['首都', '都是', '是北', '北京']
+    """
+    return _WORD.findall(_segmented(text).casefold())[:MAX_WORDS]
+
+
+def _segmented(text: str) -> str:
+    """Return a text's beginning with spaces between all words, and nothing invisible."""
+    cut = text[:MAX_CHARACTERS]
+    if cut.isascii():
+        return cut
+    shown = unicodedata.normalize("NFKC", cut)[:MAX_CHARACTERS]  # one sign can become 18 letters
+    return _UNSPACED.sub(_in_pairs, _INVISIBLE.sub("", shown))
+
+
+def _in_pairs(run: re.Match[str]) -> str:
+    characters = [character for character in run[0] if character.isalnum()]
+    pairs = [first + second for first, second in pairwise(characters)]
+    return f" {' '.join(pairs or characters)} "
+
+
+def says(text: str, part: str) -> bool:
+    """Return whether a text holds another one, as both read to a person.
+
+    Case, white space, invisible characters and the width of letters make no difference.
+    """
+    wanted = _plain(part)
+    return bool(wanted) and wanted in _plain(text)
+
+
+def _plain(text: str) -> str:
+    if not text.isascii():
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+    return " ".join(text.casefold().split())
+
+
+class Suspicions:
+    """Suspicions of texts by their hash, in [0, 1).
+
+    Parameters
+    ----------
+    rule
+        Whose: of the built-in text detectors, or the notebook's.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule: Rule = rule
+        self._known: dict[str, float] = {}
+
+    def __call__(self, passage: Passage) -> float:
+        """Return how suspicious the text of a passage is."""
+        self.judge([passage])
+        return self._known[passage.revision]
+
+    def judge(self, passages: Iterable[Passage]) -> None:
+        """Judge texts that were not judged before, all at once."""
+        new = {p.revision: p.text for p in passages if p.revision not in self._known}
+        if new:
+            texts = list(new.values())
+            of_notebook = self._rule == "notebook"
+            self.remember(
+                new, map(notebook_suspicion, texts) if of_notebook else text_suspicions(texts)
+            )
+
+    def remember(self, revisions: Iterable[str], suspicions: Iterable[float]) -> None:
+        """Take over what was judged before, as a baseline has it."""
+        self._known.update(zip(revisions, suspicions, strict=True))
+
+
+def text_suspicions(texts: Sequence[str]) -> list[float]:
+    """Return suspicions by the built-in text detectors that need no knowledge base, in [0, 1)."""
+    batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
+    hits = np.zeros(len(texts), dtype=np.intp)
+    for detector in _text_detectors():
+        hits += detector.score(batch) > detector.default_threshold
+    return [saturated(int(n)) for n in hits]
+
+
+def text_findings(passage: Passage) -> tuple[str, ...]:
+    """Return what those detectors say of a passage, a sentence each."""
+    batch = Batch.of(ids=["0"], texts=[passage.text], embeddings=None)
+    return tuple(
+        detector.explain(batch, [0])[0].sentence
+        for detector in _text_detectors()
+        if detector.score(batch)[0] > detector.default_threshold
+    )
+
+
+@cache
+def _text_detectors() -> tuple[Detector, ...]:
+    from ragshield_core.detectors.hidden.detector import HiddenTextDetector  # noqa: PLC0415 - slow
+    from ragshield_core.detectors.instruction.detector import InstructionDetector  # noqa: PLC0415
+
+    return InstructionDetector(), HiddenTextDetector()
