@@ -20,14 +20,15 @@ from ragshield_core.model.errors import ConfigurationError
 from ragshield_core.model.findings import Decision, Report, Unjudged, Verdict
 from ragshield_core.quarantine import Unverified
 from ragshield_core.tools.review.notifications import (
+    TITLES,
     Kind,
     Notice,
     Notifier,
     SlackWebhook,
     TeamsWebhook,
     Webhook,
+    said,
 )
-from ragshield_core.tools.review.notifications.chat import TITLES, said
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -83,7 +84,7 @@ def receiver():
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.review.notifications.sending.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("ragshield_core.tools.review.notifications.LONGEST_PAUSE", 0.01)
 
 
 class Heard(list):
@@ -280,7 +281,7 @@ def test_redirects_are_not_followed(receiver):
 def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
     receiver, monkeypatch, caplog
 ):
-    monkeypatch.setattr("ragshield_core.tools.review.notifications.notifier.WAITING", 3)
+    monkeypatch.setattr("ragshield_core.tools.review.notifications.WAITING", 3)
     there = receiver(slow=0.3)
     notifier = Notifier([Webhook(there.url, SECRET)])
     start = time.monotonic()

@@ -14,8 +14,7 @@ from ragshield_core import Quarantine
 from ragshield_core.tools.review import review_app
 from ragshield_core.tools.review.cases import Cases
 from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
-from ragshield_core.tools.review.feedback import reviewed
-from ragshield_core.tools.review.feedback.judged import each_found
+from ragshield_core.tools.review.feedback import each_found, reviewed
 from ragshield_core.tools.review.views import PAGE
 
 # Too many to be read within the bounds below.
@@ -103,7 +102,7 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
 
 
 def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.review.feedback.judged.PAGE", 100)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.PAGE", 100)
     quarantine, found = Quarantine(url), []
     for n in (1_000, 2_000):
         flood.hold(quarantine, n - 1_000, n)
@@ -118,7 +117,7 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
 
 
 def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.review.feedback.judged.PAGE", 7)
+    monkeypatch.setattr("ragshield_core.tools.review.feedback.PAGE", 7)
     quarantine, n = Quarantine(url), MEMBERS
     flood.hold(quarantine, 0, n)
     small = Quarantine(url, namespace="small")

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from ragshield_core import Batch
 from ragshield_core.tools.review import Reviewer, Role, review_app
-from ragshield_core.tools.review.marking import changes, pieces, rendered
+from ragshield_core.tools.review.views import changes, pieces, rendered
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -20,7 +20,7 @@ from test_sources_page import guarded as asked_about
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.tools.review import review_app
-from ragshield_core.tools.review.marking import SHOWN
+from ragshield_core.tools.review.views import SHOWN
 from ragshield_langchain import GuardedVectorStore
 
 pytestmark = pytest.mark.slow

@@ -48,16 +48,18 @@ from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
 from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome, together
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
-from ragshield_core.tools.review.marking import SHOWN, pieces
-from ragshield_core.tools.review.ruling import RULE_DAYS, rulable
-from ragshield_core.tools.review.titles import heading
+from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (
     COUNTED,
     PAGE,
+    RULE_DAYS,
+    SHOWN,
     case_view,
     health_view,
     key_of,
     open_questions,
+    pieces,
+    rulable,
     source_view,
 )
 from ragshield_core.tools.rules import CAUTIONS, NEVER, Kind, Rules

@@ -158,7 +158,7 @@ class Desk:
         by, note
             Who decides, and why.
         """
-        from ragshield_core.tools.review.titles import heading  # noqa: PLC0415 - of the audit
+        from ragshield_core.tools.review.quarantine_report import heading  # noqa: PLC0415 - of the audit
 
         cases = Cases(self.quarantine)
         try:

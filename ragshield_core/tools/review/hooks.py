@@ -9,8 +9,7 @@ from ragshield_core.hooks import hookimpl
 
 if TYPE_CHECKING:
     from ragshield_core.settings import Settings
-    from ragshield_core.tools.review.notifications import Notifier
-    from ragshield_core.tools.review.notifications.sending import Sender
+    from ragshield_core.tools.review.notifications import Notifier, Sender
 
 
 @hookimpl
@@ -19,12 +18,12 @@ def notifier(settings: Settings) -> Notifier | None:
     if settings.webhook is None:
         return None
     from ragshield_core.tools.review.notifications import (  # noqa: PLC0415 - httpx
+        SECRET_VARIABLE,
         Notifier,
         SlackWebhook,
         TeamsWebhook,
         Webhook,
     )
-    from ragshield_core.tools.review.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
 
     target: Sender
     if settings.webhook_format == "signed":

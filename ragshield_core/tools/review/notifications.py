@@ -1,0 +1,626 @@
+"""Notices when something needs a person: to a function, a signed webhook, or a chat."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import binascii
+import datetime as dt
+import hashlib
+import hmac
+import json
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ragshield_core.model.errors import (
+    ConfigurationError,
+    QuarantineError,
+    RAGShieldError,
+    TamperedError,
+)
+from ragshield_core.model.findings import Report, printable
+
+if TYPE_CHECKING:
+    from ragshield_core.calibration.questions import Question
+    from ragshield_core.quarantine import Quarantine
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# As many poisoned passages as PoisonedRAG writes for one question.
+GROUP = 5
+# Notices that wait for their targets; more are dropped, counted, and said in the log.
+WAITING = 1_000
+# Ids of one notice.
+SHOWN_IDS = 20
+# Notices of this process that are not told again.
+REMEMBERED = 10_000
+# Seconds for which a process that ends waits for what is on its way.
+LAST = 5.0
+
+
+class Kind(StrEnum):
+    """Kind of a notice."""
+
+    GROUP_HELD = "group_held"  # a case has as many waiting entries as somebody wants to hear of
+    QUEUE_LONG = "queue_long"  # more entries wait than somebody wants to
+    SOURCE_ASKED = "source_asked"  # a new source or a mass attack: a person has to decide
+    DETECTOR_FAILING = "detector_failing"
+    CANARY_DRIFTED = "canary_drifted"
+    LOG_BROKEN = "log_broken"  # the log of a quarantine, or its entries, were changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A notice to people.
+
+    Attributes
+    ----------
+    id
+        The same in every process that tells of the same, so that a receiver can drop doubles.
+    kind
+        What has happened.
+    namespace, store
+        Where; a store of ``None`` for none in particular.
+    at
+        When it was noticed, UTC.
+    data
+        JSON-ready: ids, counts, names of detectors.
+    """
+
+    id: str
+    kind: Kind
+    namespace: str
+    store: str | None = None
+    at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        return {
+            "type": f"ragshield.{self.kind}",
+            "timestamp": self.at.isoformat(),
+            "data": {
+                "id": self.id,
+                "namespace": self.namespace,
+                "store": self.store,
+                **self.data,
+            },
+        }
+
+
+Target = Callable[[Notice], object]
+
+
+class Notifier:
+    """Tells targets what has happened, from a thread of its own.
+
+    Parameters
+    ----------
+    targets
+        Each is called with a :class:`Notice`: a function of yours, or a
+        :class:`~ragshield_core.tools.review.notifications.Webhook`. One that raises is named in the
+        log, and keeps no other from hearing.
+    group
+        Waiting entries of a case from which on it is told of; 5 by default, as many texts as
+        PoisonedRAG writes for one question. ``None`` tells of no groups.
+    longest_queue
+        Waiting entries above which the queue is told of, once until it was shorter again;
+        ``None``, the default, for never.
+
+    Examples
+    --------
+    >>> heard = []
+    >>> notifier = Notifier([heard.append])
+    >>> notifier.tell(Notice(id="1", kind=Kind.LOG_BROKEN, namespace="default"))
+    >>> notifier.flush()
+    True
+    >>> [str(notice.kind) for notice in heard]
+    ['log_broken']
+    """
+
+    def __init__(
+        self,
+        targets: Iterable[Target],
+        *,
+        group: int | None = GROUP,
+        longest_queue: int | None = None,
+    ) -> None:
+        self.targets = tuple(targets)
+        self.group, self.longest_queue = group, longest_queue
+        self.n_dropped = self.n_failed = 0
+        self._told: dict[str, None] = {}
+        self._failing: frozenset[str] = frozenset()
+        self._long = False
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[Notice] = queue.Queue(WAITING)
+        self._thread: threading.Thread | None = None
+
+    def tell(self, notice: Notice) -> None:
+        """Tell a notice, once in this process; returns at once."""
+        with self._lock:
+            if notice.id in self._told:
+                return
+            self._told[notice.id] = None
+            while len(self._told) > REMEMBERED:
+                del self._told[next(iter(self._told))]
+            if self._thread is None or not self._thread.is_alive():  # a fork has none
+                self._thread = threading.Thread(target=self._deliver, daemon=True)
+                self._thread.start()
+                atexit.unregister(self.flush)
+                atexit.register(self.flush)
+        try:
+            self._waiting.put_nowait(notice)
+        except queue.Full:
+            self.n_dropped += 1
+            logger.error(  # noqa: TRY400 - nothing went wrong but the number of them
+                "notice %s is dropped: %d wait for their targets", notice.id, WAITING
+            )
+
+    def flush(self, seconds: float = LAST) -> bool:
+        """Wait until targets have heard everything, or some seconds; return whether they have."""
+        end = time.monotonic() + seconds
+        while self._waiting.unfinished_tasks:
+            if time.monotonic() > end:
+                logger.error("%d notices were not delivered", self._waiting.unfinished_tasks)
+                return False
+            time.sleep(0.01)
+        return True
+
+    # What is noticed
+
+    def screened(self, report: Report, quarantine: Quarantine) -> None:
+        """Look at what a guard has decided; what cannot be asked is told the next time.
+
+        Parameters
+        ----------
+        report
+            Of entries that are held by now.
+        quarantine
+            Where.
+        """
+        self._notice_failures(report, quarantine)
+        ids = [d.entry_id for d in (*report.quarantined, *report.retroactive)]
+        try:
+            if ids and self.group is not None:
+                self._notice_groups(ids, self.group, quarantine)
+            if self.longest_queue is not None and (ids or self._long):
+                self._notice_queue(self.longest_queue, quarantine)
+        except RAGShieldError as error:
+            logger.warning("what waits cannot be told of: %s", type(error).__name__)
+
+    def asked(self, questions: Iterable[Question], quarantine: Quarantine) -> None:
+        """Tell of sources of which far more is held than accepted, each once.
+
+        Parameters
+        ----------
+        questions
+            As :meth:`ragshield_core.learning.sources.Sources.questions` returns them.
+        quarantine
+            Where their entries are held.
+        """
+        for question in questions:
+            data = question.to_dict() | {"said": str(question)}
+            name = None if question.source is None else printable(question.source, 200)
+            key = f"source {name} {question.since.isoformat()}"
+            self.tell(_notice(Kind.SOURCE_ASKED, quarantine, key, data | {"source": name}))
+
+    def drifted(self, report: Any) -> None:
+        """Tell that canaries drifted, for :meth:`ragshield_core.tools.canary.CanaryMonitor.watch`.
+
+        Parameters
+        ----------
+        report
+            A :class:`~ragshield_core.tools.canary.DriftReport`; nothing is told of one without
+            drift.
+        """
+        if not report.flagged:
+            return
+        names = [printable(canary.name, 80) for canary in report.flagged[:SHOWN_IDS]]
+        key = f"{report.suite}/{report.checked_at.isoformat()}"
+        data = {"suite": printable(report.suite, 80), "canaries": names, "n": len(report.flagged)}
+        self.tell(Notice(id=_id(key), kind=Kind.CANARY_DRIFTED, namespace="", data=data))
+
+    def verify(
+        self, quarantine: Quarantine, anchor: str | None = None, *, by: str | None = None
+    ) -> bool:
+        """Check log and entries, and tell if they are broken; return whether they are whole.
+
+        Parameters
+        ----------
+        quarantine, anchor
+            Of which, and up to where at the least.
+        by
+            Who does, such as the name of a job: the log, and the health page, say so then.
+        """
+        try:
+            quarantine.log.verify(anchor, by=by)
+        except QuarantineError as error:
+            data = {"said": printable(str(error), 500)}  # it names rows, and quotes no text
+            # What it says may change from night to night, as the log grows; where it is does not.
+            key = error.where if isinstance(error, TamperedError) else str(error)
+            self.tell(_notice(Kind.LOG_BROKEN, quarantine, key, data))
+            return False
+        return True
+
+    # Inside
+
+    def _notice_groups(self, ids: Sequence[str], group: int, quarantine: Quarantine) -> None:
+        from ragshield_core.tools.review.cases import Cases  # noqa: PLC0415 - brings SQLAlchemy
+
+        for case in Cases(quarantine).of(ids):
+            if case.n_waiting >= group:
+                members = Cases(quarantine).members(case.number, limit=SHOWN_IDS)
+                data = {
+                    "case": case.number,
+                    "n_waiting": case.n_waiting,
+                    "detectors": list(case.detectors),
+                    "entry_ids": [printable(one.id, 200) for one in members],
+                }
+                self.tell(_notice(Kind.GROUP_HELD, quarantine, f"case {case.number}", data))
+
+    def _notice_failures(self, report: Report, quarantine: Quarantine) -> None:
+        failing = frozenset(item.detector for item in report.unjudged if item.failed)
+        judged = {name for name, column in report.scores.items() if len(column)} - failing
+        for name in sorted(failing - self._failing):
+            key = f"{name} {time.time_ns()}"
+            data = {"detector": name}
+            self.tell(_notice(Kind.DETECTOR_FAILING, quarantine, key, data))
+        self._failing = (self._failing - judged) | failing
+
+    def _notice_queue(self, longest: int, quarantine: Quarantine) -> None:
+        waiting = quarantine.count()
+        if waiting > longest and not self._long:
+            data = {"n_waiting": waiting}
+            self.tell(_notice(Kind.QUEUE_LONG, quarantine, f"{time.time_ns()}", data))
+        self._long = waiting > longest
+
+    def _deliver(self) -> None:
+        while True:
+            notice = self._waiting.get()
+            try:
+                for target in self.targets:
+                    try:
+                        target(notice)
+                    except Exception as error:  # noqa: BLE001 - of somebody else's code
+                        self.n_failed += 1
+                        logger.error(  # noqa: TRY400 - what it says may hold secrets
+                            "notice %s (%s) did not reach %r: %s",
+                            *(notice.id, notice.kind, target, type(error).__name__),
+                        )
+            finally:
+                self._waiting.task_done()
+
+
+def _notice(kind: Kind, quarantine: Quarantine, key: str, data: dict[str, Any]) -> Notice:
+    place = f"{quarantine.namespace}/{quarantine.store}/{kind}/{key}"
+    return Notice(
+        id=_id(place),
+        kind=kind,
+        namespace=printable(quarantine.namespace, 200),
+        store=None if quarantine.store is None else printable(quarantine.store, 200),
+        data=data,
+    )
+
+
+def _id(key: str) -> str:
+    return f"msg_{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+# Seconds for one try, and how often it is tried: about two minutes with the pauses between.
+TIMEOUT, TRIES = 10.0, 6
+LONGEST_PAUSE = 60.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Sender(ABC):
+    """What all webhooks have in common. Redirects are not followed.
+
+    Parameters
+    ----------
+    url
+        ``https``, or ``http`` on this machine.
+    tries
+        How often it is tried, with pauses that grow to a minute.
+
+    Raises
+    ------
+    ConfigurationError
+        If the address could be read on the way.
+    ImportError
+        If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
+    """
+
+    def __init__(self, url: str, *, tries: int = TRIES) -> None:
+        try:
+            import httpx  # noqa: PLC0415, F401 - of an extra
+            import tenacity  # noqa: PLC0415, F401
+        except ImportError as error:
+            msg = f"a webhook needs {error.name}; pip install 'ragshield[webhooks]'."
+            raise ImportError(msg) from error
+        parts = urlsplit(url)
+        if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in LOOPBACK):
+            msg = "a webhook's address is no https one: what it says could be read on the way."
+            raise ConfigurationError(msg)
+        self._url, self._tries = url, tries
+        self.host = parts.hostname or ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.host!r})"  # addresses hold secrets of their own
+
+    @abstractmethod
+    def __call__(self, notice: Notice) -> None:
+        """Send a notice; returns once it was taken."""
+
+    def send(self, body: bytes, headers: Callable[[], Mapping[str, str]]) -> None:
+        """Send a body; returns once it was taken.
+
+        Parameters
+        ----------
+        body
+            JSON.
+        headers
+            Made anew for each try.
+
+        Raises
+        ------
+        httpx.HTTPError
+            If it was not taken, however often it was tried.
+        """
+        import httpx  # noqa: PLC0415
+        from tenacity import (  # noqa: PLC0415
+            Retrying,
+            stop_after_attempt,
+            wait_random_exponential,
+        )
+
+        usual = {"content-type": "application/json", "user-agent": "ragshield"}
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
+            for attempt in Retrying(
+                stop=stop_after_attempt(self._tries),
+                wait=wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE),
+                reraise=True,
+            ):
+                with attempt:
+                    answer = client.post(self._url, content=body, headers={**usual, **headers()})
+                    if not answer.is_success:
+                        msg = f"{self.host} answered {answer.status_code}"
+                        raise httpx.HTTPStatusError(msg, request=answer.request, response=answer)
+
+
+SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name
+PREFIX = "whsec_"
+# Bytes of a secret, as the standard has them.
+SHORTEST_SECRET, LONGEST_SECRET = 24, 64
+
+
+class Webhook(Sender):
+    """Sends notices to an address, signed, and again where it does not answer with a 2xx.
+
+    Redirects are not followed: the signature is for who was named.
+
+    Parameters
+    ----------
+    url
+        ``https``, or ``http`` on this machine.
+    secret
+        With which the receiver checks that it comes from here: ``whsec_`` and 24 to 64 random bytes
+        in base 64.
+    tries
+        How often it is tried, with pauses that grow to a minute; 6 by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If the address could be read on the way, or the secret is none.
+    ImportError
+        If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
+    """
+
+    def __init__(self, url: str, secret: str, *, tries: int = TRIES) -> None:
+        super().__init__(url, tries=tries)
+        self._key = _key_of(secret)
+
+    def __call__(self, notice: Notice) -> None:
+        """Send a notice; returns once it was taken.
+
+        Raises
+        ------
+        httpx.HTTPError
+            If it was not, however often it was tried.
+        """
+        body = json.dumps(notice.to_dict()).encode()
+        self.send(body, lambda: self.headers(notice.id, int(time.time()), body))
+
+    def headers(self, notice_id: str, seconds: int, body: bytes) -> dict[str, str]:
+        """Return headers for a body: its id, the time, and the signature over all three."""
+        signed = f"{notice_id}.{seconds}.".encode() + body
+        digest = base64.b64encode(hmac.new(self._key, signed, hashlib.sha256).digest()).decode()
+        return {
+            "webhook-id": notice_id,
+            "webhook-timestamp": str(seconds),
+            "webhook-signature": f"v1,{digest}",
+        }
+
+
+def _key_of(secret: str) -> bytes:
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not SHORTEST_SECRET <= len(key) <= LONGEST_SECRET:
+        msg = (
+            f"the secret of a webhook is none, expected {PREFIX} and {SHORTEST_SECRET} to "
+            f"{LONGEST_SECRET} random bytes in base 64: {PREFIX}$(openssl rand -base64 32); see "
+            f"{SECRET_VARIABLE}."
+        )
+        raise ConfigurationError(msg)
+    return key
+
+
+# Characters of a message, of which Slack takes 3,000 after each became at most five; ids in it.
+LONGEST, NAMED = 450, 5
+# What is said first, by kind.
+TITLES = {
+    Kind.GROUP_HELD: "RAGShield holds entries that belong together",
+    Kind.QUEUE_LONG: "The quarantine of RAGShield has become long",
+    Kind.SOURCE_ASKED: "RAGShield asks about a source",
+    Kind.DETECTOR_FAILING: "A detector of RAGShield fails",
+    Kind.CANARY_DRIFTED: "Watched questions get other results than before",
+    Kind.LOG_BROKEN: "The log of RAGShield was changed",
+}
+OPEN = "Open the review page"
+
+
+class ChatWebhook(Sender):
+    """Sends notices as messages, with a link to the page where a person decides.
+
+    Parameters
+    ----------
+    url
+        That the chat has given: whoever knows it can write there.
+    review_url
+        Where ``ragshield review`` is served, such as ``https://review.example``; ``None``, the
+        default, for no link.
+    tries
+        As of :class:`Webhook`.
+
+    Raises
+    ------
+    ConfigurationError
+        If an address could be read on the way, or the review page has none.
+    ImportError
+        As of :class:`Webhook`.
+    """
+
+    def __init__(self, url: str, *, review_url: str | None = None, tries: int = TRIES) -> None:
+        super().__init__(url, tries=tries)
+        if review_url is not None and urlsplit(review_url).scheme not in ("http", "https"):
+            msg = "review_url is no address, expected one such as https://review.example."
+            raise ConfigurationError(msg)
+        self._review_url = review_url
+
+    def __call__(self, notice: Notice) -> None:
+        """Send a notice; returns once it was taken.
+
+        Raises
+        ------
+        httpx.HTTPError
+            If it was not, however often it was tried.
+        """
+        told = self.message(TITLES[notice.kind], said(notice), link(notice, self._review_url))
+        self.send(json.dumps(told).encode(), dict)
+
+    @staticmethod
+    @abstractmethod
+    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
+        """Return the body of a message, as the chat expects it."""
+
+
+class SlackWebhook(ChatWebhook):
+    """Sends notices to an incoming webhook of Slack, as :class:`ChatWebhook`.
+
+    Examples
+    --------
+    >>> told = SlackWebhook.message("A group", "5 entries of <!channel>", None)
+    >>> told["blocks"][1]["text"]["text"]
+    '5 entries of &lt;!channel&gt;'
+    """
+
+    @staticmethod
+    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
+        """Return text for notifications, and blocks; nothing hostile is in what Slack formats."""
+        blocks = [
+            _slack("mrkdwn", f"*{_escaped(title)}*"),
+            _slack("plain_text", _escaped(text)),
+        ]
+        if url is not None:
+            blocks.append(_slack("mrkdwn", f"<{_escaped(url)}|{OPEN}>"))
+        return {"text": _escaped(title), "blocks": blocks}
+
+
+class TeamsWebhook(ChatWebhook):
+    """Sends notices to a webhook of the Workflows of Microsoft Teams, as :class:`ChatWebhook`.
+
+    Examples
+    --------
+    >>> told = TeamsWebhook.message("A group", "5 entries", None)
+    >>> told["attachments"][0]["content"]["body"][1]["inlines"]
+    [{'type': 'TextRun', 'text': '5 entries'}]
+    """
+
+    @staticmethod
+    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
+        """Return an adaptive card; runs of text have no Markdown, as blocks of text have."""
+        card: dict[str, Any] = {
+            "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+            "type": "AdaptiveCard",
+            "version": "1.2",
+            "body": [
+                {"type": "TextBlock", "text": title, "weight": "Bolder", "wrap": True},
+                {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]},
+            ],
+        }
+        if url is not None:
+            card["actions"] = [{"type": "Action.OpenUrl", "title": OPEN, "url": url}]
+        kind = "application/vnd.microsoft.card.adaptive"
+        attachment = {"contentType": kind, "contentUrl": None, "content": card}
+        return {"type": "message", "attachments": [attachment]}
+
+
+def said(notice: Notice) -> str:
+    """Return what has happened, in a sentence or two of at most 600 characters."""
+    data: Mapping[str, Any] = notice.data
+    where = f" In the namespace {printable(notice.namespace, 60)!r}." if notice.namespace else ""
+    if notice.kind is Kind.GROUP_HELD:
+        told = (
+            f"{data['n_waiting']} entries wait for one decision, case {data['case']}, found by "
+            f"{', '.join(data['detectors']) or 'a person'}: {_some(data['entry_ids'])}."
+        )
+    elif notice.kind is Kind.QUEUE_LONG:
+        told = f"{data['n_waiting']} entries wait for a decision."
+    elif notice.kind is Kind.DETECTOR_FAILING:
+        told = f"{data['detector']} fails; what it cannot judge is held."
+    elif notice.kind is Kind.CANARY_DRIFTED:
+        told = f"{data['n']} of the suite {data['suite']}: {_some(data['canaries'])}."
+    else:
+        told = str(data.get("said", notice.kind))
+    return printable(told, LONGEST)[:LONGEST] + where
+
+
+def link(notice: Notice, review_url: str | None) -> str | None:
+    """Return the address of the page where a person sees to a notice.
+
+    >>> at = "https://review.example/"
+    >>> link(Notice(id="1", kind=Kind.LOG_BROKEN, namespace="default"), at)
+    'https://review.example/health'
+    """
+    if review_url is None:
+        return None
+    page = "health"
+    if notice.kind is Kind.GROUP_HELD:
+        page = f"cases/{int(notice.data['case'])}"
+    elif notice.kind in (Kind.QUEUE_LONG, Kind.SOURCE_ASKED):
+        page = ""
+    return f"{review_url.rstrip('/')}/{page}"
+
+
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _slack(kind: str, text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": kind, "text": text}}
+
+
+def _escaped(text: str) -> str:
+    """Return a text of which Slack takes no part for a link, a channel or a person."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
