@@ -9,13 +9,19 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from ragshield_core.database import TableBase, table_of
+from ragshield_core.database import table_of
 from ragshield_core.database.tables import HeadRow, HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
 from ragshield_core.quarantine.entries import Status
-from ragshield_core.quarantine.evidence import PAGE, head_of, last_line, tampered
+from ragshield_core.quarantine.evidence import (
+    PAGE,
+    head_of,
+    last_line,
+    reseal,
+    tampered,
+    verify_all,
+)
 from ragshield_core.quarantine.grouping import Grouping, follow
-from ragshield_core.quarantine.sealed import reseal, verify_all
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
@@ -56,7 +62,7 @@ class Changes:
         if not self._new:
             self._number = next_number(self._session, HeldRow)
         numbered = dict(row) | {"number": self._number + len(self._new)}
-        self._new.append(numbered | {"digest": self._digests.of_row(numbered)})
+        self._new.append(numbered | {"digest": self._digests.of(HeldRow, numbered)})
         self._events.append(_Event(action, self._new[-1]))
 
     def set(self, row: HeldRow, values: Mapping[str, Any], action: str) -> None:
@@ -67,7 +73,7 @@ class Changes:
         QuarantineError
             If it was changed behind the quarantine's back: a new digest would hide that.
         """
-        if not self._digests.matches(row):
+        if not self._digests.match(HeldRow, row):
             raise tampered(row)
         if any(getattr(row, name) != value for name, value in values.items()):
             self._updates.append((row, values))
@@ -81,7 +87,7 @@ class Changes:
         QuarantineError
             As of :meth:`set`.
         """
-        if not self._digests.matches(row):
+        if not self._digests.match(HeldRow, row):
             raise tampered(row)
         self._events.append(_Event(action, row))
 
@@ -94,7 +100,7 @@ class Changes:
     def add_rule(self, row: Mapping[str, Any]) -> RuleRow:
         """Keep a rule that a person has made."""
         made = RuleRow(number=next_number(self._session, RuleRow), **row)
-        made.digest = self._digests.of_row(made)
+        made.digest = self._digests.of(RuleRow, made)
         self._session.add(made)
         self._events.append(_Event("rule", made, kind=RuleRow))
         return made
@@ -102,7 +108,7 @@ class Changes:
     def revoke_rule(self, row: RuleRow, by: str) -> None:
         """Note that a rule does not count any more."""
         row.revoked_at, row.revoked_by = now(), by
-        row.digest = self._digests.of_row(row)
+        row.digest = self._digests.of(RuleRow, row)
         self._events.append(_Event("revoke", row, kind=RuleRow))
 
     def tell(self, action: str, position: int | None = None) -> None:
@@ -122,7 +128,7 @@ class Changes:
                 room = True
             for column, value in values.items():
                 setattr(row, column, value)
-            row.digest = self._digests.of_row(row)
+            row.digest = self._digests.of(HeldRow, row)
         self._session.flush()
         if self._new:
             self._session.execute(insert(table_of(HeldRow)), self._new)
@@ -190,21 +196,10 @@ def _nothing(namespace: str) -> dict[str, Any]:
 
 
 def _seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
-    events: list[_Event] = []
-    kind: type[TableBase]
-    for kind in (HeldRow, IndexedRow, RuleRow):
-        table = table_of(kind)
-        for row in session.execute(select(table).order_by(table.c.number)).mappings():
-            made = digests.of_row(row)
-            where = table.c.number == row["number"]
-            session.execute(update(table).where(where).values(digest=made))
-            if kind is HeldRow or kind is RuleRow:
-                told = {n: row.get(n) for n in ("number", "namespace", "entry_id", "fingerprint")}
-                events.append(_Event("seal", told | {"digest": made}, kind=kind))
+    events = [_Event("seal", row, kind=kind) for kind, row in reseal(session, digests)]
     if not events:  # what comes next is by the key, whether there are entries or not
         events.append(_Event("seal", _nothing(namespace), gone=True))
     _append(session, digests, events, by, SEALED)
-    reseal(session, digests)
 
 
 def _append(

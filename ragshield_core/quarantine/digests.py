@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from ragshield_core.database import TableBase, table_of
-from ragshield_core.database.tables import UNSEALED, HeldRow, LogRow, RuleRow
+from ragshield_core.database.tables import UNSEALED, LogRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import printable
 
@@ -42,61 +41,41 @@ class Digests:
             )
             raise QuarantineError(msg)
         # Says with which key a line was written, and nothing of the key.
-        self.key_name = None if self._key is None else self._digest("the name of the key")[:16]
+        self.key_name = None if self._key is None else self._digest([b"the name of the key"])[:16]
 
     def become(self, other: Digests) -> None:
         """Take over the key of others: whoever has these digests uses it from now on."""
         self._key, self.key_name = other._key, other.key_name
 
-    def of(self, kind: type[TableBase], values: Mapping[Any, Any]) -> str:
-        """Return the digest of a row that the log does not tell of: over all that decides.
+    def of(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> str:
+        """Return the digest of a row, over all that decides.
 
         Parameters
         ----------
         kind
             Whose row.
-        values
-            Its columns; the digest, and columns that say why they need none, are left out.
+        row
+            Mapped, or its columns by name; the digest, and columns that say why they need none,
+            are left out.
         """
-        if self._key is None:
-            whole: Any = hashlib.sha256()
-        else:
+        return self._digest(_in_bytes(kind, row))
+
+    def match(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> bool:
+        """Return whether a row has the digest that :meth:`of` makes."""
+        found = row["digest"] if isinstance(row, Mapping) else getattr(row, "digest", None)
+        return bool(found == self.of(kind, row))
+
+    def of_line(self, line: LogRow | Mapping[Any, Any], before: str) -> str:
+        """Return the digest of a line of the log, chained to that of the line before."""
+        return self._digest([before.encode(), *_in_bytes(LogRow, line)])
+
+    def _digest(self, parts: Iterable[bytes]) -> str:
+        whole: Any = hashlib.sha256()
+        if self._key is not None:
             whole = hmac.new(self._key, digestmod=hashlib.sha256)
-        for part in _in_bytes(kind, values):
+        for part in parts:
             whole.update(part)
         return str(whole.hexdigest())
-
-    def match(self, kind: type[TableBase], values: Mapping[Any, Any]) -> bool:
-        """Return whether a row has the digest that :meth:`of` makes."""
-        return bool(values["digest"] == self.of(kind, values))
-
-    def of_row(self, row: TableBase | Mapping[Any, Any]) -> str:
-        """Return the digest of a row: over each of its columns, but for the digest itself."""
-        if isinstance(row, TableBase):
-            row = {name: getattr(row, name) for name in table_of(type(row)).columns.keys()}  # noqa: SIM118
-        return self._digest(
-            {
-                name: value.hex() if isinstance(value, bytes) else value
-                for name, value in row.items()
-                if name != "digest" and value is not None
-            }
-        )
-
-    def matches(self, row: HeldRow | RuleRow) -> bool:
-        """Return whether a row is as it was written."""
-        return row.digest == self.of_row(row)
-
-    def of_line(self, line: LogRow | Mapping[str, Any], before: str) -> str:
-        """Return the digest of a line of the log, chained to that of the line before."""
-        if isinstance(line, LogRow):
-            line = {name: getattr(line, name) for name in table_of(LogRow).columns.keys()}  # noqa: SIM118
-        return self._digest([before, self.of_row(line)])
-
-    def _digest(self, content: Any) -> str:
-        data = json.dumps(content, sort_keys=True).encode()
-        if self._key is None:
-            return hashlib.sha256(data).hexdigest()
-        return hmac.new(self._key, data, hashlib.sha256).hexdigest()
 
 
 @cache
@@ -106,11 +85,11 @@ def sealed_columns(kind: type[TableBase]) -> tuple[str, ...]:
     return tuple(one.name for one in columns if one.name != "digest" and UNSEALED not in one.info)
 
 
-def _in_bytes(kind: type[TableBase], values: Mapping[Any, Any]) -> Iterator[bytes]:
+def _in_bytes(kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> Iterator[bytes]:
     """Yield a row as bytes that no other row of any table has, each value behind its length."""
     yield f"{kind.__tablename__}\n".encode()
     for name in sealed_columns(kind):
-        value = values[name]
+        value = row[name] if isinstance(row, Mapping) else getattr(row, name)
         if value is None:
             yield f"{name}\n".encode()
             continue

@@ -1,55 +1,80 @@
-"""Verification: replays the log against entries and rules, and finds the first that differs."""
+"""Verification: every row of every table is as it was written.
+
+The log tells which digests held entries and rules have; it is replayed, and the first row that
+differs is named. Rows of other tables (what guards have learned, cases, canaries) have digests of
+their own. The log also tells how far the journal of each namespace had come, so that nobody sets
+that back unseen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import func, inspect, select
+from sqlalchemy import bindparam, func, inspect, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
-from ragshield_core.database import TableBase, chunks
-from ragshield_core.database.tables import HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.database import TableBase, chunks, table_of
+from ragshield_core.database.tables import (
+    CaseRow,
+    ChunkRow,
+    HeadRow,
+    HeldRow,
+    JournalRow,
+    LogRow,
+    MemberRow,
+    PendingRow,
+    RuleRow,
+    SnapshotRow,
+)
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import printable
-from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
-from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests, check_key
+from ragshield_core.quarantine.entries import SHOWN_ID, Status
 from ragshield_core.quarantine.searching import checked
 
-Row = TypeVar("Row", bound=TableBase)
+Row = Mapping[Any, Any]
 
-# Rows that are read at a time.
-PAGE = 1000
+# Rows that are read at a time; of tables with rows of megabytes, fewer.
+PAGE, PAGE_OF_LARGE = 1_000, 16
+SHOWN = 60  # characters of a namespace
 ADVICE = "compare it with a backup."
+RESTORE = "restore the database from a backup, or fit the guard again in another namespace."
+REGROUP = "run `ragshield quarantine regroup`."
 # Action of the lines that tell of a snapshot of what a guard has learned.
 SNAPSHOT = "snapshot"
+# The log has the digests of their rows.
+TOLD: tuple[type[HeldRow | RuleRow], ...] = (HeldRow, RuleRow)
 
 
 class Told(NamedTuple):
-    """The digests that rows must have, by their numbers, as the log says.
-
-    And how far journal and snapshots of each namespace have come.
-    """
+    """What the log says: digests by the number of the row, and how far each namespace has come."""
 
     held: dict[int, str]
     rules: dict[int, str]
-    positions: dict[str, int]
+    positions: dict[str, int]  # of the journal
     snapshots: dict[str, int]
 
-    def hear(self, line: LogRow) -> None:
+    def hear(self, line: Row) -> None:
         """Take note of what a line tells of."""
         for rows, row, digest in (
-            (self.held, line.held_number, line.held_digest),
-            (self.rules, line.rule_number, line.rule_digest),
+            (self.held, line["held_number"], line["held_digest"]),
+            (self.rules, line["rule_number"], line["rule_digest"]),
         ):
             if row is not None:
                 rows.pop(row, None)
                 if digest is not None:
                     rows[row] = digest
-        if (at := line.journal_position) is not None:
-            self.positions[line.namespace] = max(at, self.positions.get(line.namespace, 0))
-            if line.action == SNAPSHOT:
-                self.snapshots[line.namespace] = at
+        namespace, at = line["namespace"], line["journal_position"]
+        if at is not None:
+            self.positions[namespace] = max(at, self.positions.get(namespace, 0))
+            if line["action"] == SNAPSHOT:
+                self.snapshots[namespace] = at
+
+
+# The log's lines
 
 
 def head_of(session: Session) -> str:
@@ -63,84 +88,10 @@ def last_line(session: Session) -> LogRow | None:
     return session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
 
 
-def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> Told:
-    """Return the digests that held entries and rules must have, as the log says.
-
-    Raises
-    ------
-    TamperedError
-        Where the chain is broken; names the line.
-    QuarantineError
-        If the anchor is none.
-    """
-    before, expected, key = "", 1, None
-    told = Told({}, {}, {}, {})
-    number, anchored = parts_of_anchor(anchor)
-    for line in _all(session, LogRow):
-        if line.seq != expected:
-            raise _broken(expected, f"expected line {expected}, found line {line.seq}")
-        _check_key(line, key, digests)
-        maker = digests if line.key_name is not None else PLAIN
-        if line.digest != maker.of_line(line, before):
-            raise _broken(expected, "it was changed after it was written, or one was removed")
-        if line.seq == number and line.digest != anchored:
-            raise _broken(expected, f"expected the digest of the anchor, {anchored}")
-        told.hear(line)
-        before, key, expected = line.digest, line.key_name, expected + 1
-    if expected <= number:
-        why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"
-        raise _broken(number, why)
-    if digests.key_name is not None and key is None and expected > 1:
-        raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
-    return told
-
-
-def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) -> None:
-    """Compare held entries, rules and notes of indexes with the log.
-
-    All of them, of whichever namespace; entries of others than the one that asks are not named.
-
-    Raises
-    ------
-    TamperedError
-        Names the first row that is another, is missing, or was slipped in.
-    """
-    kind: type[HeldRow | RuleRow]
-    for kind, known in ((HeldRow, told.held), (RuleRow, told.rules)):
-        expected = dict(known)
-        for row in _all(session, kind):
-            wanted, found = expected.pop(row.number, None), digests.of_row(row)
-            if wanted is None:
-                why = "the log knows of no such row: it was slipped in"
-                raise _changed(row, why, namespace)
-            if not wanted == found == row.digest:
-                why = f"the log says that its digest is {wanted}, found {found}: it was changed"
-                raise _changed(row, why, namespace)
-        if expected:
-            number = min(expected)
-            where = f"row {number} of {kind.__tablename__}"
-            msg = f"{where} is missing; the log knows it: {ADVICE}"
-            raise TamperedError(msg, where=where)
-    for note in _all(session, IndexedRow):
-        found = digests.of_row(note)
-        if note.digest != found:
-            wanted = printable(str(note.digest), 64)
-            why = f"expected the digest {wanted}, found {found}: it was changed"
-            raise _changed(note, why, namespace)
-
-
-def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> None:
-    """Compare rows with their digests, and those with the last lines of the log that tell of them.
-
-    Raises
-    ------
-    TamperedError
-        If one was changed behind the quarantine's back; names the entry.
-    """
-    told = last_lines_of(session, digests, rows)
-    for row in rows:
-        if row.number not in told:
-            raise tampered(row)
+def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
+    """Return whether a line is as it was written by who has the key, after the one before it."""
+    earlier = session.get(LogRow, line.seq - 1)
+    return line.digest == digests.of_line(line, "" if earlier is None else earlier.digest)
 
 
 def log_is_complete(session: Session) -> bool:
@@ -150,61 +101,6 @@ def log_is_complete(session: Session) -> bool:
     """
     n, last = session.execute(select(func.count(), func.max(LogRow.seq)).select_from(LogRow)).one()
     return bool(n == (last or 0))
-
-
-def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bool:
-    """Return whether a row has its digest, and the last line of the log that tells of it, too."""
-    return row.number in last_lines_of(session, digests, [row])
-
-
-def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
-    """Return whether a line is as it was written by who has the key, after the one before it."""
-    earlier = session.get(LogRow, line.seq - 1)
-    return line.digest == digests.of_line(line, "" if earlier is None else earlier.digest)
-
-
-def last_lines_of(
-    session: Session, digests: Digests, rows: Sequence[HeldRow | RuleRow]
-) -> dict[int, LogRow]:
-    """Return the last line of the log that tells of each row, by the row's number.
-
-    Those of rows that are not as their lines say are left out, and those of forged lines.
-    """
-    found: dict[int, LogRow] = {}
-    of_rules = any(isinstance(row, RuleRow) for row in rows)
-    number, told = LogRow.held_number, LogRow.held_digest
-    if of_rules:
-        number, told = LogRow.rule_number, LogRow.rule_digest
-    earlier = aliased(LogRow)
-    query = select(LogRow, earlier.digest).outerjoin(earlier, earlier.seq == LogRow.seq - 1)
-    for some in chunks([row for row in rows if digests.matches(row)]):
-        wanted = {row.number: row.digest for row in some}
-        last = select(func.max(LogRow.seq)).where(number.in_(wanted)).group_by(number)
-        lines = query.where(
-            LogRow.seq.in_(session.scalars(last).all()),
-            checked(LogRow.namespace).in_({row.namespace for row in some}),
-        )
-        for line, before in session.execute(lines):
-            row, digest = getattr(line, number.key), getattr(line, told.key)
-            if digest == wanted[row] and line.digest == digests.of_line(line, before or ""):
-                found[row] = line
-    return found
-
-
-def tampered(row: HeldRow) -> TamperedError:
-    """Return the error for a row that was changed after it was written."""
-    why = "it is not as it was written, and nothing was done; purge it to go on without it"
-    return _changed(row, why, row.namespace)
-
-
-def _check_key(line: LogRow, key: str | None, digests: Digests) -> None:
-    """Refuse a line that was written with another key, or without one after ``key``."""
-    if key is not None and line.key_name is None:
-        raise _broken(line.seq, "it was written without the key of the lines before")
-    if line.key_name is not None and line.key_name != digests.key_name:
-        why = f"it was written with the key {printable(line.key_name, 16)!r}"
-        have = f"that of {KEY_VARIABLE} is {digests.key_name!r}"
-        raise _broken(line.seq, f"{why}, {have if digests.key_name else 'and none is given'}")
 
 
 def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
@@ -227,19 +123,46 @@ def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
     return int(number), digest
 
 
-def _all(session: Session, kind: type[Row]) -> Iterator[Row]:
-    """Yield all rows in order, without keeping them."""
-    (key,) = inspect(kind).primary_key
-    last = None
-    while True:
-        query = select(kind).order_by(key).limit(PAGE)
-        page = session.scalars(query if last is None else query.where(key > last)).all()
-        if not page:
-            return
-        for row in page:
-            last = getattr(row, key.name)
-            yield row
-            session.expunge(row)
+def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> Told:
+    """Return the digests that held entries and rules must have, as the log says.
+
+    Raises
+    ------
+    TamperedError
+        Where the chain is broken; names the line.
+    QuarantineError
+        If the anchor is none.
+    """
+    before, expected, key = "", 1, None
+    told = Told({}, {}, {}, {})
+    number, anchored = parts_of_anchor(anchor)
+    for line in _rows(session, LogRow):
+        if line["seq"] != expected:
+            raise _broken(expected, f"expected line {expected}, found line {line['seq']}")
+        _check_key(line, key, digests)
+        maker = digests if line["key_name"] is not None else PLAIN
+        if line["digest"] != maker.of_line(line, before):
+            raise _broken(expected, "it was changed after it was written, or one was removed")
+        if line["seq"] == number and line["digest"] != anchored:
+            raise _broken(expected, f"expected the digest of the anchor, {anchored}")
+        told.hear(line)
+        before, key, expected = line["digest"], line["key_name"], expected + 1
+    if expected <= number:
+        why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"
+        raise _broken(number, why)
+    if digests.key_name is not None and key is None and expected > 1:
+        raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
+    return told
+
+
+def _check_key(line: Row, key: str | None, digests: Digests) -> None:
+    """Refuse a line that was written with another key, or without one after ``key``."""
+    if key is not None and line["key_name"] is None:
+        raise _broken(line["seq"], "it was written without the key of the lines before")
+    if line["key_name"] is not None and line["key_name"] != digests.key_name:
+        why = f"it was written with the key {printable(line['key_name'], 16)!r}"
+        have = f"that of {KEY_VARIABLE} is {digests.key_name!r}"
+        raise _broken(line["seq"], f"{why}, {have if digests.key_name else 'and none is given'}")
 
 
 def _broken(line: int, why: str) -> TamperedError:
@@ -247,12 +170,312 @@ def _broken(line: int, why: str) -> TamperedError:
     return TamperedError(msg, where=f"line {line}")
 
 
-def _changed(row: HeldRow | IndexedRow | RuleRow, why: str, namespace: str) -> TamperedError:
-    if row.namespace != namespace:
+# Single rows
+
+
+def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> None:
+    """Compare rows with their digests, and those with the last lines of the log that tell of them.
+
+    Raises
+    ------
+    TamperedError
+        If one was changed behind the quarantine's back; names the entry.
+    """
+    told = last_lines_of(session, digests, rows)
+    for row in rows:
+        if row.number not in told:
+            raise tampered(row)
+
+
+def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bool:
+    """Return whether a row has its digest, and the last line of the log that tells of it, too."""
+    return row.number in last_lines_of(session, digests, [row])
+
+
+def last_lines_of(
+    session: Session, digests: Digests, rows: Sequence[HeldRow | RuleRow]
+) -> dict[int, LogRow]:
+    """Return the last line of the log that tells of each row, by the row's number.
+
+    Those of rows that are not as their lines say are left out, and those of forged lines.
+    """
+    found: dict[int, LogRow] = {}
+    kind = type(rows[0]) if rows else HeldRow
+    number, told = LogRow.held_number, LogRow.held_digest
+    if kind is RuleRow:
+        number, told = LogRow.rule_number, LogRow.rule_digest
+    earlier = aliased(LogRow)
+    query = select(LogRow, earlier.digest).outerjoin(earlier, earlier.seq == LogRow.seq - 1)
+    for some in chunks([row for row in rows if digests.match(kind, row)]):
+        wanted = {row.number: row.digest for row in some}
+        last = select(func.max(LogRow.seq)).where(number.in_(wanted)).group_by(number)
+        lines = query.where(
+            LogRow.seq.in_(session.scalars(last).all()),
+            checked(LogRow.namespace).in_({row.namespace for row in some}),
+        )
+        for line, before in session.execute(lines):
+            row, digest = getattr(line, number.key), getattr(line, told.key)
+            if digest == wanted[row] and line.digest == digests.of_line(line, before or ""):
+                found[row] = line
+    return found
+
+
+def tampered(row: HeldRow) -> TamperedError:
+    """Return the error for a row that was changed after it was written."""
+    why = "it is not as it was written, and nothing was done; purge it to go on without it"
+    return _differs(HeldRow, vars(row), why, row.namespace)
+
+
+def changed(
+    kind: type[TableBase], row: TableBase | Mapping[Any, Any], digests: Digests
+) -> TamperedError:
+    """Return the error for a row that has not the digest that it must have."""
+    values = row if isinstance(row, Mapping) else vars(row)
+    where = _where(kind, [values[column.name] for column in table_of(kind).primary_key])
+    made, found = digests.of(kind, row), printable(str(values["digest"]), 64)
+    way_out = REGROUP if kind in (CaseRow, MemberRow) else RESTORE
+    msg = f"{where} was changed: it has the digest {found}, expected {made}; {way_out}"
+    return TamperedError(msg, where=where)
+
+
+def _differs(kind: type[TableBase], row: Row, why: str, namespace: str) -> TamperedError:
+    """Return the error for a row that is not as the log says; an entry only of the namespace."""
+    entry = (
+        "a rule" if kind is RuleRow else f"entry {printable(row.get('entry_id', ''), SHOWN_ID)!r}"
+    )
+    if row["namespace"] != namespace:
         entry = "of another namespace"
-    elif isinstance(row, RuleRow):
-        entry = "a rule"
-    else:
-        entry = f"entry {printable(row.entry_id, SHOWN_ID)!r}"
-    where = f"row {row.number} of {row.__tablename__}"
+    where = _where(kind, [row["number"]])
     return TamperedError(f"{where} ({entry}) is broken: {why}; {ADVICE}", where=where)
+
+
+def _where(kind: type[TableBase], key: Sequence[object]) -> str:
+    shown = ", ".join(printable(str(part), SHOWN) for part in key)
+    return f"row {shown} of {kind.__tablename__}"
+
+
+# All rows
+
+
+def verify_all(
+    session: Session, digests: Digests, namespace: str, anchor: str | None = None
+) -> None:
+    """Check that all rows of all tables are as they were written.
+
+    Raises
+    ------
+    TamperedError
+        Names the first line or row that is not; the entry only if it is of the namespace.
+    QuarantineError
+        If there is another key, or the anchor is none.
+    """
+    told = verify_lines(session, digests, anchor)
+    _verify_told(session, digests, told, namespace)
+    heads = session.scalars(select(HeadRow.namespace)).all()
+    for name in sorted({*heads, *told.positions}, key=str):  # SQLite keeps any type
+        positions = (told.positions.get(name, 0), told.snapshots.get(name, 0))
+        _check_journal(session, digests, name, *positions)
+    complete = _verify_snapshots(session)
+    for kind in _sealed():
+        for row in _rows(session, kind):
+            unfinished = kind is SnapshotRow and row["manifest"] is None
+            if unfinished or (kind is ChunkRow and row["snapshot"] not in complete):
+                continue  # nobody reads it
+            if not digests.match(kind, row):
+                raise changed(kind, row, digests)
+    _verify_cases(session)
+
+
+def _verify_told(session: Session, digests: Digests, told: Told, namespace: str) -> None:
+    """Compare the held entries and rules of all namespaces with what the log says of them."""
+    for kind, known in zip(TOLD, (told.held, told.rules), strict=True):
+        expected = dict(known)
+        for row in _rows(session, kind):
+            wanted, found = expected.pop(row["number"], None), digests.of(kind, row)
+            if wanted is None:
+                why = "the log knows of no such row: it was slipped in"
+                raise _differs(kind, row, why, namespace)
+            if not wanted == found == row["digest"]:
+                why = f"the log says that its digest is {wanted}, found {found}: it was changed"
+                raise _differs(kind, row, why, namespace)
+        if expected:
+            where = _where(kind, [min(expected)])
+            msg = f"{where} is missing; the log knows it: {ADVICE}"
+            raise TamperedError(msg, where=where)
+
+
+def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | RuleRow], Row]]:
+    """Give all rows digests by another key; return those that the log has to tell of."""
+    told = []
+    for kind in (*TOLD, *_sealed()):
+        table = table_of(kind)
+        change = update(table).values(digest=bindparam("made"))
+        if kind is HeadRow:
+            change = change.values(key_name=digests.key_name)
+        for column in table.primary_key:
+            change = change.where(column == bindparam(f"the_{column.name}"))
+        for row in _rows(session, kind):
+            if row["digest"] is None:
+                continue  # a snapshot that is not complete
+            made = digests.of(kind, {**row, "key_name": digests.key_name})
+            keys = {f"the_{column.name}": row[column.name] for column in table.primary_key}
+            session.execute(change, keys | {"made": made})
+            if kind in TOLD:
+                names = ("number", "namespace", "entry_id", "fingerprint")
+                told.append((kind, {name: row.get(name) for name in names} | {"digest": made}))
+    return told
+
+
+def _sealed() -> list[type[TableBase]]:
+    """Return the tables whose rows have digests that no line of the log tells of."""
+    kinds = [cast("type[TableBase]", one.class_) for one in TableBase.registry.mappers]
+    told = (LogRow, *TOLD)
+    sealed = [one for one in kinds if one not in told and "digest" in table_of(one).columns]
+    return sorted(sealed, key=lambda one: one.__tablename__)
+
+
+def _rows(session: Session, kind: type[TableBase]) -> Iterator[Row]:
+    """Yield the rows of a table, in the order of their keys, without keeping them."""
+    key = tuple(inspect(kind).primary_key)
+    page = PAGE if kind in (LogRow, *TOLD) else PAGE_OF_LARGE
+    query = select(table_of(kind)).order_by(*key).limit(page)
+    rest = query
+    while rows := session.execute(rest).mappings().all():
+        yield from rows
+        rest = query.where(tuple_(*key) > tuple(rows[-1][column.name] for column in key))
+
+
+def check_journal(session: Session, digests: Digests, namespace: str) -> None:
+    """Check that the journal of a namespace is whole, and as far as the log has seen it.
+
+    A part of :func:`verify_all` that is quick: the events themselves are checked when they are
+    read.
+
+    Raises
+    ------
+    TamperedError
+        Says what is missing.
+    QuarantineError
+        If the journal is kept with another key.
+    """
+    last = last_line(session)
+    if last is not None:
+        check_key("the audit log", last.key_name, digests)
+    if digests.key_name is None:  # who has changed rows could have made their digests
+        _head_of_journal(session, digests, namespace)
+        return
+    of_namespace = select(LogRow).where(LogRow.journal_position.is_not(None))
+    of_namespace = of_namespace.order_by(LogRow.seq.desc()).limit(1)
+    of_snapshot = of_namespace.where(LogRow.namespace == namespace, LogRow.entry_id == "")
+    positions = []
+    for query in (
+        of_namespace.where(checked(LogRow.namespace) == namespace),
+        of_snapshot.where(checked(LogRow.action) == SNAPSHOT),
+    ):
+        line = session.scalars(query).first()
+        if line is not None and not is_line(
+            session, PLAIN if line.key_name is None else digests, line
+        ):
+            where = f"line {line.seq}"
+            msg = f"the audit log is broken at {where}: it was changed; {ADVICE}"
+            raise TamperedError(msg, where=where)
+        positions.append(0 if line is None else line.journal_position or 0)
+    _check_journal(session, digests, namespace, max(positions), positions[1])
+
+
+def _check_journal(
+    session: Session, digests: Digests, namespace: str, told: int, told_of_snapshot: int
+) -> None:
+    """Compare the journal of a namespace with its head, and with the positions that the log has."""
+    head = _head_of_journal(session, digests, namespace)
+    names = ("position", "pruned", "pending")
+    position, pruned, pending = (0 if head is None else head[name] for name in names)
+    events = select(func.count(), func.min(JournalRow.position), func.max(JournalRow.position))
+    found = session.execute(events.where(JournalRow.namespace == namespace)).one()
+    n_pending = session.scalar(
+        select(func.count()).select_from(PendingRow).where(PendingRow.namespace == namespace)
+    )
+    latest = session.scalar(
+        select(func.max(SnapshotRow.position)).where(
+            SnapshotRow.namespace == namespace, SnapshotRow.manifest.is_not(None)
+        )
+    )
+    n_events = position - pruned
+    whole = (n_events, pruned + 1, position) if n_events else (0, None, None)
+    for kind, is_so, is_there, expected in (
+        (HeadRow, position >= told, f"is at position {position}", f"{told} or more"),
+        (
+            JournalRow,
+            tuple(found) == whole,
+            f"has {found[0]} events from {found[1]} to {found[2]}",
+            "{} from {} to {}".format(*whole),
+        ),
+        (PendingRow, n_pending == pending, f"has {n_pending} events", str(pending)),
+        (
+            SnapshotRow,
+            isinstance(latest or 0, int) and (latest or 0) >= told_of_snapshot,
+            f"has the latest snapshot at position {latest}",
+            f"{told_of_snapshot} or more",
+        ),
+    ):
+        if not is_so:
+            where = _where(kind, [namespace])
+            why = f"it {is_there}, expected {expected}: rows were deleted, added or set back"
+            msg = f"{where} is not as it was written: {why}; {RESTORE}"
+            raise TamperedError(msg, where=where)
+
+
+def _head_of_journal(
+    session: Session, digests: Digests, namespace: str
+) -> Mapping[Any, Any] | None:
+    """Return where a journal stands, if that is as it was written."""
+    query = select(table_of(HeadRow)).where(HeadRow.namespace == namespace)
+    head = session.execute(query).mappings().one_or_none()
+    if head is not None:
+        name = printable(namespace, SHOWN)
+        check_key(f"the journal of namespace {name!r}", head["key_name"], digests)
+        if not digests.match(HeadRow, head):
+            raise changed(HeadRow, head, digests)
+    return head
+
+
+def _verify_snapshots(session: Session) -> set[str]:
+    """Check that the pieces of every complete snapshot are there; return its id."""
+    count = select(ChunkRow.snapshot, func.count()).group_by(ChunkRow.snapshot)
+    n_chunks = dict(session.execute(count).tuples().all())
+    manifests = dict(session.execute(select(SnapshotRow.id, SnapshotRow.manifest)).tuples().all())
+    complete = {snapshot for snapshot, manifest in manifests.items() if manifest is not None}
+    for snapshot in sorted({*complete, *n_chunks}, key=str):
+        # A snapshot is written before its first piece, and deleted after the last.
+        expected = n_chunks.get(snapshot, 0) if snapshot in manifests else 0
+        if snapshot in complete:
+            # A manifest that cannot be read has another digest; the next check finds it.
+            with suppress(ValueError, TypeError, KeyError):
+                expected = sum(n for _, _, n in json.loads(manifests[snapshot] or "")["parts"])
+        if (n_found := n_chunks.get(snapshot, 0)) != expected:
+            where = _where(ChunkRow, [snapshot])
+            msg = f"{where} has {n_found} pieces, expected {expected}; {RESTORE}"
+            raise TamperedError(msg, where=where)
+    return complete
+
+
+def _verify_cases(session: Session) -> None:
+    """Check that every entry that waits is in a case, and that cases have all of their entries."""
+    alone = (
+        select(HeldRow.number)
+        .outerjoin(MemberRow, MemberRow.number == HeldRow.number)
+        .where(HeldRow.status == Status.HELD, MemberRow.number.is_(None))
+    )
+    if (number := session.scalar(alone.limit(1))) is not None:
+        where = _where(MemberRow, [number])
+        msg = f"{where} is missing, expected one for the held entry; {REGROUP}"
+        raise TamperedError(msg, where=where)
+    members = select(MemberRow.case_number, func.count()).group_by(MemberRow.case_number)
+    found = dict(session.execute(members).tuples().all())
+    wanted = dict(session.execute(select(CaseRow.number, CaseRow.n_members)).tuples().all())
+    if found != wanted:
+        number = min(n for n in {*found, *wanted} if found.get(n) != wanted.get(n))
+        where = _where(CaseRow, [number])
+        why = f"it counts {wanted.get(number, 0)} entries, expected {found.get(number, 0)}"
+        msg = f"{where} is not as it was written: {why}; {REGROUP}"
+        raise TamperedError(msg, where=where)

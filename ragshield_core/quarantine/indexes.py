@@ -50,7 +50,7 @@ class Indexes:
                     index_name=index,
                     entry_id=entry_id,
                 )
-                row.digest = self._log.digests.of_row(row)
+                row.digest = self._log.digests.of(IndexedRow, row)
                 session.add(row)
 
         if ids:

@@ -18,8 +18,13 @@ from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
 from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified
-from ragshield_core.quarantine.evidence import head_of, is_line, parts_of_anchor, verify_lines
-from ragshield_core.quarantine.sealed import verify_all
+from ragshield_core.quarantine.evidence import (
+    head_of,
+    is_line,
+    parts_of_anchor,
+    verify_all,
+    verify_lines,
+)
 from ragshield_core.quarantine.searching import checked
 
 T = TypeVar("T")

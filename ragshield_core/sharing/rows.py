@@ -24,7 +24,7 @@ from ragshield_core.learning.events import Event
 from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import Digests
-from ragshield_core.quarantine.sealed import RESTORE
+from ragshield_core.quarantine.evidence import RESTORE
 
 # Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
 MOST_BYTES = 2**28

@@ -33,8 +33,7 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
-from ragshield_core.quarantine.evidence import SNAPSHOT
-from ragshield_core.quarantine.sealed import check_journal
+from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
 from ragshield_core.sharing.rows import JournalRecord

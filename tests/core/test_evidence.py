@@ -227,7 +227,7 @@ def test_a_new_digest_does_not_hide_a_change_from_the_log(quarantine):
     with quarantine.database.read() as session:
         row = session.get(HeldRow, 1)
         row.text = b"poison"
-        made = quarantine.log.digests.of_row(row)
+        made = quarantine.log.digests.of(HeldRow, row)
         session.rollback()
     change = "UPDATE ragshield_quarantine SET text = ?, digest = ? WHERE number = 1"
     sql(quarantine, change, (b"poison", made))

@@ -358,7 +358,7 @@ def test_a_rule_with_a_good_digest_of_its_own_does_not_count_without_a_line(any_
     with quarantine.database.read() as session:
         row = session.get(RuleRow, 1)
         row.value = "mails"
-        digest = quarantine.log.digests.of_row(row)
+        digest = quarantine.log.digests.of(RuleRow, row)
         session.rollback()
     quarantine.close()
     sql(any_url, "UPDATE ragshield_rule SET value = 'mails', digest = :digest", digest=digest)

@@ -17,8 +17,7 @@ from ragshield_core.database.tables import BaselineRow, CheckRow, table_of
 from ragshield_core.model.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.digests import check_key
-from ragshield_core.quarantine.evidence import last_line
-from ragshield_core.quarantine.sealed import changed
+from ragshield_core.quarantine.evidence import changed, last_line
 from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.canary.knowledge_base import Vectors
