@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from ragshield_core.model.errors import QuarantineError
@@ -31,16 +30,15 @@ LIBPQ = ("psycopg", "psycopg2")
 PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000}  # seconds; milliseconds
 
 # Milliseconds for which SQLite waits for others that write.
-BUSY = 30_000
+BUSY = 60_000
 
 # Parameters of a URL that are not shown.
 _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
-# Errors of transactions that met others. PostgreSQL: serialization failure, deadlock, lock not
-# available, unique violation. SQLite, extended codes cut to their first byte: busy, locked.
-SQL_STATES = frozenset({"40001", "40P01", "55P03", "23505"})
+# Errors of transactions that have waited for others in vain. PostgreSQL: deadlock, lock not
+# available. SQLite, extended codes cut to their first byte: busy, locked.
+SQL_STATES = frozenset({"40P01", "55P03"})
 SQLITE_CODES = frozenset({5, 6})
-SQLITE_UNIQUE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 
 # How often the switch of a new file to a write-ahead log is tried.
 WAL_TRIES = 20
@@ -107,27 +105,16 @@ def said(error: BaseException) -> str:
 
 def unusable(url: str, error: BaseException) -> str:
     """Return what is said of a database that cannot be used."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state in SQL_STATES or getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_CODES:
+        return (
+            f"the quarantine's database {shown(url)} is busy: others were in the way all the time "
+            f"({said(error)}). Nothing was written; try again, with fewer writers."
+        )
     return (
         f"the quarantine's database {shown(url)} cannot be used ({said(error)}); check that it is "
         "there, can be written and has room."
     )
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Return whether the same transaction may well succeed if it is tried again."""
-    if isinstance(error, StaleDataError):
-        return True
-    if not isinstance(error, DBAPIError) or error.connection_invalidated:
-        return False  # whether a lost connection has committed is not known
-    original = error.orig
-    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
-    if state is not None:
-        return state in SQL_STATES
-    name = getattr(original, "sqlite_errorname", None)
-    if name is not None:
-        code = getattr(original, "sqlite_errorcode", 0)
-        return code & 0xFF in SQLITE_CODES or name in SQLITE_UNIQUE
-    return isinstance(error, IntegrityError)
 
 
 def connected(url: str) -> Engine:
@@ -148,13 +135,9 @@ def connected(url: str) -> Engine:
     def explain(context: ExceptionContext) -> None:
         if context.is_pre_ping:
             return  # the server was away meanwhile: the pool connects anew, and tells if it cannot
-        error, connection = context.sqlalchemy_exception, context.connection
-        writes = connection is not None and connection.get_execution_options().get(WRITES)
-        # Who writes tries again.
-        if not (writes and isinstance(error, DBAPIError) and is_conflict(error)):
-            original = context.original_exception
-            if isinstance(original, Exception):
-                raise QuarantineError(unusable(url, original))
+        original = context.original_exception
+        if isinstance(original, Exception):
+            raise QuarantineError(unusable(url, original))
 
     event.listen(engine, "handle_error", explain)
     if parsed.get_backend_name() == "sqlite":

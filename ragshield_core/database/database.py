@@ -21,7 +21,6 @@ from ragshield_core.database.connecting import (
     in_memory,
     shown,
 )
-from ragshield_core.database.retrying import retried
 from ragshield_core.database.schema import prepare_schema
 from ragshield_core.database.tables import ChangesRow
 from ragshield_core.model.errors import QuarantineError
@@ -117,8 +116,7 @@ class Database:
         Parameters
         ----------
         work
-            Called with the session. Again, with another one, where the first met other writers:
-            it must have no effect but that on the database.
+            Called with the session.
 
         Returns
         -------
@@ -129,13 +127,20 @@ class Database:
         ------
         QuarantineError
             If this thread is writing already (hand the session on), or others were in the way
-            again and again.
+            all the time.
         """
         if self._mine.session is not None:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
-            done = retried(self.url, lambda: self._try(engine, work))
+            self._mine.later = ()  # of a write that came to nothing
+            try:
+                with Session(engine) as session, session.begin():
+                    session.connection(execution_options={WRITES: True})
+                    self._mine.session = session
+                    done = work(session)
+            finally:
+                self._mine.session = None
             later, self._mine.later = self._mine.later, ()
         for step in later:
             step()
@@ -201,16 +206,6 @@ class Database:
             if self._engine is not None:
                 self._engine.dispose()
                 self._engine = None
-
-    def _try(self, engine: Engine, work: Callable[[Session], T]) -> T:
-        self._mine.later = ()  # of a try that came to nothing
-        try:
-            with Session(engine) as session, session.begin():
-                session.connection(execution_options={WRITES: True})
-                self._mine.session = session
-                return work(session)
-        finally:
-            self._mine.session = None
 
     @contextmanager
     def _used(self, *, alone: bool) -> Iterator[Engine]:

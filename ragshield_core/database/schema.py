@@ -6,7 +6,6 @@ from sqlalchemy import Connection, Engine, insert, inspect, select
 from sqlalchemy import text as sql
 
 from ragshield_core.database.connecting import WRITES, shown
-from ragshield_core.database.retrying import retried
 from ragshield_core.database.tables import ChangesRow, SchemaRow, TableBase, table_of
 from ragshield_core.model.errors import QuarantineError
 
@@ -27,7 +26,7 @@ def prepare_schema(engine: Engine) -> None:
     with engine.connect() as connection:
         if _has_tables(connection):
             return
-    retried(str(engine.url), lambda: _make(engine))
+    _make(engine)
 
 
 def _has_tables(connection: Connection) -> bool:

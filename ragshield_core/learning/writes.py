@@ -302,9 +302,8 @@ class Writes:
         Parameters
         ----------
         work
-            Calls methods of the guard and its quarantine, which take effect when it returns. Called
-            again where other processes were in the way; no store may be written in it, and what
-            tells others of it waits for :meth:`afterwards`.
+            Calls methods of the guard and its quarantine, which take effect when it returns. No
+            store may be written in it, and what tells others of it waits for :meth:`afterwards`.
         turn
             From :meth:`take_turn`; it ends with this write.
 

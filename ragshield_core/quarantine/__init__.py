@@ -14,7 +14,7 @@ from ragshield_core.quarantine.entries import (
 from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.quarantine import Quarantine
-from ragshield_core.quarantine.revisions import unkeepable
+from ragshield_core.quarantine.rows import unkeepable
 
 __all__ = [
     "DEFAULT_URL",

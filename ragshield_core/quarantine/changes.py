@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from ragshield_core.quarantine.evidence import (
     verify_all,
 )
 from ragshield_core.quarantine.grouping import Grouping, follow
+from ragshield_core.quarantine.rows import now
 
 SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
@@ -183,11 +183,6 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
 def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) -> int:
     """Return the number of the next row: it is a part of the digest, and nobody else writes."""
     return int(session.scalar(select(func.max(kind.number))) or 0) + 1
-
-
-def now() -> str:
-    """Return the time as it is kept."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
 
 
 def _nothing(namespace: str) -> dict[str, Any]:

@@ -28,12 +28,12 @@ from ragshield_core.database.tables import (
     PendingRow,
     RuleRow,
     SnapshotRow,
+    checked,
 )
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests, check_key
 from ragshield_core.quarantine.entries import SHOWN_ID, Status
-from ragshield_core.quarantine.searching import checked
 
 Row = Mapping[Any, Any]
 

@@ -25,14 +25,12 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks, table_of
-from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow
+from ragshield_core.database.tables import CaseRow, HeldRow, MemberRow, checked
 from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, Severity, severity_by
 from ragshield_core.quarantine.digests import Digests, check_key
-from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.evidence import last_line
-from ragshield_core.quarantine.rows import decoded, encoded
-from ragshield_core.quarantine.searching import checked
+from ragshield_core.quarantine.rows import decoded, document_key, encoded
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.database.tables import LogRow
+from ragshield_core.database.tables import LogRow, checked
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine.changes import Changes, rekey, seal
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
@@ -25,7 +25,6 @@ from ragshield_core.quarantine.evidence import (
     verify_all,
     verify_lines,
 )
-from ragshield_core.quarantine.searching import checked
 
 T = TypeVar("T")
 
@@ -165,7 +164,7 @@ class AuditLog:
         Parameters
         ----------
         work
-            Makes the changes of one transaction; called again if another writer was in the way.
+            Makes the changes of one transaction.
         by, note
             Who decided, and why; the note may be made from what ``work`` returns.
         """

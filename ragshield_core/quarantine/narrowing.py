@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, or_, select
 
 from ragshield_core.database.tables import HeldRow, MemberRow
 from ragshield_core.quarantine import grouping
-from ragshield_core.quarantine.documents import document_key
+from ragshield_core.quarantine.rows import document_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

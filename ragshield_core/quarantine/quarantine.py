@@ -9,32 +9,34 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import URL, ColumnElement, Select, func, make_url, select
+from sqlalchemy import URL, ColumnElement, func, make_url, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import DEFAULT_URL, Database, chunks
 from ragshield_core.database.namespaces import checked_namespace
-from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow
+from ragshield_core.database.tables import ANY_STORE, JUDGED, HeldRow, checked
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import Decision, printable
-from ragshield_core.quarantine.changes import Changes, now
+from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.digests import Digests, given_key
-from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, Print, Status
 from ragshield_core.quarantine.evidence import last_lines_of, tampered, verify_some
 from ragshield_core.quarantine.indexes import Indexes
 from ragshield_core.quarantine.log import AuditLog
 from ragshield_core.quarantine.narrowing import Narrowing
-from ragshield_core.quarantine.revisions import (
+from ragshield_core.quarantine.rows import (
     check_one_store,
     columns_of,
+    decoded,
+    document_key,
+    encoded,
+    now,
     revisions,
     seen_by,
     storable,
+    to_held,
 )
-from ragshield_core.quarantine.rows import decoded, encoded, to_held
-from ragshield_core.quarantine.searching import checked
 
 logger = logging.getLogger("ragshield")
 
@@ -497,7 +499,7 @@ class Quarantine:
         ids
             Only of these entries.
         documents
-            Only parts of these, as metadata says which (see :mod:`.documents`).
+            Only parts of these, as metadata says which (see :func:`.document_of`).
         narrowing
             Only entries that match it; not together with ids or documents.
         limit, offset
@@ -511,7 +513,7 @@ class Quarantine:
         wanted = None if status is None else Status(status)
         query = select(HeldRow).order_by(HeldRow.number)
         if ids is None and documents is None:
-            query = query.where(*seen_by(self), *self._narrowed(wanted, narrowing))
+            query = query.where(*self._conditions(wanted, narrowing))
             pages = [query.limit(limit).offset(offset)]
         elif narrowing is None:
             # First which rows: texts are read of those that are asked for.
@@ -526,14 +528,20 @@ class Quarantine:
             raise ValueError(msg)
         with self.database.read() as session:
             rows = [row for page in pages for row in session.scalars(page)]
-            return tuple(held for row in rows if (held := _readable(row)) is not None)
+            found = []
+            for row in rows:
+                try:
+                    found.append(to_held(row))
+                except TamperedError as error:
+                    logger.warning("an entry is left out: %s", error)
+            return tuple(found)
 
     def count(
         self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
     ) -> int:
         """Return the number of entries of a status; ``None`` for all."""
         wanted = None if status is None else Status(status)
-        query = select(func.count()).where(*seen_by(self), *self._narrowed(wanted, narrowing))
+        query = select(func.count()).where(*self._conditions(wanted, narrowing))
         with self.database.read() as session:
             return int(session.scalar(query) or 0)
 
@@ -553,15 +561,22 @@ class Quarantine:
         ids
             Only of these entries.
         documents
-            Only parts of these, as metadata says which (see :mod:`.documents`).
+            Only parts of these, as metadata says which (see :func:`.document_of`).
         metadata
             Whether to read that as well.
         """
+        # Asked at every write and every screening: without a session, which costs more. Statuses
+        # are compared by the caller, as in revisions().
         columns = [HeldRow.number, HeldRow.entry_id, HeldRow.fingerprint, HeldRow.status]
         if metadata:
             columns.append(HeldRow.entry_metadata)
         query = select(*columns).where(*seen_by(self))
-        parts = _parts(query, ids, documents)
+        parts = [query]  # for as many at a time as one statement takes
+        if documents is not None:
+            keys = [document_key(name) for name in documents]
+            parts = [query.where(HeldRow.document.in_(some)) for some in chunks(keys)]
+        elif ids is not None:
+            parts = [query.where(HeldRow.entry_id.in_(some)) for some in chunks(ids)]
         with self.database.connection() as connection:
             rows: list[Any] = [row for part in parts for row in connection.execute(part)]
         rows.sort(key=lambda row: row[0])
@@ -617,15 +632,7 @@ class Quarantine:
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
-        held: set[str] = set()
-        query = select(HeldRow.entry_id, HeldRow.status).where(*seen_by(self))
-        # Asked at every write and every screening: without a session, which costs more.
-        with self.database.connection() as connection:
-            for some in chunks(ids):
-                rows = connection.execute(query.where(HeldRow.entry_id.in_(some)))
-                # The status is compared here, as in revisions().
-                held |= {name for name, status in rows if status == Status.HELD}
-        return held
+        return {one.id for one in self.prints(ids=ids) if one.status is Status.HELD}
 
     def released_among(
         self, batch: Batch, decisions: Sequence[Decision] | None = None
@@ -735,11 +742,12 @@ class Quarantine:
 
         return self.log.change(work, by=by, note=note)
 
-    def _narrowed(
+    def _conditions(
         self, status: Status | None, narrowing: Narrowing | None
-    ) -> Sequence[ColumnElement[bool]]:
-        conditions = [] if narrowing is None else narrowing.where(self.namespace)
-        return conditions if status is None else [HeldRow.status == status, *conditions]
+    ) -> list[ColumnElement[bool]]:
+        """Return conditions on rows that are seen here, have a status, and match a filter."""
+        conditions = seen_by(self) if status is None else [*seen_by(self), HeldRow.status == status]
+        return conditions if narrowing is None else conditions + narrowing.where(self.namespace)
 
     def _last_of(
         self, rows: Sequence[HeldRow], entry_id: str, status: Status | str | None = None
@@ -759,18 +767,6 @@ class Quarantine:
         """Return the numbers of the released revisions that the log vouches for."""
         rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
         return last_lines_of(session, self.log.digests, rows).keys()
-
-
-def _parts(
-    query: Select[Any], ids: Sequence[str] | None, documents: Sequence[str] | None
-) -> list[Select[Any]]:
-    """Return a query for as many of the named entries at a time as one statement takes."""
-    if documents is not None:
-        some = chunks([document_key(name) for name in documents])
-        return [query.where(HeldRow.document.in_(keys)) for keys in some]
-    if ids is None:
-        return [query]
-    return [query.where(HeldRow.entry_id.in_(names)) for names in chunks(ids)]
 
 
 @contextmanager
@@ -865,12 +861,3 @@ def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) 
 
 def _released(row: HeldRow) -> str:
     return f"released by {row.reviewed_by} on {row.reviewed_at}"
-
-
-def _readable(row: HeldRow) -> HeldEntry | None:
-    """Return a row as a held entry; name it in the log if it is damaged."""
-    try:
-        return to_held(row)
-    except TamperedError as error:
-        logger.warning("an entry is left out: %s", error)
-        return None

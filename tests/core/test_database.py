@@ -3,18 +3,19 @@
 import multiprocessing
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
-from sqlalchemy.orm.exc import StaleDataError
 from support import Scripted
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.database import Database, read_only, retrying
+from ragshield_core.database import Database, connecting, read_only
 from ragshield_core.model.errors import QuarantineError
 
 NOTE = text("INSERT INTO note (version) VALUES (:version)")
@@ -109,31 +110,18 @@ def test_a_write_within_a_write_is_refused(database):
     note(database, 1)
 
 
-def test_what_meets_others_is_tried_again(database, monkeypatch):
-    monkeypatch.setattr(retrying, "wait_before", lambda _tries: 0.0)
-    tries = []
-
-    def work(session):
-        session.execute(NOTE, {"version": 1})
-        tries.append(session)
-        if len(tries) < 3:
-            raise StaleDataError
-        return "done"
-
-    before = count(database)
-    assert database.write(work) == "done"
-    assert (len(tries), count(database)) == (3, before + 1)
-
-
-def test_it_is_not_tried_for_ever(database, monkeypatch):
-    monkeypatch.setattr(retrying, "wait_before", lambda _tries: 0.0)
+def test_who_waits_in_vain_for_others_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(connecting, "BUSY", 10)
+    database = with_notes(Database(f"sqlite:///{tmp_path}/q.db"))
+    with closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(QuarantineError, match=r"others were in the way.*Nothing was written"):
+            note(database, 1)
     note(database, 1)
-    with pytest.raises(QuarantineError, match=r"tried 20 times.*Nothing was written; try again"):
-        note(database, 1)  # the key is taken
-    note(database, 2)
+    assert count(database) == 1
 
 
-def test_what_no_further_try_can_help_is_said_at_once(database):
+def test_what_cannot_be_run_is_said_and_run_once(database):
     tries = []
 
     def work(session):

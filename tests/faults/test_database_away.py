@@ -23,7 +23,7 @@ from sqlalchemy import make_url
 from support import CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
-from ragshield_core.database import connecting, retrying
+from ragshield_core.database import connecting
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.store import mask, recalling
 from ragshield_langchain import GuardedVectorStore
@@ -297,7 +297,6 @@ def limit(guard, pages):
 @pytest.mark.parametrize("shared", [False, True])
 def test_one_that_others_lock_for_too_long_is_an_error_of_ours(shared, tmp_path, monkeypatch):
     monkeypatch.setattr(connecting, "BUSY", 10)
-    monkeypatch.setattr(retrying, "TRIES", 2)
     url = f"sqlite:///{tmp_path}/guard.db"
     guard = opened(url) if shared else Guard([Scripted()], quarantine=Quarantine(url))
     keeper = SmallKeeper(guard, {})

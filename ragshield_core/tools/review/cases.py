@@ -13,16 +13,13 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks
-from ragshield_core.database.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
+from ragshield_core.database.tables import ANY_STORE, CaseRow, HeldRow, MemberRow, checked
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Finding
 from ragshield_core.model.severity import Severity
 from ragshield_core.quarantine import grouping
-from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
-from ragshield_core.quarantine.revisions import seen_by
-from ragshield_core.quarantine.rows import findings_of, to_held
-from ragshield_core.quarantine.searching import checked
+from ragshield_core.quarantine.rows import document_key, findings_of, seen_by, to_held
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine

@@ -20,7 +20,7 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
-from ragshield_core.quarantine.revisions import check_one_store, revisions, seen_by
+from ragshield_core.quarantine.rows import check_one_store, revisions, seen_by
 from ragshield_core.tools.review.cases import Case, Cases, Place
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy import select, union_all
 
-from ragshield_core.database.tables import ANY_STORE, HeldRow
+from ragshield_core.database.tables import ANY_STORE, HeldRow, checked
 from ragshield_core.guard import Guard
 from ragshield_core.model.errors import QuarantineError, StalePreviewError
 from ragshield_core.model.findings import Finding
 from ragshield_core.model.p_values import Released
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.quarantine.rows import findings_of
-from ragshield_core.quarantine.searching import checked
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 
 # Rows that are read at a time.
