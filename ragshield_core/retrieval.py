@@ -213,13 +213,18 @@ class RetrievalGuard:
             asked = _given_queries(queries, query_vectors, embed)
         searched = _searched(knowledge_base, asked, k)
         held_out: dict[str, NDArray[np.float64]] = {}
+        none = np.empty(0, dtype=np.intp)
         for detector in self.detectors:
             if isinstance(detector, Detector):
                 detector.fit(knowledge_base)
                 if detector.traits.exchangeable and learns(detector):
                     held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
-                elif detector.traits.exchangeable:
-                    held_out[detector.name] = _scores_of(detector, knowledge_base, searched)
+                elif detector.traits.exchangeable:  # of what was found only: texts take long
+                    rows = np.unique(np.concatenate([none, *(one.rows for one in searched)]))
+                    held_out[detector.name] = np.full(len(knowledge_base), np.nan)
+                    held_out[detector.name][rows] = judged_scores(
+                        detector, knowledge_base.take(rows)
+                    )
         columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
         first: list[NDArray[np.bool_]] = []
         for query, vector, rows in searched:
@@ -368,7 +373,12 @@ class RetrievalGuard:
         for detector in self.detectors:
             start = time.perf_counter()
             try:
-                reason = _skip_reason(detector, retrieved)
+                if isinstance(detector, RetrievalDetector):
+                    reason = detector.skip_reason(retrieved)
+                elif Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
+                    reason = "needs the vectors of the passages, which are not known"
+                else:
+                    reason = skip_reason(detector, passages)
                 if reason is not None:
                     skipped.append(Skipped(detector=detector.name, reason=reason))
                     continue
@@ -378,10 +388,9 @@ class RetrievalGuard:
                 outcome = failure(detector.name, passages, error)
             tally.add(detector.name, outcome)
             timings[detector.name] = time.perf_counter() - start
-        remarkable = tally.decisions(self.policy)
         return Report(
             batch=passages,
-            remarkable=remarkable,
+            remarkable=tally.decisions(self.policy),
             scores=tally.scores,
             skipped=tuple(skipped),
             timings=timings,
@@ -399,21 +408,25 @@ class RetrievalGuard:
         """
         if passages is not retrieved.passages:
             retrieved = replace(retrieved, passages=passages)
-        name, ids, calibration = detector.name, retrieved.passages.ids, self._calibration
-        column, missing = _scores(detector, retrieved)
-        thresholds = calibration.thresholds[name]
-        hits = np.flatnonzero(column > thresholds.flag)
+        name, ids = detector.name, passages.ids
         if isinstance(detector, RetrievalDetector):
-            why = explained(name, detector.explain, retrieved, hits.tolist())
+            judged: Any = retrieved
+            column = np.asarray(detector.score(retrieved), dtype=np.float64)
+            too_low = np.flatnonzero(np.isnan(column)).tolist()
+            missing = dict.fromkeys(too_low, "it is ranked too low to be looked at")
         else:
-            why = explained(name, detector.explain, retrieved.passages, hits.tolist())
+            judged, missing = passages, detector.unjudged(passages)
+            column = judged_scores(detector, passages)
+        column = checked(name, column, len(passages), partial=True)
+        thresholds = self._calibration.thresholds[name]
+        hits = np.flatnonzero(column > thresholds.flag)
         found = findings_of(
             detector,
             [ids[hit] for hit in hits],
             column[hits],
             thresholds.quarantine,
-            why,
-            calibration.of_clean(name),
+            explained(name, detector.explain, judged, hits.tolist()),
+            self._calibration.of_clean(name),
         )
         unjudged = [
             (row, Unjudged(detector=name, entry_id=ids[row], reason=reason))
@@ -541,30 +554,20 @@ class _Calibration(NamedTuple):
             best = {n: _capped(c) if n in steady else c for n, c in best.items()}
         joint = JointCalibration(enough, floors)
         thresholds = policy.thresholds(rules, joint)
-        for name, threshold in _first_thresholds(policy, best, floors).items():
-            thresholds[name] = Thresholds(
-                max(thresholds[name].flag, threshold.flag),
-                max(thresholds[name].quarantine, threshold.quarantine),
-            )
+        # Where there are enough first ranks for each detector, not for all together, none of these
+        # may be dropped.
+        highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
+        try:
+            of_first = policy.thresholds(highest, JointCalibration(best, floors))
+        except CalibrationError:
+            of_first = policy.thresholds(highest)
+        for name, threshold in of_first.items():
+            thresholds[name] = threshold.at_least(thresholds[name])
         return cls(thresholds, dict(scores), first, joint, robust)
 
     def of_clean(self, name: str) -> Calibration | None:
         """Return what the scores of clean passages say of a detector's."""
         return None if self.joint is None else self.joint.calibrations.get(name)
-
-
-def _first_thresholds(
-    policy: Policy,
-    best: Mapping[str, NDArray[np.float64]],
-    floors: Mapping[str, float],
-) -> dict[str, Thresholds]:
-    """Return the thresholds that keep the rate among first-ranked passages."""
-    # Where there are enough for each detector, not for all together, none of these may be dropped.
-    highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
-    try:
-        return policy.thresholds(highest, JointCalibration(best, floors))
-    except CalibrationError:
-        return policy.thresholds(highest)
 
 
 def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -600,40 +603,6 @@ class _Found(NamedTuple):
     query: str | None
     vector: NDArray[np.float32]  # (dim,)
     rows: NDArray[np.intp]  # of the knowledge base, best first
-
-
-def _scores_of(
-    detector: Detector, knowledge_base: Batch, searched: Sequence[_Found]
-) -> NDArray[np.float64]:
-    """Return scores of the entries that some query found, NaN for the others: texts take long."""
-    scores = np.full(len(knowledge_base), np.nan)
-    if searched:
-        rows = np.unique(np.concatenate([found.rows for found in searched]).astype(np.intp))
-        scores[rows] = judged_scores(detector, knowledge_base.take(rows))
-    return scores
-
-
-def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
-    if isinstance(detector, RetrievalDetector):
-        return detector.skip_reason(retrieved)
-    if Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
-        return "needs the vectors of the passages, which are not known"
-    return skip_reason(detector, retrieved.passages)
-
-
-def _scores(
-    detector: AnyDetector, retrieved: RetrievedSet
-) -> tuple[NDArray[np.float64], dict[int, str]]:
-    """Return a score per passage and, by row, why there is none."""
-    if isinstance(detector, RetrievalDetector):
-        scores = np.asarray(detector.score(retrieved), dtype=np.float64)
-        reasons = dict.fromkeys(
-            np.flatnonzero(np.isnan(scores)).tolist(), "it is ranked too low to be looked at"
-        )
-    else:
-        reasons = detector.unjudged(retrieved.passages)
-        scores = judged_scores(detector, retrieved.passages)
-    return checked(detector.name, scores, len(retrieved), partial=True), reasons
 
 
 def _with_masked(

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, event, make_url, select
+from sqlalchemy import Connection, Engine, event, insert, inspect, make_url, select
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.connecting import (
@@ -21,11 +22,14 @@ from ragshield_core.database.connecting import (
     in_memory,
     shown,
 )
-from ragshield_core.database.schema import prepare_schema
-from ragshield_core.database.tables import ChangesRow
+from ragshield_core.database.tables import ChangesRow, SchemaRow, TableBase, table_of
 from ragshield_core.model.errors import QuarantineError
 
 T = TypeVar("T")
+
+SCHEMA = 1
+# Taken while tables are made on PostgreSQL: two processes may open a new database at once.
+MAKING = 0x7261677368656C64
 
 _EPOCHS = itertools.count()
 _ALL: weakref.WeakSet[Database] = weakref.WeakSet()
@@ -141,8 +145,9 @@ class Database:
                     done = work(session)
             finally:
                 self._mine.session = None
-            later, self._mine.later = self._mine.later, ()
-        for step in later:
+            steps: tuple[Callable[[], object], ...] = self._mine.later
+            self._mine.later = ()
+        for step in steps:
             step()
         return done
 
@@ -227,7 +232,7 @@ class Database:
                     self._path = _path_of(self.url)  # as the driver sees it from here
                     engine = connected(self.url)
                     try:
-                        prepare_schema(engine)
+                        _prepare_schema(engine)
                     except BaseException:
                         engine.dispose()
                         raise
@@ -274,6 +279,47 @@ class Database:
         if self._engine is not None and not self.in_memory:
             self._engine.dispose(close=False)
             self._engine = None
+
+
+def _prepare_schema(engine: Engine) -> None:
+    """Make the tables where there are none.
+
+    Raises
+    ------
+    QuarantineError
+        If there are tables of another schema.
+    """
+    with engine.connect() as connection:
+        if _has_tables(connection):
+            return
+    sqlite = engine.dialect.name == "sqlite"
+    with (
+        engine.connect().execution_options(**{WRITES: sqlite}) as connection,
+        connection.begin(),
+    ):
+        if engine.dialect.name == "postgresql":
+            connection.execute(sql("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
+        if _has_tables(connection):  # another process was quicker
+            return
+        TableBase.metadata.create_all(connection)
+        connection.execute(insert(table_of(SchemaRow)), {"version": SCHEMA})
+        connection.execute(insert(table_of(ChangesRow)), {"number": 1, "version": 1})
+
+
+def _has_tables(connection: Connection) -> bool:
+    if not inspect(connection).has_table(SchemaRow.__tablename__):
+        return False
+    found = connection.scalars(select(SchemaRow.version)).all()
+    if list(found) != [SCHEMA]:
+        url = connection.engine.url.render_as_string(hide_password=False)
+        msg = (
+            f"the quarantine database {shown(url)} is of schema "
+            f"{', '.join(map(str, found)) or 'unknown'}, this version of RAGShield knows only "
+            f"schema {SCHEMA}; install the version of RAGShield that made it, or name another "
+            "database."
+        )
+        raise QuarantineError(msg)
+    return True
 
 
 def _path_of(url: str) -> str | None:

@@ -29,7 +29,7 @@ JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
 
 class TableBase(DeclarativeBase):
-    """Of all tables that :mod:`ragshield_core.database.schema` makes."""
+    """Of all tables that a :class:`.Database` makes at its first use."""
 
 
 class SchemaRow(TableBase):

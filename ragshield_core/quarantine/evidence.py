@@ -306,7 +306,7 @@ def _verify_told(session: Session, digests: Digests, told: Told, namespace: str)
 
 def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | RuleRow], Row]]:
     """Give all rows digests by another key; return those that the log has to tell of."""
-    told = []
+    told: list[tuple[type[HeldRow | RuleRow], Row]] = []
     for kind in (*TOLD, *_sealed()):
         table = table_of(kind)
         change = update(table).values(digest=bindparam("made"))

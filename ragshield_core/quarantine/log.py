@@ -149,8 +149,9 @@ class AuditLog:
 
     def write(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` in this thread's transaction, or in one of its own; anchor the head."""
-        session, work = self.database.writing, self._anchored(work)
-        return self.database.write(work) if session is None else work(session)
+        session = self.database.writing
+        step = work if self._anchor is None else partial(self._anchored, work)
+        return self.database.write(step) if session is None else step(session)
 
     def change(
         self,
@@ -316,25 +317,19 @@ class AuditLog:
         self.write(lambda session: rekey(session, self.digests, new, by, self.namespace))
         self.digests.become(new)
 
-    def _anchored(self, work: Callable[[Session], T]) -> Callable[[Session], T]:
-        """Return ``work``, followed by a call of the anchor once a new head is durable."""
-        anchor = self._anchor
-        if anchor is None:
-            return work
+    def _anchored(self, work: Callable[[Session], T], session: Session) -> T:
+        """Run ``work``; if there is a new head, call the anchor once that is durable."""
+        before, answer, after = head_of(session), work(session), head_of(session)
+        if after != before:
+            self.database.afterwards(partial(self._send, after))
+        return answer
 
-        def send(head: str) -> None:
-            try:
-                anchor(head)
-            except Exception:
-                logger.exception("the head of the audit log, %s, could not be anchored", head)
-
-        def done(session: Session) -> T:
-            before, answer, after = head_of(session), work(session), head_of(session)
-            if after != before:
-                self.database.afterwards(partial(send, after))
-            return answer
-
-        return done
+    def _send(self, head: str) -> None:
+        try:
+            if self._anchor is not None:
+                self._anchor(head)
+        except Exception:
+            logger.exception("the head of the audit log, %s, could not be anchored", head)
 
 
 def record_of(line: LogRow) -> LogRecord:

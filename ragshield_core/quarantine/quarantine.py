@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -220,8 +219,13 @@ class Quarantine:
                     released[entry_id] = _released(covering)
             return released
 
-        with _naming(batch.ids):
+        try:
             return self.log.change(work, by=by)
+        except QuarantineError as error:
+            shown = ", ".join(repr(printable(i, SHOWN_ID)) for i in batch.ids[:SHOWN_IDS])
+            more = f" and {len(batch) - SHOWN_IDS} more" if len(batch) > SHOWN_IDS else ""
+            msg = f"entries cannot be held, and none was ({shown}{more}): {error}"
+            raise QuarantineError(msg) from error.__cause__
 
     def keep_stored(
         self,
@@ -744,10 +748,10 @@ class Quarantine:
 
     def _conditions(
         self, status: Status | None, narrowing: Narrowing | None
-    ) -> list[ColumnElement[bool]]:
+    ) -> Sequence[ColumnElement[bool]]:
         """Return conditions on rows that are seen here, have a status, and match a filter."""
-        conditions = seen_by(self) if status is None else [*seen_by(self), HeldRow.status == status]
-        return conditions if narrowing is None else conditions + narrowing.where(self.namespace)
+        conditions = [*seen_by(self), *(narrowing.where(self.namespace) if narrowing else ())]
+        return conditions if status is None else [*conditions, HeldRow.status == status]
 
     def _last_of(
         self, rows: Sequence[HeldRow], entry_id: str, status: Status | str | None = None
@@ -767,18 +771,6 @@ class Quarantine:
         """Return the numbers of the released revisions that the log vouches for."""
         rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
         return last_lines_of(session, self.log.digests, rows).keys()
-
-
-@contextmanager
-def _naming(ids: Sequence[str]) -> Iterator[None]:
-    """Say in an error of the database which entries were to be held."""
-    try:
-        yield
-    except QuarantineError as error:
-        shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:SHOWN_IDS])
-        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-        msg = f"entries cannot be held, and none was ({shown}{more}): {error}"
-        raise QuarantineError(msg) from error.__cause__
 
 
 def _checked_name(name: object) -> str:
