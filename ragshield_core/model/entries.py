@@ -17,6 +17,8 @@ from ragshield_core.model.errors import InvalidBatchError
 # An embedder that says it returns unit vectors is off by about 1e-7 in float32; vectors that went
 # through float16 are off by about 1e-3 and are renormalised.
 UNIT_TOLERANCE = 1e-5
+# Columns of a batch, but for its vectors.
+COLUMNS = ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,21 +108,20 @@ class Batch:
     def __post_init__(self) -> None:
         _check_ids(self.ids)
         n = len(self.ids)
-        for name in ("texts", "labels", "lineages", "metadatas", "contexts", "sources"):
+        for name in COLUMNS:
             if len(getattr(self, name)) != n:
                 msg = (
                     f"{name} has {len(getattr(self, name))} items for {n} ids, expected {n}; "
                     "pass one per entry."
                 )
                 raise InvalidBatchError(msg)
-        _check_types(self.ids, "texts", self.texts, str, "a str")
-        _check_types(self.ids, "labels", self.labels, (str, type(None)), "a str or None")
-        _check_types(self.ids, "lineages", self.lineages, (str, type(None)), "a str or None")
-        _check_types(self.ids, "contexts", self.contexts, (str, type(None)), "a str or None")
-        _check_types(self.ids, "sources", self.sources, (str, type(None)), "a str or None")
+        _check_types(self.ids, "texts", self.texts, (str,), "a str")
+        for name in ("labels", "lineages", "contexts", "sources"):
+            column = getattr(self, name)
+            _check_types(self.ids, name, column, (str, type(None)), "a str or None")
         for name in ("ids", "labels", "lineages", "sources"):
             _check_storable(self.ids, name, getattr(self, name))
-        _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
+        _check_types(self.ids, "metadatas", self.metadatas, (Mapping,), "a mapping")
         _check_matrix(self.ids, "vectors", self.vectors)
         _check_matrix(self.ids, "embeddings", self.embeddings)
         if not self.dim:
@@ -129,8 +130,8 @@ class Batch:
             _check_directions(self.ids, "vectors", row_norms(self.vectors))
         norms = row_norms(self.embeddings)
         _check_directions(self.ids, "embeddings", norms)
-        if bad := _first(np.abs(norms - 1.0) > UNIT_TOLERANCE):
-            row = bad[0]
+        if (bad := np.abs(norms - 1.0) > UNIT_TOLERANCE).any():
+            row = int(bad.argmax())
             msg = (
                 f"embeddings[{row}] (entry {self.ids[row]!r}) has L2 norm {norms[row]:.3f}, "
                 "expected 1.000; build the batch with Batch.of, which normalises."
@@ -231,22 +232,15 @@ class Batch:
             selection = np.flatnonzero(selection)
         index = selection.astype(np.intp, copy=False)
         chosen = index.tolist()
-        embeddings = self.embeddings[index]
-        same = self.vectors is self.embeddings
         # Rows of a checked batch need no second check, only ids can repeat.
         taken = object.__new__(type(self))
-        for name, value in (
-            ("ids", tuple(map(self.ids.__getitem__, chosen))),
-            ("texts", tuple(map(self.texts.__getitem__, chosen))),
-            ("embeddings", embeddings),
-            ("labels", tuple(map(self.labels.__getitem__, chosen))),
-            ("lineages", tuple(map(self.lineages.__getitem__, chosen))),
-            ("metadatas", tuple(map(self.metadatas.__getitem__, chosen))),
-            ("vectors", embeddings if same else self.vectors[index]),
-            ("contexts", tuple(map(self.contexts.__getitem__, chosen))),
-            ("sources", tuple(map(self.sources.__getitem__, chosen))),
-        ):
-            object.__setattr__(taken, name, value)
+        for name in COLUMNS:
+            column = tuple(map(getattr(self, name).__getitem__, chosen))
+            object.__setattr__(taken, name, column)
+        embeddings = self.embeddings[index]
+        same = self.vectors is self.embeddings
+        object.__setattr__(taken, "embeddings", embeddings)
+        object.__setattr__(taken, "vectors", embeddings if same else self.vectors[index])
         _check_ids(taken.ids)
         return taken
 
@@ -265,9 +259,8 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
         embeddings = vectors = np.concatenate([batch.embeddings for batch in batches])
         if any(batch.vectors is not batch.embeddings for batch in batches):
             vectors = np.concatenate([batch.vectors for batch in batches])
-    columns = ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources")
     return Batch(
-        **{name: tuple(chain.from_iterable(getattr(b, name) for b in batches)) for name in columns},
+        **{name: tuple(chain.from_iterable(getattr(b, name) for b in batches)) for name in COLUMNS},
         embeddings=embeddings,
         vectors=vectors,
     )
@@ -300,7 +293,7 @@ def _digest(parts: Sequence[str | None]) -> str:
 
 
 def _check_ids(ids: tuple[str, ...]) -> None:
-    _check_types(ids, "ids", ids, str, "a str")
+    _check_types(ids, "ids", ids, (str,), "a str")
     if "" in ids:
         msg = f"ids[{ids.index('')}] is empty, expected a non-empty str; give every entry an id."
         raise InvalidBatchError(msg)
@@ -318,10 +311,9 @@ def _check_types(
     ids: Sequence[object],
     column: str,
     values: Sequence[object],
-    expected: type | tuple[type, ...],
+    kinds: tuple[type, ...],
     described: str,
 ) -> None:
-    kinds = expected if isinstance(expected, tuple) else (expected,)
     if set(map(type, values)).issubset(kinds):  # the usual case, without a loop in Python
         return
     for row, value in enumerate(values):
@@ -375,12 +367,7 @@ def _as_matrix(ids: tuple[str, ...], embeddings: ArrayLike) -> NDArray[np.float3
         return matrix.reshape(0, matrix.shape[1] if matrix.ndim == 2 else 0)  # noqa: PLR2004
     if matrix is not None and matrix.ndim == 2 and len(matrix) == len(ids):  # noqa: PLR2004
         return np.ascontiguousarray(matrix)
-    _raise_for_shape(ids, embeddings)
-    raise AssertionError  # pragma: no cover
-
-
-def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
-    """Name the first row that keeps ``embeddings`` from being an (n, dim) matrix."""
+    # Name the first row that keeps them from being a matrix.
     rows = list(embeddings) if isinstance(embeddings, Iterable) else []
     if len(rows) != len(ids):
         msg = (
@@ -407,6 +394,7 @@ def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
                 f"{dim} as in row 0; embed all entries with the same model."
             )
             raise InvalidBatchError(msg)
+    raise AssertionError  # pragma: no cover
 
 
 def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -420,20 +408,17 @@ def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np
 
 
 def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float64]) -> None:
-    if bad := _first(~np.isfinite(norms)):
-        row = bad[0]
-        msg = (
-            f"{column}[{row}] (entry {ids[row]!r}) holds NaN or infinite values, expected "
-            "finite numbers; check what the embedding model returned for this text."
-        )
-        raise InvalidBatchError(msg)
-    if bad := _first(norms == 0.0):
-        row = bad[0]
-        msg = (
-            f"{column}[{row}] (entry {ids[row]!r}) is the zero vector, expected a direction; "
-            "check what the embedding model returned for this text."
-        )
-        raise InvalidBatchError(msg)
+    for bad, what, expected in (
+        (~np.isfinite(norms), "holds NaN or infinite values", "finite numbers"),
+        (norms == 0.0, "is the zero vector", "a direction"),
+    ):
+        if bad.any():
+            row = int(bad.argmax())
+            msg = (
+                f"{column}[{row}] (entry {ids[row]!r}) {what}, expected {expected}; check what "
+                "the embedding model returned for this text."
+            )
+            raise InvalidBatchError(msg)
 
 
 def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -448,9 +433,3 @@ def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
         squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
     norms: NDArray[np.float64] = np.sqrt(squares, dtype=np.float64)
     return norms
-
-
-def _first(mask: NDArray[np.bool_]) -> list[int]:
-    """Return the first true row as a list of one, or an empty list."""
-    rows: list[int] = np.flatnonzero(mask)[:1].tolist()
-    return rows

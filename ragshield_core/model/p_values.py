@@ -66,51 +66,6 @@ def clean_entries_needed(alpha: float) -> int:
     return max(1, math.ceil(1.0 / alpha - 1e-9) - 1)
 
 
-def false_positive_bound(n_clean: int, alpha: float, confidence: float = 0.95) -> float:
-    """Return a bound on the share of clean entries that a calibrated detector really flags.
-
-    Parameters
-    ----------
-    n_clean
-        Clean entries that the threshold was taken from.
-    alpha
-        Accepted rate that the threshold was taken for, as by the p-values (a
-        :class:`~ragshield_core.model.policy.Policy` of confidence 0.9 is stricter than that).
-    confidence
-        Probability, over the draw of the clean sample, that the bound holds.
-
-    Returns
-    -------
-    float
-        In (0, 1]; comes down to ``alpha`` as the sample grows.
-
-    Notes
-    -----
-    Assumes that the clean sample and the clean entries to come are exchangeable: drawn from the
-    same source, one by one. Documents that come in families (mirrors, versions, chunks) are fewer
-    independent draws than they are entries, and a source that changes voids the bound. The share
-    above the m-th largest of n clean scores is distributed as Beta(m, n + 1 - m); see Vovk,
-    "Conditional validity of inductive conformal predictors", Machine Learning 92, 2013.
-
-    Examples
-    --------
-    >>> round(false_positive_bound(999, 0.01), 4)
-    0.0157
-    >>> round(false_positive_bound(99_999, 0.01), 4)
-    0.0105
-    """
-    from scipy.special import betaincinv  # noqa: PLC0415 - keeps `import ragshield_core` quick
-
-    rank = math.floor(alpha * (n_clean + 1) + 1e-9)
-    if rank < 1:
-        msg = (
-            f"{n_clean} clean entries can never justify p <= {alpha:g}; pass at least "
-            f"{clean_entries_needed(alpha)}."
-        )
-        raise CalibrationError(msg)
-    return float(betaincinv(rank, n_clean + 1 - rank, confidence))
-
-
 def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return scores in float32, none of them lower than it was; what is that already as it is.
 
@@ -122,11 +77,9 @@ def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     given = np.asarray(scores)
     nearest = given.astype(np.float32, copy=False)
     lower = nearest < given
-    return (
-        np.where(lower, np.nextafter(nearest, np.float32(np.inf)), nearest)
-        if lower.any()
-        else nearest
-    )
+    if not lower.any():
+        return nearest
+    return np.where(lower, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,8 +305,7 @@ class JointCalibration:
         largest, sure = self.ranks(alpha, confidence)
         rank = largest - sure
         if recalled is not None:
-            n = self._n_clean
-            rank = math.floor(recalled * (n + 1) + 1e-9)
+            rank = math.floor(recalled * (self._n_clean + 1) + 1e-9)
         rank = max(1, rank - int(np.count_nonzero(self.spent)))
         unspent = self._rarest(unspent=True)
         if not len(unspent):
@@ -402,12 +354,12 @@ class JointCalibration:
 
     def _at(self, share: float) -> dict[str, float]:
         """Return the thresholds that so large a share of the scores of each detector reaches."""
-        thresholds = {name: self._threshold(name, share) for name in self.calibrations}
-        return {
-            name: max(self.floors[name], threshold) + TIE
-            for name, threshold in thresholds.items()
-            if threshold is not None
-        }
+        thresholds = {}
+        for name, calibration in self.calibrations.items():
+            if rank := math.floor(share * len(calibration) + 1e-6):
+                reached = float(calibration.clean_scores[len(calibration) - rank])
+                thresholds[name] = max(self.floors[name], reached) + TIE
+        return thresholds
 
     def _beside_doubtful(self, rank: int) -> int:
         return max(math.ceil(rank / 2), rank - self.n_doubtful)
@@ -426,9 +378,3 @@ class JointCalibration:
     def _tied(self, rarest: NDArray[np.float64]) -> bool:
         """Return whether many entries tie with the highest score: one may stand above them all."""
         return bool(rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one
-
-    def _threshold(self, name: str, share: float) -> float | None:
-        """Return the score that so large a share of a detector's clean scores reaches."""
-        clean = self.calibrations[name].clean_scores
-        rank = math.floor(share * len(clean) + 1e-6)
-        return float(clean[len(clean) - rank]) if rank else None

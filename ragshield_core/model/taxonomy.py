@@ -41,11 +41,6 @@ class Term:
     title: str
     framework: Framework
 
-    @property
-    def edition(self) -> str:
-        """The edition of the framework in which the id means this."""
-        return EDITIONS[self.framework]
-
 
 # A risk of the OWASP Top 10 in both editions: the numbers changed, and dashboards ask for either.
 INJECTION = ("LLM01:2025", "LLM01:2026")
