@@ -56,7 +56,9 @@ ALL = {
         ],
         "Goals that are not met:\n\n- none",
     ),
-    "sources": Smoke([Figure("AWS docs | the same pages, a footer", "at once", high=0.02)], "13 of 13"),
+    "sources": Smoke(
+        [Figure("AWS docs | the same pages, a footer", "at once", high=0.02)], "13 of 13"
+    ),
     "singles": Smoke(
         [
             Figure("clean: the same source", "held", high=0.08),
