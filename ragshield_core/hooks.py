@@ -16,9 +16,6 @@ import pluggy
 from ragshield_core.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ragshield_core.model.entries import Batch
     from ragshield_core.model.findings import Decision, Report
     from ragshield_core.model.policy import Policy
@@ -29,9 +26,6 @@ GROUP = "ragshield.tools"
 hookspec, hookimpl = pluggy.HookspecMarker("ragshield"), pluggy.HookimplMarker("ragshield")
 
 Stage = Literal["ingestion", "retrieval"]
-
-# Says in which rows of a batch a detector, by its name, finds nothing at all.
-Quiet = Callable[[str, "Batch", Sequence[int]], "NDArray[np.bool_]"]
 
 
 class Told(Protocol):
@@ -64,7 +58,6 @@ class Hooks:
         batch: Batch,
         decisions: Mapping[int, Decision],
         policy: Policy,
-        quiet: Quiet,
     ) -> Mapping[int, Decision]:
         """Return the decisions that change because people say so, by row of the batch."""
         raise NotImplementedError
@@ -138,14 +131,11 @@ def excused(
     batch: Batch,
     decisions: Mapping[int, Decision],
     policy: Policy,
-    quiet: Quiet,
 ) -> Mapping[int, Decision]:
     """Return decisions by what people say is not to be held; see :meth:`Hooks.excuse`."""
     if not any(decision.findings for decision in decisions.values()):
         return decisions
-    changed = tools().excuse(
-        quarantine=quarantine, batch=batch, decisions=decisions, policy=policy, quiet=quiet
-    )
+    changed = tools().excuse(quarantine=quarantine, batch=batch, decisions=decisions, policy=policy)
     return {row: one for found in (decisions, *changed) for row, one in found.items()}
 
 

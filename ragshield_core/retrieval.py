@@ -56,7 +56,6 @@ from ragshield_core.screening.screening import (
     explained,
     failure,
     findings_of,
-    finds_nothing,
     in_time,
     overruled,
 )
@@ -438,11 +437,7 @@ class RetrievalGuard:
         """Return decisions by the rules that people have made."""
         if not any(decision.findings for decision in report.remarkable.values()):
             return report.remarkable
-        # What needs a query does not say where in a text it finds something.
-        detectors = [one for one in self.detectors if isinstance(one, Detector)]
-        thresholds = self._calibration.thresholds
-        quiet = partial(finds_nothing, detectors, thresholds, self._budget, self.policy)
-        return excused(quarantine, report.batch, report.remarkable, self.policy, quiet)
+        return excused(quarantine, report.batch, report.remarkable, self.policy)
 
     def _filled_quarantine(self) -> Quarantine | None:
         """Return the quarantine if its database is there: asking would make an SQLite file."""

@@ -141,8 +141,7 @@ class RuleRow(TableBase):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     namespace: Mapped[str] = mapped_column(String(200))
     store: Mapped[str] = mapped_column(Text)
-    kind: Mapped[str] = mapped_column(String(32))
-    value: Mapped[str] = mapped_column(Text)  # a lineage, or a phrase as it was given
+    source: Mapped[str] = mapped_column(Text)  # a lineage
     detectors: Mapped[str | None] = mapped_column(Text)  # a JSON list; none for the usual ones
     reason: Mapped[str] = mapped_column(Text)
     made_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC

@@ -7,13 +7,12 @@ import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import learns
-from ragshield_core.hooks import Quiet, excused, screening
+from ragshield_core.hooks import excused, screening
 from ragshield_core.learning.guard_state import GuardState, failing
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import Batch
@@ -24,7 +23,6 @@ from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.screening.screening import (
     InForce,
     crash,
-    finds_nothing,
     overlooking,
     scores_again,
     screened,
@@ -174,15 +172,9 @@ class Judge:
         confirmed = self._writes.quarantine.confirmed_among(entries)
         before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
         with self._state.lock:
-            thresholds = self._state.calibrator.thresholds
-            quiet = partial(
-                finds_nothing, self._state.detectors, thresholds, self._budget, self._policy
-            )
             usual = self._usual_of_their_sources(entries, before)
             after = dict(enumerate(decisions)) | usual
-            after |= self._excused(
-                entries, {r: d for r, d in before.items() if r not in usual}, quiet
-            )
+            after |= self._excused(entries, {r: d for r, d in before.items() if r not in usual})
         stays = {
             row: after[row].note or ""
             for row, decision in before.items()
@@ -207,15 +199,13 @@ class Judge:
                 stays[row] = Decision(entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note)
         return stays
 
-    def _excused(
-        self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
-    ) -> Mapping[int, Decision]:
+    def _excused(self, batch: Batch, decisions: Mapping[int, Decision]) -> Mapping[int, Decision]:
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
 
         quarantine = self._writes.quarantine
         if not isinstance(quarantine, Quarantine):  # which has no rules
             return decisions
-        return excused(quarantine, batch, decisions, self._policy, quiet)
+        return excused(quarantine, batch, decisions, self._policy)
 
     def _leave_detectors(self) -> None:
         """Go on with detectors that know the same: a call that was left behind has the others.

@@ -28,7 +28,6 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
-from ragshield_core.hooks import Quiet
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidScoresError, NeighborsError
 from ragshield_core.model.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
@@ -74,7 +73,7 @@ SUPPORTED = "; other detectors suspect it, too"
 NOTHING = Outcome(np.empty(0), [], [])
 
 # Returns decisions as they are once rules of people have excused findings.
-Excuse = Callable[[Batch, Mapping[int, Decision], Quiet], Mapping[int, Decision]]
+Excuse = Callable[[Batch, Mapping[int, Decision]], Mapping[int, Decision]]
 
 
 class InForce(NamedTuple):
@@ -209,8 +208,7 @@ def screened(
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
     tally.find(_found_together(detectors, outcomes, in_force, batch.sources, budget, seconds))
-    quiet = partial(finds_nothing, detectors, in_force.thresholds, budget, policy)
-    remarkable = excuse(batch, tally.decisions(policy), quiet)
+    remarkable = excuse(batch, tally.decisions(policy))
     condemned = np.zeros(len(batch), dtype=np.bool_)
     condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
     earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
@@ -235,32 +233,6 @@ def screened(
         timings=timings,
         retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
     )
-
-
-def finds_nothing(
-    detectors: Sequence[Detector],
-    thresholds: Mapping[str, Thresholds],
-    budget: TimeBudget,
-    policy: Policy,
-    name: str,
-    batch: Batch,
-    rows: Sequence[int],
-) -> NDArray[np.bool_]:
-    """Return in which rows of a batch a detector finds nothing; one that fails finds something.
-
-    Parameters
-    ----------
-    detectors, thresholds, budget, policy
-        Who judges, by what, and in which time.
-    name
-        Of the detector that is asked.
-    batch, rows
-        Entries, and which of them are meant.
-    """
-    scores = scores_again(detectors, budget, policy, name, batch, rows)
-    if scores is None or name not in thresholds:
-        return np.zeros(len(rows), dtype=np.bool_)
-    return np.asarray(scores <= thresholds[name].flag, dtype=np.bool_)
 
 
 def scores_again(

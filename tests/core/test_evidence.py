@@ -73,9 +73,9 @@ def filled(file, key):
     rules = Rules(quarantine)
     end = dt.datetime.now(dt.UTC) + dt.timedelta(days=30)
     given = {"detectors": ["d"], "reason": "ours", "by": "dora", "expires_at": end}
-    rule = rules.add("trusted_source", "mails", **given)
+    rule = rules.add("mails", **given)
     rules.revoke(rule.number, by="emil", reason="sold")
-    rules.add("trusted_source", "wiki", **given)
+    rules.add("wiki", **given)
     quarantine.log.verify()
     quarantine.close()
     return file

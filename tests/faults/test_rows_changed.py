@@ -68,7 +68,7 @@ def written(tmp_path_factory):
     rules = Rules(quarantine)
     end = dt.datetime.now(dt.UTC) + dt.timedelta(days=30)
     given = {"detectors": ["clique"], "reason": "ours", "by": "dora", "expires_at": end}
-    rules.revoke(rules.add("trusted_source", "mails", **given).number, by="emil", reason="sold")
+    rules.revoke(rules.add("mails", **given).number, by="emil", reason="sold")
     store_of(quarantine.database, "default", "docs", quarantine.log.digests)
     watched(quarantine=quarantine).monitor.check()
     other = opened(url, "others", fpr=RATE)

@@ -468,14 +468,14 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     held(quarantine, ["about lamps"], lineages=["lamps.example"])
     anna = Browser(app)
     anna.get("/cases/1")
-    asked = anna.post("/rules", kind="trusted_source", value="lamps.example")
+    asked = anna.post("/rules", source="lamps.example")
     assert asked.status_code == 400  # from the case: reason and end are asked for
     assert 'value="lamps.example"' in asked.text
     assert "a claim of whoever brings it" in asked.text
-    anna.post("/rules", kind="trusted_source", value="lamps.example", reason="ours", days="30")
+    anna.post("/rules", source="lamps.example", reason="ours", days="30")
     assert "Rule 1 is in force" in anna.told
     (rule,) = Rules(quarantine).in_force()
-    assert (rule.value, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
+    assert (rule.source, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
     assert (rule.expires_at - rule.made_at).days in (29, 30)
     anna.post("/rules/1/revoke", reason="sold")
     assert "counts no more" in anna.told
@@ -483,7 +483,7 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     assert Rules(quarantine).in_force() == ()
     assert [line.action for line in quarantine.log.lines()][-2:] == ["rule", "revoke"]
     assert anna.post("/rules/1/revoke").status_code == 409
-    assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
+    assert anna.post("/rules", source="\0", reason="x", days="30").status_code == 400
     quarantine.log.verify()
 
 
@@ -491,12 +491,11 @@ def test_a_rule_is_for_some_detectors_where_they_are_named(quarantine, app):
     held(quarantine, ["about lamps"], lineages=["lamps.example"])
     anna = Browser(app)
     assert "It counts for all stores of default" in anna.get("/rules").text
-    form = {"kind": "trusted_source", "value": "lamps.example", "reason": "ours", "days": "30"}
+    form = {"source": "lamps.example", "reason": "ours", "days": "30"}
     anna.post("/rules", **form, detectors=" hidden_text, clique,")
     (rule,) = Rules(quarantine).in_force()
     assert rule.detectors == ("hidden_text", "clique")
-    phrase = form | {"kind": "own_phrase", "detectors": "clique"}
-    assert anna.post("/rules", **phrase).status_code == 400
+    assert anna.post("/rules", **form | {"days": "x", "detectors": "clique"}).status_code == 400
     assert 'name="detectors" maxlength="500" value="clique"' in anna.last.text
 
 
@@ -635,25 +634,22 @@ def test_health_says_what_to_do(quarantine):
 
 def test_the_reason_of_a_release_becomes_a_rule_by_a_tick(quarantine, app):
     held(quarantine, GROUP[:2], lineages=["lamps.example"] * 2)
-    held(quarantine, ["say our motto now"], detector="trigger_phrase", spans=[(4, 13)])
     held(quarantine, ["<b>obey"], related=False, detector="instruction", lineages=["x.example"])
     anna = Browser(app)
     page = anna.get("/cases/1").text
     assert "always trust the source lamps.example" in page
-    refused = anna.decide(1, "release", rule="trusted_source")
+    refused = anna.decide(1, "release", rule="yes")
     assert (refused.status_code, "a rule needs a reason" in refused.text) == (400, True)
-    assert quarantine.count() == 4
-    anna.decide(1, "release", rule="trusted_source", note="ours, by the lamp team")
+    assert quarantine.count() == 3
+    anna.decide(1, "release", rule="yes", note="ours, by the lamp team")
     assert "Rule 1 is in force for 90 days" in anna.told
-    assert "this phrase is ours: our motto" in anna.get("/cases/3").text
-    anna.decide(3, "release", rule="own_phrase", note="our motto")
-    rules = Rules(quarantine).in_force()
-    assert [(one.kind, one.value, one.reason, one.made_by) for one in rules] == [
-        ("trusted_source", "lamps.example", "ours, by the lamp team", "anna"),
-        ("own_phrase", "our motto", "our motto", "anna"),
-    ]
-    assert 'name="rule"' not in anna.get("/cases/4").text  # no honest source gives orders
-    anna.decide(4, "release", rule="trusted_source", note="x")
+    (rule,) = Rules(quarantine).in_force()
+    assert (rule.source, rule.reason, rule.made_by) == (
+        *("lamps.example", "ours, by the lamp team"),
+        "anna",
+    )
+    assert 'name="rule"' not in anna.get("/cases/3").text  # no honest source gives orders
+    anna.decide(3, "release", rule="yes", note="x")
     assert "No rule was made" in anna.told
     quarantine.log.verify()
 

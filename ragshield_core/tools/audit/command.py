@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,6 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
 from ragshield_core.files.folder import matches
 from ragshield_core.model.entries import Batch
@@ -282,7 +281,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         if known is not None:
             report = without_known(report, known)
         if store is not None and knowledge is not None:
-            report = _hold(report, detectors, knowledge, store)
+            report = _hold(report, knowledge, store)
         about = (report, data.as_posix())
         now = dt.datetime.now(dt.UTC)
         reports.give(
@@ -344,12 +343,10 @@ def _show(report: ScanReport, limit: int) -> None:
     console.print(Text(report.note, style="" if report.audited else "red"))
 
 
-def _hold(
-    report: ScanReport, detectors: Sequence[Detector], knowledge: KnowledgeBase, store: Quarantine
-) -> ScanReport:
+def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
     """Put findings into quarantine; what people released before, or rules excuse, is none."""
     n_found = len(report.found)
-    report = without_excused(report, detectors, store)
+    report = without_excused(report, store)
     if n_excused := n_found - len(report.found):
         errors.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
     rows = [row for row in report.ranking if not report.admitted[row]]

@@ -62,7 +62,7 @@ from ragshield_core.tools.review.views import (
     rulable,
     source_view,
 )
-from ragshield_core.tools.rules import CAUTIONS, NEVER, Kind, Rules
+from ragshield_core.tools.rules import CAUTION, NEVER, Rules
 
 HOURS = 8.0
 SECRET_BYTES = 32
@@ -75,7 +75,7 @@ DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
 # What a form for a rule has asked for already.
-GIVEN = ("kind", "value", "reason", "detectors")
+GIVEN = ("source", "reason", "detectors")
 # Of a number that a form or an address names, fewer.
 DIGITS = 19
 
@@ -420,18 +420,16 @@ class _Pages:
 
     def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> None:
         """Make a rule of a release, if that was ticked; what became of it is told."""
-        named = visit.given("rule")
-        if named not in list(Kind):
+        if not visit.given("rule"):
             return
         quarantine = self.desk.quarantine
-        held = list(Cases(quarantine).entries(numbers).values())
-        value = rulable(held).get(Kind(named))
+        source = rulable(list(Cases(quarantine).entries(numbers).values()))
         told = "No rule was made: none excuses all of these entries."
-        if value is not None:
+        if source is not None:
             ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=RULE_DAYS)
             try:
                 rule = Rules(quarantine).add(
-                    named, value, reason=visit.note or "", by=visit.reviewer.name, expires_at=ends
+                    source, reason=visit.note or "", by=visit.reviewer.name, expires_at=ends
                 )
                 told = f"Rule {rule.number} is in force for {RULE_DAYS} days."
             except RuleError as error:
@@ -603,7 +601,7 @@ class _Pages:
             "rules.html",
             status,
             rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
-            kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
+            caution=CAUTION,
             days=DAYS,
             given={name: visit.given(name) for name in GIVEN},
             why=why,
@@ -620,8 +618,7 @@ class _Pages:
         named = [one.strip() for one in visit.given("detectors").split(",")]
         try:
             rule = Rules(self.desk.quarantine).add(
-                visit.given("kind"),
-                visit.given("value"),
+                visit.given("source"),
                 reason=visit.given("reason").strip(),
                 by=visit.reviewer.name,
                 expires_at=ends,

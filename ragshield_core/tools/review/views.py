@@ -32,8 +32,7 @@ from ragshield_core.tools.review.cases import Case, Cases
 from ragshield_core.tools.review.desk import proposed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.sources_command import command_of
-from ragshield_core.tools.rules.rule import HOSTILE, HOSTILE_BY_NAME, LOCAL
-from ragshield_core.tools.rules.rule import Kind as RuleKind
+from ragshield_core.tools.rules.register import is_hostile
 
 # Characters of a text that are shown at once.
 SHOWN = 4_000
@@ -176,34 +175,17 @@ def visible(text: str) -> str:
     return "".join(f"<U+{ord(c):04X}>" if invisible(c) else c for c in text)
 
 
-# For how long a rule counts that is made beside a release.
+# For how many days a rule counts that is made beside a release.
 RULE_DAYS = 90
-# Characters of a phrase: longer ones come back in no other text.
-LONGEST_PHRASE = 200
 
 
-def rulable(held: Sequence[HeldEntry]) -> dict[RuleKind, str]:
-    """Return the rules that would excuse all findings of some entries: each kind with its value."""
-    findings = [finding for one in held for finding in one.findings]
-    if not findings:
-        return {}
-    found: dict[RuleKind, str] = {}
+def rulable(held: Sequence[HeldEntry]) -> str | None:
+    """Return the source that a rule can trust to excuse all findings of some entries."""
     sources = {one.entry.lineage for one in held}
-    hostile = any(
-        one.detector in HOSTILE_BY_NAME or not HOSTILE.isdisjoint(one.taxonomy) for one in findings
-    )
-    if len(sources) == 1 and not hostile and (source := sources.pop()):
-        found[RuleKind.TRUSTED_SOURCE] = source
-    phrases = {
-        one.entry.text[slice(*finding.span)]
-        for one in held
-        for finding in one.findings
-        if finding.detector in LOCAL and finding.span is not None and not finding.beside
-    }
-    local = all(finding.detector in LOCAL and finding.span is not None for finding in findings)
-    if local and len(phrases) == 1 and len(phrase := phrases.pop()) <= LONGEST_PHRASE:
-        found[RuleKind.OWN_PHRASE] = phrase
-    return found
+    findings = [finding for one in held for finding in one.findings]
+    if not findings or any(map(is_hostile, findings)):
+        return None
+    return sources.pop() or None if len(sources) == 1 else None
 
 
 # Entries of a case that are on one page.

@@ -15,8 +15,7 @@ from rich.text import Text
 from ragshield_core.model.errors import RuleError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.options import AsListing, By, Listing, Place, takes
-from ragshield_core.tools.rules.register import NEVER, Rules
-from ragshield_core.tools.rules.rule import CAUTIONS, Kind
+from ragshield_core.tools.rules.register import CAUTION, NEVER, Rules
 
 rules_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Say what is not to be held, and until when."
@@ -42,11 +41,11 @@ def list_rules(
     if form is Listing.JSON:
         typer.echo(json.dumps([rule.to_dict(now) for rule in found], indent=2))
         return
-    columns = ("rule", "standing", "kind", "value", "store", "detectors", "until", "by", "reason")
+    columns = ("rule", "standing", "source", "store", "detectors", "until", "by", "reason")
     table = Table(*columns, title=f"{len(found)} rules")
     for rule in found:
         row = (
-            *(str(rule.number), str(rule.standing(now)), str(rule.kind), rule.value),
+            *(str(rule.number), rule.standing(now), rule.source),
             "(all)" if rule.store is None else rule.store or "(unnamed)",
             "(usual)" if rule.detectors is None else ", ".join(rule.detectors),
             NEVER if rule.expires_at is None else f"{rule.expires_at:%Y-%m-%d %H:%M}",
@@ -60,8 +59,7 @@ def list_rules(
 @takes(Place)
 def add(
     place: Place,
-    kind: Annotated[Kind, typer.Argument(help="What it is about.")],
-    value: Annotated[str, typer.Argument(help="The lineage, or the phrase.")],
+    source: Annotated[str, typer.Argument(help="The lineage to trust.")],
     *,
     by: By,
     reason: Reason,
@@ -70,11 +68,11 @@ def add(
         list[str] | None, typer.Option(help="Whose findings; again for more. Default: the usual.")
     ] = None,
 ) -> None:
-    """Make a rule; it is in force in every process at its next read or write."""
+    """Trust a source; the rule is in force in every process at its next read or write."""
     rule = Rules(place.quarantine()).add(
-        kind, value, reason=reason, by=by, expires_at=_end(expires), detectors=detector
+        source, reason=reason, by=by, expires_at=_end(expires), detectors=detector
     )
-    console.print(Text(f"{rule.told()} is in force. Mind: {CAUTIONS[kind]}."))
+    console.print(Text(f"{rule.told()} is in force. Mind: {CAUTION}."))
 
 
 @rules_app.command()

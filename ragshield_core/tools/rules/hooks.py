@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ragshield_core.hooks import Quiet, hookimpl
+from ragshield_core.hooks import hookimpl
 
 if TYPE_CHECKING:
     from ragshield_core.model.entries import Batch
@@ -21,16 +21,11 @@ _rules: WeakKeyDictionary[Quarantine, Rules] = WeakKeyDictionary()
 
 @hookimpl
 def excuse(
-    quarantine: Quarantine,
-    batch: Batch,
-    decisions: Mapping[int, Decision],
-    policy: Policy,
-    quiet: Quiet,
+    quarantine: Quarantine, batch: Batch, decisions: Mapping[int, Decision], policy: Policy
 ) -> Mapping[int, Decision]:
     """Return decisions by the rules of a quarantine."""
-    from ragshield_core.tools.rules.excusing import by_rules  # noqa: PLC0415 - SQLAlchemy
-    from ragshield_core.tools.rules.register import Rules  # noqa: PLC0415
+    from ragshield_core.tools.rules.register import Rules  # noqa: PLC0415 - SQLAlchemy
 
     if quarantine not in _rules:
         _rules[quarantine] = Rules(quarantine)
-    return by_rules(_rules[quarantine], batch, decisions, policy, quiet)
+    return _rules[quarantine].excuse(batch, decisions, policy)

@@ -1,30 +1,114 @@
-"""Where rules are kept: beside the quarantine, vouched for by its audit log."""
+"""Rules about sources: kept beside the quarantine, vouched for by its audit log, and applied."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import logging
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.tables import ANY_STORE, LogRow, RuleRow
-from ragshield_core.model.errors import RuleError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import QuarantineError, RuleError
+from ragshield_core.model.findings import Decision, Finding, printable
+from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import is_vouched, log_is_complete
-from ragshield_core.tools.rules.phrases import Phrase
-from ragshield_core.tools.rules.rule import CAUTIONS, LOCAL, SHOWN, Kind, Rule, Standing
 
 logger = logging.getLogger("ragshield")  # numbers, never values
 
 NEVER: Literal["never"] = "never"
-# Characters of a value, a reason and a name.
-LONGEST = 2000
+# Characters of a source, a reason and a name; and of a name in messages.
+LONGEST, SHOWN = 2000, 60
+# A rule excuses these findings only if it names the detector: indirect prompt injection and
+# obfuscation. An honest source may be unusual by resemblance, templates and labels. Orders to the
+# model and hidden text come from whoever got into its pages, and one such text is an attack.
+HOSTILE = frozenset({"AML.T0051.001", "AML.T0068"})
+# The same detectors by their names: findings need not have a taxonomy.
+HOSTILE_BY_NAME = frozenset({"instruction", "hidden_text"})
+# What to know before a rule is made.
+CAUTION = (
+    "the lineage of an entry is a claim of whoever brings it: trust only a source whose name "
+    "nobody else can write into metadata"
+)
+
+
+def is_hostile(finding: Finding) -> bool:
+    """Return whether only a rule that names its detector excuses a finding."""
+    return finding.detector in HOSTILE_BY_NAME or not HOSTILE.isdisjoint(finding.taxonomy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule that excuses findings on entries of one source.
+
+    Attributes
+    ----------
+    number
+        Its name; of the whole database, without gaps.
+    source
+        The lineage of the entries, compared to the bit.
+    namespace, store
+        Where it counts; a store of ``None`` stands for all of the namespace.
+    detectors
+        Whose findings it excuses. ``None`` for all but those of hidden text and instructions.
+    reason, made_by, made_at
+        Why, who and when.
+    expires_at
+        When it stops counting; ``None`` for never.
+    revoked_at, revoked_by
+        Who has taken it back, if somebody has.
+    vouched
+        Whether the row is as the audit log says. ``False`` for one that was changed, or slipped in,
+        past RAGShield: it does not count.
+    """
+
+    number: int
+    source: str
+    namespace: str
+    store: str | None
+    detectors: tuple[str, ...] | None
+    reason: str
+    made_by: str
+    made_at: dt.datetime
+    expires_at: dt.datetime | None
+    revoked_at: dt.datetime | None = None
+    revoked_by: str | None = None
+    vouched: bool = True
+
+    def standing(self, now: dt.datetime) -> Literal["in force", "expired", "revoked", "broken"]:
+        """Return whether it counts at a time; "broken" is one that the log does not vouch for."""
+        if not self.vouched:
+            return "broken"
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "in force"
+
+    def excuses(self, finding: Finding) -> bool:
+        """Return whether it excuses findings of that detector."""
+        if self.detectors is not None:
+            return finding.detector in self.detectors
+        return not is_hostile(finding)
+
+    def told(self) -> str:
+        """Return the rule in a few words, without its source: that may be hostile."""
+        until = "without an end" if self.expires_at is None else f"until {self.expires_at:%Y-%m-%d}"
+        by = printable(self.made_by, SHOWN)
+        return f"rule {self.number} (trusted source, by {by!r}, {until})"
+
+    def to_dict(self, now: dt.datetime) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        values = asdict(self)
+        del values["vouched"]
+        for name in ("made_at", "expires_at", "revoked_at"):
+            values[name] = values[name] and values[name].isoformat()
+        return {"number": self.number, "standing": self.standing(now), **values}
 
 
 class Rules:
@@ -40,11 +124,10 @@ class Rules:
     Examples
     --------
     >>> rules = Rules(Quarantine("sqlite://"))
-    >>> rule = rules.add(Kind.OWN_PHRASE, "ACME service line", reason="our footer", by="anna",
-    ...                  expires_at=NEVER)
-    >>> [found.value for found in rules.in_force()]
-    ['ACME service line']
-    >>> rules.revoke(rule.number, by="bert", reason="a new footer").revoked_by
+    >>> rule = rules.add("https://wiki.example", reason="ours", by="anna", expires_at=NEVER)
+    >>> [found.source for found in rules.in_force()]
+    ['https://wiki.example']
+    >>> rules.revoke(rule.number, by="bert", reason="sold").revoked_by
     'bert'
     >>> rules.in_force()
     ()
@@ -57,8 +140,7 @@ class Rules:
 
     def add(
         self,
-        kind: Kind | str,
-        value: str,
+        source: str,
         *,
         reason: str,
         by: str,
@@ -71,20 +153,17 @@ class Rules:
 
         Parameters
         ----------
-        kind, value
-            ``"trusted_source"`` and a lineage, which is compared to the bit; or ``"own_phrase"``
-            and a phrase, compared as detectors compare words. :data:`CAUTIONS` says what either is
-            worth; the log of the program repeats it.
+        source
+            A lineage, compared to the bit; :data:`CAUTION` says what a rule is worth, and the log
+            of the program repeats it.
         reason, by
             Why, and who decided.
         expires_at
             When it stops counting, with a time zone; ``"never"`` has to be said.
         detectors
-            Names of those whose findings it excuses. ``None``, the default: of a source all but
-            those of hidden text and of instructions, which have to be named, since one text of
-            that kind is an attack by itself and no honest author writes it; of a phrase those that
-            say where in the text they found it, ``trigger_phrase`` and ``instruction``, and no
-            others.
+            Names of those whose findings it excuses. ``None``, the default, for all but those of
+            hidden text and of instructions, which have to be named: one text of that kind is an
+            attack by itself, and no honest author writes it.
 
         Returns
         -------
@@ -98,13 +177,19 @@ class Rules:
         QuarantineError
             If the database cannot be written.
         """
-        kind = _checked_kind(kind)
+        if detectors is not None:
+            if isinstance(detectors, str) or not detectors:
+                msg = (
+                    f"detectors of a rule is {printable(repr(detectors), SHOWN)}, expected a list "
+                    "of names, or None for the usual ones."
+                )
+                raise RuleError(msg)
+            detectors = [_checked_text("a detector", name) for name in dict.fromkeys(detectors)]
         row = {
             "namespace": self.quarantine.namespace,
             "store": ANY_STORE if self.quarantine.store is None else self.quarantine.store,
-            "kind": str(kind),
-            "value": _checked_value(kind, value),
-            "detectors": _checked_detectors(kind, detectors),
+            "source": _checked_text("the source", source),
+            "detectors": None if detectors is None else json.dumps(detectors),
             "reason": _checked_text("reason", reason),
             "made_at": _now().isoformat(timespec="microseconds"),
             "made_by": _checked_text("by", by),
@@ -118,7 +203,7 @@ class Rules:
         made = self.quarantine.log.change(
             work, by=by, note=lambda rule: f"{rule.told()}: {rule.reason}"
         )
-        logger.warning("%s is made: %s", made.told(), CAUTIONS[kind])
+        logger.warning("%s is made: %s", made.told(), CAUTION)
         return made
 
     def list(self, *, every: bool = False) -> tuple[Rule, ...]:
@@ -194,12 +279,60 @@ class Rules:
             latest = select(func.max(LogRow.seq)).where(LogRow.rule_number.is_not(None))
             with self.quarantine.database.read() as session:
                 position = int(session.scalar(latest) or 0)
-                if known is None or known[1] != position:
-                    rules = tuple(rule for rule in self._read(session) if self._counts(rule))
+                if known is None or known[1] != position:  # of this very store, or of all stores
+                    mine = (None, self.quarantine.store)
+                    rules = tuple(rule for rule in self._read(session) if rule.store in mine)
                 else:
                     rules = known[2]
             self._known = known = version, position, rules
         return _counting(known[2])
+
+    def excuse(
+        self, batch: Batch, decisions: Mapping[int, Decision], policy: Policy
+    ) -> Mapping[int, Decision]:
+        """Return decisions as they are once rules have excused findings; notes say which.
+
+        Where rules cannot be read, none excuses anything.
+
+        Parameters
+        ----------
+        batch
+            Entries.
+        decisions
+            By row; others are plain admissions.
+        policy
+            Decides by the findings that are left.
+        """
+        try:
+            by_source: dict[str | None, list[Rule]] = {}
+            for rule in self.in_force():
+                by_source.setdefault(rule.source, []).append(rule)
+        except QuarantineError as error:
+            logger.warning("rules cannot be read, and none excuses anything: %s", error)
+            return decisions
+        changed: dict[int, Decision] = {}
+        used: list[int] = []
+        for row, decision in decisions.items():
+            left, notes = [], [decision.note]
+            for finding in decision.findings:
+                mine = by_source.get(batch.lineages[row], ())
+                oldest = next((rule for rule in mine if rule.excuses(finding)), None)
+                if oldest is None:
+                    left.append(finding)
+                else:
+                    used.append(oldest.number)
+                    notes.append(f"{oldest.told()} excuses {finding.detector} {finding.score:.4f}")
+            if len(left) < len(decision.findings):
+                anew = policy.decide(decision.entry_id, left, decision.unjudged)
+                notes[1:1] = [anew.note] if anew.note != decision.note else []
+                changed[row] = replace(anew, note="; ".join(filter(None, notes)))
+        if not changed:
+            return decisions
+        numbers = sorted(set(used))
+        logger.info(
+            "%d findings on %d entries are excused by rules %s", len(used), len(changed), numbers
+        )
+        return {**decisions, **changed}
 
     def _read(self, session: Session) -> tuple[Rule, ...]:
         """Return all rules that are seen from here, and which of them the log vouches for."""
@@ -231,29 +364,14 @@ class Rules:
         mine = row.namespace == self.quarantine.namespace
         return mine and (store is None or row.store in (store, ANY_STORE))
 
-    def _counts(self, rule: Rule) -> bool:
-        """Return whether a rule is of this very store, or of all stores."""
-        return rule.store in (None, self.quarantine.store)
-
 
 def _counting(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     now = _now()
-    return tuple(rule for rule in rules if rule.standing(now) is Standing.IN_FORCE)
+    return tuple(rule for rule in rules if rule.standing(now) == "in force")
 
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
-
-
-def _checked_kind(kind: str) -> Kind:
-    try:
-        return Kind(kind)
-    except ValueError:
-        msg = (
-            f"the kind of a rule is {printable(str(kind), SHOWN)!r}, expected one of "
-            f"{', '.join(map(repr, map(str, Kind)))}."
-        )
-        raise RuleError(msg) from None
 
 
 def _checked_text(what: str, text: object) -> str:
@@ -267,34 +385,6 @@ def _checked_text(what: str, text: object) -> str:
         msg = f"{what} of a rule holds NUL or half of a surrogate pair, {expected} without these."
         raise RuleError(msg)
     return text
-
-
-def _checked_value(kind: Kind, value: object) -> str:
-    text = _checked_text("the value", value)
-    if kind is Kind.OWN_PHRASE and not Phrase(text).words:
-        msg = f"the phrase {printable(text, SHOWN)!r} has no word, expected one at least."
-        raise RuleError(msg)
-    return text
-
-
-def _checked_detectors(kind: Kind, detectors: Sequence[str] | None) -> str | None:
-    if detectors is None:
-        return None
-    if isinstance(detectors, str) or not detectors:
-        msg = (
-            f"detectors of a rule is {printable(repr(detectors), SHOWN)}, expected a list of "
-            "names, or None for the usual ones."
-        )
-        raise RuleError(msg)
-    names = [_checked_text("a detector", name) for name in dict.fromkeys(detectors)]
-    odd = next((name for name in names if name not in LOCAL), None)
-    if kind is Kind.OWN_PHRASE and odd is not None:
-        msg = (
-            f"{printable(odd, SHOWN)!r} does not say where in a text it finds something, or is not "
-            f"to be excused by a phrase; expected some of {', '.join(sorted(LOCAL))}."
-        )
-        raise RuleError(msg)
-    return json.dumps(names)
 
 
 def _checked_end(expires_at: object) -> str | None:
@@ -313,8 +403,7 @@ def _checked_end(expires_at: object) -> str | None:
 def _to_rule(row: RuleRow, *, vouched: bool = True) -> Rule:
     return Rule(
         number=row.number,
-        kind=Kind(row.kind),
-        value=row.value,
+        source=row.source,
         namespace=row.namespace,
         store=None if row.store == ANY_STORE else row.store,
         detectors=None if row.detectors is None else tuple(json.loads(row.detectors)),
