@@ -135,120 +135,80 @@ def flood(quarantine, start=0, end=45):
     held(quarantine, [f"leaflet {'x' * n}" for n in range(start, end)])
 
 
+def whole(page, action, n_times=1, **data):
+    """Decide of what waits of case 1, as it is shown, some times."""
+    page.get("/cases/1")
+    for _ in range(n_times):
+        seen = {
+            name: re.search(rf'name="{name}" value="(\d+)"', page.last.text).group(1)
+            for name in ("last", "members")
+        }
+        page.post("/cases/1", action=action, all="yes", **seen | data)
+
+
 @pytest.mark.usefixtures("slow")
-def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, app):
+def test_a_large_case_is_decided_in_requests_that_end_and_taken_back(quarantine, anna, monkeypatch):
     flood(quarantine)
-    anna = Browser(app)
-    anna.get("/cases/1")
-    anna.post("/cases/1", action="confirm", all="yes", note="a flood", last="45")
-    assert anna.last.url.path == "/progress"
-    assert "10 of 45 entries" in anna.last.text
-    assert 'hx-trigger="load"' in anna.last.text
-    assert quarantine.count() == 35  # nothing goes on by itself, and nothing is lost
-    assert "of case 1 is not carried out to its end" in anna.get("/").text
-    for action in ("decide", "undo"):
-        path = {"decide": "/cases/1", "undo": "/undo"}[action]
-        refused = anna.post(path, action="release", entry=["45"])
-        assert (refused.status_code, "still being carried out" in refused.text) == (409, True)
-    assert quarantine.count() == 35
-    for left in (25, 15, 5):
-        anna.post("/progress")
-        assert (anna.last.url.path, quarantine.count()) == ("/progress", left)
-    answer = anna.client.post("/progress", data={"csrf": anna.csrf}, headers={"hx-request": "true"})
-    assert answer.headers["hx-redirect"] == "/cases/1"
-    anna.get("/cases/1")
-    assert "45 entries confirmed as poisoned" in anna.told
+    whole(anna, "confirm", note="a flood")
+    assert "10 entries confirmed as poisoned. 35 entries of the case still wait." in anna.told
+    assert (anna.last.url.path, quarantine.count()) == ("/cases/1", 35)
+    whole(anna, "confirm", 4, note="a flood")
+    assert (anna.last.url.path, quarantine.count()) == ("/", 0)
     assert {line.note for line in quarantine.log.lines() if line.action == "confirm"} == {"a flood"}
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 4)
     anna.post("/undo")
-    assert "10 entries wait again; 35 lines of the log are left" in anna.last.text
-    for _ in range(4):
-        anna.post("/progress")
-    assert "45 entries wait again" in anna.told
-    assert quarantine.count() == 45
+    assert "4 entries wait again. Undo again goes on with the rest." in anna.told
+    anna.post("/undo")
+    assert "1 entry waits again." in anna.told
+    assert quarantine.count() == 5
     quarantine.log.verify()
 
 
 @pytest.mark.usefixtures("slow")
-def test_a_large_decision_is_stopped_and_taken_back(quarantine, app):
+def test_what_nobody_has_looked_at_is_not_decided(quarantine, anna):
     flood(quarantine)
-    anna = Browser(app)
-    anna.get("/cases/1")
-    anna.post("/cases/1", action="release", all="yes")
-    anna.post("/progress/stop")
-    assert anna.last.url.path == "/cases/1"
-    assert "Stopped: 10 entries released" in anna.told
-    assert quarantine.count() == 35
-    anna.post("/undo")
-    assert quarantine.count() == 45
-    assert "go on, or stop it" not in anna.get("/").text
-    assert anna.post("/progress").url.path == "/"  # there is nothing to carry on
-
-
-@pytest.mark.usefixtures("slow")
-def test_what_nobody_has_looked_at_is_not_decided(quarantine, app):
-    flood(quarantine)
-    anna = Browser(app)
     anna.get("/cases/1")
     held(quarantine, ["leaflet " + "x" * 4 + "\n"])  # a copy of one that comes later
     assert Cases(quarantine).show(1).n_members == 46
-    last = re.search(r'name="last" value="(\d+)"', anna.last.text).group(1)
-    anna.post("/cases/1", action="confirm", all="yes", last=last)
-    while anna.last.url.path == "/progress":
-        anna.post("/progress")
-    assert "45 entries confirmed" in anna.told
+    whole(anna, "confirm", 5, last="45")
+    assert "1 entry of the case still waits" in anna.told
     assert [one.id for one in quarantine.list()] == ["e45"]
 
 
 @pytest.mark.usefixtures("slow")
-def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, app):
+def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, anna):
     flood(quarantine, 0, 15)
     flood(quarantine, 20, 45)
     held(quarantine, ["leaflet xxx\n"])  # a copy, so that the last one of the case is behind
-    anna = Browser(app)
-    anna.get("/cases/1")
-    anna.post("/cases/1", action="confirm", all="yes")
-    assert "10 of 16 entries" in anna.last.text
+    whole(anna, "confirm")
+    assert "6 entries of the case still wait" in anna.told
     hold(quarantine, found("tie", ["e1", "e20"]))
-    for _ in range(2):
-        anna.post("/progress")
-        assert "have become a part of case 1, which nobody has looked at" in anna.last.text
-        assert "hx-trigger" not in anna.last.text  # a person goes on, or stops
-        assert quarantine.count("confirmed") == 10
-    anna.post("/progress/stop")
-    assert quarantine.count() == 32
+    whole(anna, "confirm", members="16", last="41")
+    assert "have become a part of case 1, which nobody has looked at" in anna.told
+    assert (quarantine.count("confirmed"), quarantine.count()) == (10, 32)
 
 
 @pytest.mark.usefixtures("slow")
 def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
     flood(quarantine)
     anna, bert = Browser(app), Browser(app, "bert")
-    for each, action in ((anna, "confirm"), (bert, "release")):
-        each.get("/cases/1")
-        each.post("/cases/1", action=action, all="yes")
-    for _ in range(5):
-        for each in (anna, bert):
-            if each.last.url.path == "/progress":
-                each.post("/progress")
-    assert quarantine.count() == 0
-    n_confirmed, n_released = quarantine.count("confirmed"), quarantine.count("released")
-    assert n_confirmed + n_released == 45
-    assert f"{n_confirmed} entries confirmed" in anna.told
-    assert f"{n_released} entries released" in bert.told
-    assert (
-        len([one for one in quarantine.log.lines() if one.action in ("confirm", "release")]) == 45
-    )
+    for _ in range(3):
+        for each, action in ((anna, "confirm"), (bert, "release")):
+            each.get("/cases/1")
+            each.post("/cases/1", action=action, all="yes")
+    assert [quarantine.count(status) for status in ("held", "confirmed", "released")] == [0, 25, 20]
+    lines = [one for one in quarantine.log.lines() if one.action in ("confirm", "release")]
+    assert len(lines) == 45
 
 
-@pytest.mark.usefixtures("slow")
-def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine):
+def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeypatch):
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)
     app = review_app(quarantine, token=TOKENS, two_persons=True)
     flood(quarantine)
     anna, bert = (Browser(app, name, token=token) for name, token in TOKENS.items())
     for each in (anna, bert):
-        each.get("/cases/1")
-        each.post("/cases/1", action="release", all="yes", note="ours")
-        while each.last.url.path == "/progress":
-            each.post("/progress")
+        whole(each, "release", note="ours")
     assert "45 wait for a second person" in anna.told
     assert "45 entries released" in bert.told
     assert {(one.actor, one.note) for one in quarantine.log.lines() if one.action == "release"} == {
@@ -441,24 +401,17 @@ def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
     )
 
 
-def test_queries_that_it_would_take_over_are_named(quarantine):
+def test_health_says_how_canaries_stand(quarantine):
     store, inner = guarded(quarantine)
-    model = inner.embeddings
-    queries = ["what is on page one?", "what is on page two?"]
     monitor = CanaryMonitor(
-        queries, store, embedder=model.embed_documents, k=2, quarantine=store.quarantine
+        ["page one?", "page two?"],
+        store,
+        embedder=inner.embeddings.embed_documents,
+        k=2,
+        quarantine=store.quarantine,
     )
     monitor.record_baseline()
-    batch = Batch.of(
-        ids=["bad"],
-        texts=["it is all on page seven"],
-        embeddings=[model.embed_query(queries[1])],
-    )
-    store.quarantine.hold(batch, by="bert")
     anna = Browser(review_app(store, token=TOKEN))
-    page = anna.get("/cases/1").text
-    (taken,) = re.findall(r"<li>(.+page two.+)</li>", page)
-    assert "bad at place 1 of 2" in taken
     assert "not checked of 2" in " ".join(anna.get("/health").text.split())
     monitor.check()
     assert "0 of 2" in " ".join(anna.get("/health").text.split())

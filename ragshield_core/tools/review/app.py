@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Any, Literal
@@ -46,7 +47,7 @@ from ragshield_core.tools.review.access import (
 )
 from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
-from ragshield_core.tools.review.desk import Action, ConflictError, Desk, Outcome, together
+from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Desk, Outcome
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (
@@ -68,16 +69,14 @@ HOURS = 8.0
 SECRET_BYTES = 32
 # Decisions that can be taken back within a session.
 REMEMBERED = 10
-# Seconds of a request that decides of a whole case: what is left is for the next one.
-STEP = 1.0
+# Seconds of a request that decides of a whole case: what is left waits for the next one.
+STEP = 10.0
 # For how long a rule may count, in days.
 DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
 # What a form for a rule has asked for already.
 GIVEN = ("source", "reason", "detectors")
-# Of a number that a form or an address names, fewer.
-DIGITS = 19
 
 Page = Callable[["_Visit"], Response]
 
@@ -167,9 +166,6 @@ def review_app(
             post("/cases/{number:number}", pages.decide),
             get("/entries/{number:number}/{start:number}", pages.text),
             post("/undo", pages.undo),
-            get("/progress", pages.progress),
-            post("/progress", pages.go_on),
-            post("/progress/stop", pages.stop),
             get("/rules", pages.rules),
             post("/rules", pages.make_rule),
             post("/rules/{number:number}/revoke", pages.revoke_rule),
@@ -244,8 +240,11 @@ class _Visit:
     @property
     def page(self) -> int:
         """The number of the page that the address asks for, from 1 on."""
-        given = self.request.query_params.get("page", "")
-        return max(1, int(given)) if _is_number(given) and len(given) < 10 else 1  # noqa: PLR2004
+        return max([1, *_numbers([self.request.query_params.get("page", "")], 9)])
+
+    def numbers(self, name: str) -> list[int]:
+        """Return the numbers that fields of the form say."""
+        return _numbers(self.form.getlist(name)) if self.form else []
 
     def given(self, name: str) -> str:
         """Return what a field of the form says, empty if nothing."""
@@ -327,7 +326,6 @@ class _Pages:
             "csrf": session.get("csrf", ""),
             "told": session.pop("told", None),
             "undoable": session.get("undo", []),
-            "running": _running(session),
             "two_persons": self.desk.two_persons,
             "live": self.desk.store is not None,
             "quarantine": self.desk.quarantine,
@@ -354,7 +352,7 @@ class _Pages:
             "queue.html",
             asked=source_view(quarantine, self.desk.store),
             cases=[(case, heading(case, firsts.get(case.number))) for case in found.cases],
-            last=cases.last() if there else 0,
+            last=cases.newest() if there else 0,
             count=found.n_cases,
             n_waiting=cases.n_waiting() if there else 0,
             page=found.offset // LIMIT + 1,
@@ -386,102 +384,104 @@ class _Pages:
         return self._case_page(visit, case)
 
     def decide(self, visit: _Visit) -> Response:
-        """Carry out a decision."""
+        """Carry out a decision about entries of a case, or all of it."""
         case = self._case(visit.request.path_params["number"])
-        named, whole, numbers = _asked(visit)
-        if named not in DONE:
-            raise HTTPException(400, "Nothing was done: the form names no decision.")
-        if _running(visit.session) is not None:
-            return self.progress(visit, 409, FIRST)
-        action, note = Action(named), visit.note
-        following = self._around(visit, case).following
+        action, whole, numbers = _asked(visit)
+        note = visit.note
         if action is Action.RELEASE and visit.given("rule") and note is None:
             why = "Nothing was done: a rule needs a reason. Write why, and release again."
             return self._case_page(visit, case, 400, told=why)
+        if not (whole or numbers):
+            return self._case_page(visit, case, 400, told="Choose at least one entry.")
+        following = self._around(visit, case).following
+        by = visit.reviewer.name
+        steps: Iterable[Outcome] = (
+            self.desk.decide(action, some, by=by, note=note) for some in [numbers]
+        )
+        if whole:
+            last, n_seen = ([*visit.numbers(name), None][0] for name in ("last", "members"))
+            steps = self.desk.decide_case(
+                action, case.number, by=by, note=note, last=last, n_seen=n_seen
+            )
         try:
-            if whole:
-                seen = visit.given("last")
-                last = int(seen) if _is_number(seen) and len(seen) < DIGITS else None
-                return self._step(visit, self.desk.begin(action, case, last=last), note)
-            if not numbers:
-                return self._case_page(visit, case, 400, told="Choose at least one entry.")
-            outcome = self.desk.decide(action, numbers, by=visit.reviewer.name, note=note)
+            done, why = _within_time(steps)
         except ConflictError as conflict:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
-        self._tell(visit, outcome)
-        if action is Action.RELEASE and outcome.n_done:
-            self._rule_too(visit, numbers)
-        done = action is Action.KEEP or outcome.n_proposed
-        if action is Action.REOPEN or (not done and self._case(case.number).n_waiting):
-            return visit.to("case", number=case.number)
-        return self._next(visit, case.number, following)
+        told = self._tell(visit, action, done) + why
+        if action is Action.RELEASE and not whole and done[0].n_done:
+            told += self._rule_too(visit, numbers)
+        n_left = self._case(case.number).n_waiting
+        if n_left and whole and action in DECIDED:
+            told += f" {_entries(n_left)} of the case still {_wait(n_left)}."
+        through = action is Action.KEEP or any(one.n_proposed for one in done)
+        if action is Action.REOPEN or (n_left and not through):
+            return visit.to("case", told=told, number=case.number)
+        return self._next(visit, case.number, following, told)
 
-    def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> None:
-        """Make a rule of a release, if that was ticked; what became of it is told."""
+    def _next(self, visit: _Visit, number: int, following: int | None, told: str) -> Response:
+        """Lead to the next case, or to the first one behind the last one, or to the queue."""
+        if following is None:
+            following = self._around(visit, None).following
+        if following in (None, number):
+            return visit.to("queue", told=told)
+        return visit.to("case", told=told, number=following)
+
+    def _rule_too(self, visit: _Visit, numbers: Sequence[int]) -> str:
+        """Make a rule of a release, if that was ticked; return what became of it."""
         if not visit.given("rule"):
-            return
-        quarantine = self.desk.quarantine
-        source = rulable(list(Cases(quarantine).entries(numbers).values()))
-        told = "No rule was made: none excuses all of these entries."
-        if source is not None:
-            ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=RULE_DAYS)
-            try:
-                rule = Rules(quarantine).add(
-                    source, reason=visit.note or "", by=visit.reviewer.name, expires_at=ends
-                )
-                told = f"Rule {rule.number} is in force for {RULE_DAYS} days."
-            except RuleError as error:
-                told = f"No rule was made: {printable(str(error), 300)}"
-        visit.session["told"] += f" {told}"
+            return ""
+        source = rulable(list(Cases(self.desk.quarantine).entries(numbers).values()))
+        if source is None:
+            return " No rule was made: none excuses all of these entries."
+        try:
+            rule = Rules(self.desk.quarantine).add(
+                source,
+                reason=visit.note or "",
+                by=visit.reviewer.name,
+                expires_at=dt.datetime.now(dt.UTC) + dt.timedelta(days=RULE_DAYS),
+            )
+        except RuleError as error:
+            return f" No rule was made: {printable(str(error), 300)}"
+        return f" Rule {rule.number} is in force for {RULE_DAYS} days."
 
     def decide_cases(self, visit: _Visit) -> Response:
         """Decide of several cases, as they were shown in the queue."""
-        named, seen = visit.form.get("action"), visit.given("last")
-        if named not in SEVERAL or not _is_number(seen) or len(seen) >= DIGITS:
-            raise HTTPException(400, "Nothing was done: the form names no decision.")
-        if _running(visit.session) is not None:
-            return self.progress(visit, 409, FIRST)
-        given = [str(value) for value in visit.form.getlist("case")]
-        numbers = [int(one) for one in given if _is_number(one) and len(one) < DIGITS]
+        named, seen = visit.given("action"), visit.numbers("last")
+        if named not in DONE or named == Action.REOPEN or not seen:
+            raise HTTPException(400, NAMES_NONE)
+        numbers = visit.numbers("case")
         if not numbers:
             return visit.to("queue", told="Choose at least one case.")
-        action, by = Action(named), visit.reviewer.name
-        done: list[Outcome] = []
-        left: list[int] = []
-        why = ""
-        try:
+        action, left = Action(named), list[int]()
+        by, note = visit.reviewer.name, visit.note
+
+        def steps() -> Iterator[Outcome]:
             for number in numbers:
-                outcome = self.desk.decide_seen(action, number, int(seen), by=by, note=visit.note)
-                left += [number] if outcome is None else []
-                done += [] if outcome is None else [outcome]
-        except RAGShieldError as error:  # what was decided before stays so, and can be taken back
-            why = f" The rest was left: {printable(str(error), 300)}"
-        if done:
-            self._tell(visit, together(done))
-        told = visit.session.pop("told", "Nothing was done.") + why
+                outcome = self.desk.decide_seen(action, number, seen[0], by=by, note=note)
+                if outcome is None:
+                    left.append(number)
+                else:
+                    yield outcome
+
+        done, told = _within_time(steps(), math.inf)
+        told = (self._tell(visit, action, done) if done else "Nothing was done.") + told
         if left:
-            told += f" Open these, which are large or have changed: {_cases(left)}."
+            cases = ", ".join(f"case {number}" for number in left)
+            told += f" Open these, which are large or have changed: {cases}."
         return visit.to("queue", told=told)
 
-    def _around(self, visit: _Visit, case: Case) -> Around:
+    def _around(self, visit: _Visit, case: Case | None) -> Around:
         """Return the neighbours of a case in the queue, as the person has narrowed and sorted it.
 
         Without the search, which would read all texts again for each case.
         """
-        narrowed = _narrowed(visit.session) | {"search": None}
+        narrowed = _narrowed(visit.session)
+        del narrowed["search"]
         order = _order(str(visit.session.get("order", "")))
-        return Cases(self.desk.quarantine).around(case, **narrowed, order=order)
-
-    def _next(self, visit: _Visit, number: int, following: int | None) -> Response:
-        """Lead to the next case, or to the first one behind the last one, or to the queue."""
-        if following is None:
-            narrowed = _narrowed(visit.session) | {"search": None}
-            order = _order(str(visit.session.get("order", "")))
-            cases = Cases(self.desk.quarantine).page(**narrowed, order=order, limit=1).cases
-            following = next((one.number for one in cases if one.number != number), None)
-        return visit.to("queue") if following is None else visit.to("case", number=following)
+        number = 0 if case is None else case.number
+        return Cases(self.desk.quarantine).around(number, **narrowed, order=order)
 
     def decide_source(self, visit: _Visit) -> Response:
         """Adopt a source, or keep holding its entries."""
@@ -512,70 +512,23 @@ class _Pages:
 
     def undo(self, visit: _Visit) -> Response:
         """Take the latest decision back."""
-        if _running(visit.session) is not None:
-            return self.progress(visit, 409, FIRST)
         undoable = list(visit.session.get("undo", []))
         if not undoable:
             return visit.to("queue", told="There is nothing to take back in this session.")
         first, last = map(int, undoable.pop())
-        visit.session["undo"] = undoable
         try:
-            return self._step(visit, self.desk.undo((first, last)))
+            done, told = _within_time(self.desk.undo((first, last), by=visit.reviewer.name))
         except QuarantineError as error:
             return visit.to("queue", told=printable(str(error), 300))
-
-    # What takes longer than a request should
-
-    def progress(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
-        """Show how far a decision is carried out."""
-        if _running(visit.session) is None:
-            return visit.to("queue")
-        return self.show(visit, "progress.html", status, why=why)
-
-    def go_on(self, visit: _Visit) -> Response:
-        """Carry it on for a second."""
-        running = _running(visit.session)
-        if running is None:
-            return self._onwards(visit, visit.to("queue"))
-        try:
-            note = None
-            if running.case is not None:
-                note = self.desk.reason(running, by=visit.reviewer.name)
-            return self._onwards(visit, self._step(visit, running, note))
-        except RAGShieldError as error:
-            return self.progress(visit, why=printable(str(error), 500))
-
-    def stop(self, visit: _Visit) -> Response:
-        """Leave the rest as it is."""
-        running = _running(visit.session)
-        if running is None:
-            return visit.to("queue")
-        return self._ended(visit, running, "Stopped: ")
-
-    def _step(self, visit: _Visit, running: Outcome, note: str | None = None) -> Response:
-        """Carry a decision on for a second; what is left is noted in the session."""
-        by = visit.reviewer.name
-        outcome = self.desk.go_on(running, by=by, note=note, seconds=STEP)
-        if outcome.finished:
-            return self._ended(visit, outcome)
-        visit.session["running"] = asdict(outcome)
-        return visit.to("progress")
-
-    def _ended(self, visit: _Visit, outcome: Outcome, before: str = "") -> Response:
-        visit.session.pop("running", None)
-        self._tell(visit, outcome, before)
-        if outcome.case is None:
-            return visit.to("queue")
-        return visit.to("case", number=outcome.case)
-
-    @staticmethod
-    def _onwards(visit: _Visit, answer: Response) -> Response:
-        """Return an answer that leads on, also from a part of a page that htmx has asked for."""
-        leads = answer.headers.get("location")
-        here = visit.request.url_for("progress").path
-        if leads is None or leads == here or "hx-request" not in visit.request.headers:
-            return answer
-        return Response(headers={"hx-redirect": leads})
+        n, at = sum(one.n_done for one in done), done[-1].lines[1]
+        if at < last:
+            undoable.append([at + 1, last])
+            told += " Undo again goes on with the rest."
+        visit.session["undo"] = undoable
+        if n or at < last:
+            return visit.to("queue", told=f"Taken back: {_entries(n)} {_wait(n)} again.{told}")
+        told = "There is nothing to take back: it was taken back, or decided anew, since."
+        return visit.to("queue", told=told)
 
     def text(self, visit: _Visit) -> Response:
         """Show a later part of a long text."""
@@ -737,24 +690,18 @@ class _Pages:
         shown["around"] = self._around(visit, case)
         return self.show(visit, "case.html", status, **shown | values | view)
 
-    def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
-        """Note in the session what was done, to be told on the next page and to be taken back."""
-        n, session = outcome.n_done, visit.session
-        if outcome.action is Action.UNDO:
-            again = not outcome.finished
-            told = f"{before}Taken back: {_entries(n)} {'waits' if n == 1 else 'wait'} again."
-            if outcome.finished and not n:
-                told = "There is nothing to take back: it was taken back, or decided anew, since."
-        else:
-            again = n > 0 and outcome.action in (Action.RELEASE, Action.CONFIRM)
-            told = f"{before}{_entries(n)} {DONE[outcome.action]}."
-        if outcome.action is Action.RELEASE and n and self.desk.store is None:
+    def _tell(self, visit: _Visit, action: Action, done: Sequence[Outcome]) -> str:
+        """Return what was done; it can be taken back in this session."""
+        n, n_proposed = sum(one.n_done for one in done), sum(one.n_proposed for one in done)
+        told = f"{_entries(n)} {DONE[action]}."
+        if action is Action.RELEASE and n and self.desk.store is None:
             told += " No store is at hand: they are admitted when they are ingested again."
-        if outcome.n_proposed:
-            told += f" {outcome.n_proposed} wait for a second person to agree."
-        session["told"] = told
-        if again:
-            session["undo"] = [*session.get("undo", []), list(outcome.lines)][-REMEMBERED:]
+        if n_proposed:
+            told += f" {n_proposed} wait for a second person to agree."
+        if n and action in DECIDED:
+            lines = [done[0].lines[0], done[-1].lines[1]]
+            visit.session["undo"] = [*visit.session.get("undo", []), lines][-REMEMBERED:]
+        return told
 
 
 DONE = {
@@ -763,32 +710,42 @@ DONE = {
     Action.KEEP: "kept waiting",
     Action.REOPEN: "reopened, to be decided anew",
 }
-# What is decided of several cases at once.
-SEVERAL = (Action.RELEASE, Action.CONFIRM, Action.KEEP)
-FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+NAMES_NONE = "Nothing was done: the form names no decision."
 
 
-def _asked(visit: _Visit) -> tuple[str, bool, list[int]]:
+def _asked(visit: _Visit) -> tuple[Action, bool, list[int]]:
     """Return the decision that a form names, whether of a whole case, and the chosen entries."""
-    named, whole = visit.given("action"), visit.given("all") == "yes"
-    given = [str(value) for value in visit.form.getlist("entry")]
     if reopened := visit.given("reopen"):
-        named, whole, given = Action.REOPEN, reopened == "all", [reopened]
-    return named, whole, [int(value) for value in given if _is_number(value)]
+        return Action.REOPEN, reopened == "all", visit.numbers("reopen")
+    if (named := visit.given("action")) not in DONE:
+        raise HTTPException(400, NAMES_NONE)
+    return Action(named), visit.given("all") == "yes", visit.numbers("entry")
 
 
-def _is_number(text: str) -> bool:
-    """Return whether it is a number as forms write them, in digits of ASCII."""
-    return text.isascii() and text.isdecimal()
+def _within_time(
+    steps: Iterable[Outcome], seconds: float | None = None
+) -> tuple[list[Outcome], str]:
+    """Carry out steps of a decision for some seconds; return their outcomes, and what went wrong.
+
+    An error of the first step is raised. One of a later step leaves the rest as it was.
+    """
+    end, done = time.monotonic() + (STEP if seconds is None else seconds), list[Outcome]()
+    try:
+        for outcome in steps:
+            done.append(outcome)
+            if time.monotonic() >= end:
+                break
+    except RAGShieldError as error:
+        if not done:
+            raise
+        return done, f" The rest was left: {printable(str(error), 300)}"
+    return done, ""
 
 
-def _running(session: dict[str, Any]) -> Outcome | None:
-    """Return the decision that the session has begun and not finished."""
-    kept = session.get("running")
-    if kept is None:
-        return None
-    values = {"action": Action(kept["action"]), "lines": tuple(kept["lines"])}
-    return Outcome(**kept | values)
+def _numbers(given: Iterable[object], digits: int = 18) -> list[int]:
+    """Return numbers as forms write them, in digits of ASCII, which every database can hold."""
+    texts = [one for one in map(str, given) if len(one) <= digits]
+    return [int(one) for one in texts if one.isascii() and one.isdecimal()]
 
 
 def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
@@ -806,9 +763,9 @@ def _order(given: str) -> Order:
     return Order(given) if given in list(Order) else Order.SEVERITY
 
 
-def _cases(numbers: Sequence[int]) -> str:
-    return ", ".join(f"case {number}" for number in numbers)
-
-
 def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def _wait(count: int) -> str:
+    return "waits" if count == 1 else "wait"

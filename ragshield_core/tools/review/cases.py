@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LIMIT = 50
 # Bytes of a text in which the words that convict are looked for, on a page of the queue.
 QUOTABLE = 4_000
+# Cases among which the neighbours of one are looked for.
+FAR = 10_000
 
 
 class Order(StrEnum):
@@ -41,15 +43,14 @@ class Order(StrEnum):
     SOURCE = "source"  # by name
 
 
-# Columns, and whether what is greater comes first.
-ORDERS: dict[Order, tuple[tuple[Any, bool], ...]] = {
+ORDERS: dict[Order, tuple[Any, ...]] = {
     # A calibration knows no finding to be rarer than one in its clean sample: many are as rare.
-    Order.SEVERITY: ((CaseRow.rank, True), (CaseRow.rarity, True), (CaseRow.n_waiting, True)),
-    Order.AGE: ((CaseRow.opened_at, False),),
-    Order.LATEST: ((CaseRow.latest_at, True),),
-    Order.SIZE: ((CaseRow.n_waiting, True),),
-    Order.DETECTOR: ((CaseRow.detectors, False),),
-    Order.SOURCE: ((CaseRow.source, False),),
+    Order.SEVERITY: (CaseRow.rank.desc(), CaseRow.rarity.desc(), CaseRow.n_waiting.desc()),
+    Order.AGE: (CaseRow.opened_at,),
+    Order.LATEST: (CaseRow.latest_at.desc(),),
+    Order.SIZE: (CaseRow.n_waiting.desc(),),
+    Order.DETECTOR: (CaseRow.detectors,),
+    Order.SOURCE: (CaseRow.source,),
 }
 
 
@@ -110,7 +111,7 @@ class Page(NamedTuple):
 class Around(NamedTuple):
     """The place of a case in the queue, from 1, and its neighbours there."""
 
-    place: int
+    place: int  # 0 for a case that is not there
     n_cases: int
     previous: int | None
     following: int | None
@@ -160,64 +161,55 @@ class Cases:
             Only those with an entry that claims to be of this lineage.
         search
             Only those with an entry in whose id, or the first 4,000 characters of whose text, this
-            is found, in upper or lower case. Reads all texts: once on the first page, else twice.
+            is found, in upper or lower case. Reads all texts twice.
         order
             Which come first; ties by number.
         limit, offset
             Of the page; past the end, the last page is returned.
         """
-        where = self._where(waiting, detector, source, search)
-        ordered = select(CaseRow).where(*where).order_by(*_ordered(_columns(order)))
+        query = self._queue(waiting, detector, source, search, order)
         with self._quarantine.database.read() as session:
-            if search and offset == 0:
-                found = session.execute(ordered.add_columns(func.count().over()).limit(limit)).all()
-                count = found[0][1] if found else 0
-                return Page(tuple(_case(row) for row, _ in found), count, 0)
-            count = session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0
+            count = session.scalar(_count(query)) or 0
             if offset >= count:
                 offset = max(0, count - 1) // max(1, limit) * limit
-            rows = session.scalars(ordered.limit(limit).offset(offset))
+            rows = session.scalars(query.limit(limit).offset(offset))
             return Page(tuple(_case(row) for row in rows), count, offset)
 
     def around(
         self,
-        case: Case,
+        number: int,
         *,
         waiting: bool | None = True,
         detector: str | None = None,
         source: str | None = None,
-        search: str | None = None,
         order: Order | str = Order.SEVERITY,
     ) -> Around:
         """Return where a case is in the queue, and which come before and after it.
 
+        Of a case that is not among the first ten thousand of the queue, the first one follows.
+
         Parameters
         ----------
-        case
-            As it is; it need not be in the queue any more.
-        waiting, detector, source, search, order
+        number
+            Of the case.
+        waiting, detector, source, order
             As of :meth:`page`.
         """
-        where = self._where(waiting, detector, source, search)
-        columns = _columns(order)
-        back = [(column, not falls) for column, falls in columns]
+        query = self._queue(waiting, detector, source, None, order)
         with self._quarantine.database.read() as session:
-            own = session.scalars(select(CaseRow).where(*self._numbered(case.number))).first()
-            if own is None:
-                return Around(0, 0, None, None)
-            count = select(func.count()).select_from(CaseRow).where(*where)
-            number = select(CaseRow.number).where(*where)
-            before, after = _beyond(back, own), _beyond(columns, own)
-            return Around(
-                place=(session.scalar(count.where(before)) or 0) + 1,
-                n_cases=session.scalar(count) or 0,
-                previous=session.scalar(number.where(before).order_by(*_ordered(back)).limit(1)),
-                following=session.scalar(number.where(after).order_by(*_ordered(columns)).limit(1)),
-            )
+            count = session.scalar(_count(query)) or 0
+            queue = list(session.scalars(query.with_only_columns(CaseRow.number).limit(FAR)))
+        at = queue.index(number) if number in queue else -1
+        return Around(
+            place=at + 1,
+            n_cases=count,
+            previous=queue[at - 1] if at > 0 else None,
+            following=next(iter(queue[at + 1 :]), None),
+        )
 
     def detectors(self) -> tuple[str, ...]:
         """Return the names of all detectors that have found something that waits."""
-        query = select(CaseRow.detectors).where(*self._where(True, None, None, None)).distinct()  # noqa: FBT003
+        query = select(CaseRow.detectors).where(*self._waiting()).distinct()
         with self._quarantine.database.read() as session:
             names = {name for names in session.scalars(query) for name in names.split()}
         return tuple(sorted(names))
@@ -254,15 +246,20 @@ class Cases:
         """
         with self._quarantine.database.read() as session:
             case = self._show(session, number)
+            number = case.number
+            waits = exists().where(
+                HeldRow.number == MemberRow.number, checked(HeldRow.status) == Status.HELD
+            )
+            members = select(MemberRow.number).where(*self._of(number)).order_by(MemberRow.number)
+            all_wait = case.n_waiting == case.n_members
             numbers: list[int] = []
             if offset < case.n_waiting:
-                waiting = self._waiting(session, case).offset(offset)
+                waiting = (members if all_wait else members.where(waits)).offset(offset)
                 numbers += session.scalars(waiting.limit(min(limit, case.n_waiting - offset)))
             if len(numbers) < limit:
-                others = select(MemberRow.number).where(*self._of(case.number))
-                if case.n_waiting:
-                    others = others.where(~self._waits())
-                others = others.order_by(MemberRow.number).limit(limit - len(numbers))
+                others = (members.where(~waits) if case.n_waiting else members).limit(
+                    limit - len(numbers)
+                )
                 numbers += session.scalars(others.offset(max(0, offset - case.n_waiting)))
         # Only now what is long.
         return tuple(self.entries(numbers).values())
@@ -296,29 +293,19 @@ class Cases:
                 )
         return tuple(found)
 
-    def newest(self, number: int) -> int:
-        """Return the number of the entry that came last into a case; 0 if there is none."""
-        query = select(func.max(MemberRow.number)).where(*self._of(number))
-        with self._quarantine.database.read() as session:
-            return int(session.scalar(query) or 0)
-
-    def last(self) -> int:
-        """Return the number of the entry that came last into any case; 0 if there is none."""
+    def newest(self, number: int | None = None) -> int:
+        """Return the number of the entry that came last into a case, or any; 0 if there is none."""
+        mine = [MemberRow.namespace == self._quarantine.namespace]
         query = select(func.max(MemberRow.number))
-        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        query = query.where(*(mine if number is None else self._of(number)))
         with self._quarantine.database.read() as session:
             return int(session.scalar(query) or 0)
 
-    def later(self, number: int, last: int) -> dict[Status, int]:
-        """Return how many entries of a case came later than one of them, by status."""
-        query = (
-            select(HeldRow.status, func.count())
-            .join(MemberRow, MemberRow.number == HeldRow.number)
-            .where(*self._of(number), MemberRow.number > last)
-            .group_by(HeldRow.status)
-        )
+    def n_later(self, number: int, last: int) -> int:
+        """Return how many entries of a case came later than one of them."""
+        query = select(func.count()).where(*self._of(number), MemberRow.number > last)
         with self._quarantine.database.read() as session:
-            return {Status(status): int(count) for status, count in session.execute(query)}
+            return int(session.scalar(query) or 0)
 
     def of(self, ids: Sequence[str]) -> tuple[Case, ...]:
         """Return the cases of entries that wait, by their ids."""
@@ -412,8 +399,9 @@ class Cases:
 
     def n_waiting(self) -> int:
         """Return how many entries wait, as cases count them: quick, however many there are."""
+        query = select(func.sum(CaseRow.n_waiting)).where(*self._waiting())
         with self._quarantine.database.read() as session:
-            return self._n_waiting(session)
+            return int(session.scalar(query) or 0)
 
     def whole(self) -> bool:
         """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
@@ -426,116 +414,60 @@ class Cases:
 
     # Inside
 
-    def _numbered(self, number: int) -> tuple[ColumnElement[bool], ...]:
-        return CaseRow.number == number, CaseRow.namespace == self._quarantine.namespace
-
     def _of(self, number: int) -> tuple[ColumnElement[bool], ...]:
         """Return conditions on the members of a case."""
         tenant = MemberRow.namespace == self._quarantine.namespace
         return MemberRow.case_number == number, tenant
 
     def _show(self, session: Session, number: int) -> Case:
-        query = select(CaseRow).where(*self._numbered(self._now(session, number)))
-        row = session.scalars(query).first()
+        """Return a case, or that which it is a part of by now."""
+        mine = MemberRow.namespace == self._quarantine.namespace
+        now = session.scalar(select(MemberRow.case_number).where(MemberRow.number == number, mine))
+        query = select(CaseRow).where(CaseRow.namespace == self._quarantine.namespace)
+        row = session.scalars(query.where(CaseRow.number == (now or number))).first()
         if row is None or not self._sees(row):
             msg = f"there is no case {number} in {self._quarantine!r}; page() has what there is."
             raise QuarantineError(msg)
         return _case(row)
 
-    def _n_waiting(self, session: Session) -> int:
-        query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
-        return int(session.scalar(query) or 0)
-
-    def _waiting(self, session: Session, case: Case) -> Select[Any]:
-        """Return a query for the entries of a case that wait, as they came.
-
-        Goes through what is fewer: the members of the case, or all that waits. Those of a flood
-        are decided of from the first one on, and where half are, the next ones are found at once.
-        How many there are of either is taken from the counts of cases.
-        """
-        of_case = MemberRow.number == HeldRow.number, *self._of(case.number)
-        members = select(MemberRow.number).where(*self._of(case.number))
-        members = members.order_by(MemberRow.number)
-        if case.n_waiting == case.n_members:
-            return members
-        if case.n_members <= self._n_waiting(session):
-            return members.where(self._waits())
-        query = select(HeldRow.number).where(
-            HeldRow.namespace == self._quarantine.namespace, HeldRow.status == Status.HELD
-        )
-        return query.where(exists().where(*of_case)).order_by(HeldRow.number)
-
-    @staticmethod
-    def _waits() -> ColumnElement[bool]:
-        """Return the condition that a member waits."""
-        held = checked(HeldRow.status) == Status.HELD
-        return exists().where(HeldRow.number == MemberRow.number, held)
-
     def _sees(self, row: CaseRow) -> bool:
         return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)
 
-    def _now(self, session: Session, number: int) -> int:
-        """Return the number of the case that one is a part of by now."""
-        query = select(MemberRow.case_number).where(MemberRow.number == number)
-        query = query.where(MemberRow.namespace == self._quarantine.namespace)
-        known = session.scalar(query)
-        return number if known is None else known
+    def _waiting(self) -> list[ColumnElement[bool]]:
+        """Return conditions on cases with entries that wait."""
+        return [*seen_by(self._quarantine, CaseRow), CaseRow.is_open == 1]
 
-    def _where(
+    def _queue(
         self,
         waiting: bool | None,  # noqa: FBT001
         detector: str | None,
         source: str | None,
         search: str | None,
-    ) -> Sequence[ColumnElement[bool]]:
+        order: Order | str,
+    ) -> Select[tuple[CaseRow]]:
+        """Return a query for cases in an order; ties by number."""
         where = seen_by(self._quarantine, CaseRow)
+        mine = MemberRow.namespace == self._quarantine.namespace
         if waiting is not None:
             where.append(CaseRow.is_open == int(waiting))
         if detector is not None:
             name = "_".join(detector.split())
             where.append(CaseRow.detectors.contains(f" {name} ", autoescape=True))
         if source is not None:
-            of_source = select(MemberRow.case_number).where(
-                MemberRow.namespace == self._quarantine.namespace,
-                MemberRow.source == document_key(source),
-            )
-            where.append(CaseRow.number.in_(of_source))
+            of_source = MemberRow.source == document_key(source)
+            where.append(CaseRow.number.in_(select(MemberRow.case_number).where(mine, of_source)))
         if search:
-            where.append(CaseRow.number.in_(self._containing(search)))
-        return where
-
-    def _containing(self, search: str) -> Any:
-        """Return a query for the cases in whose entries something is found.
-
-        Materialised: PostgreSQL takes a third of all entries to hold any text, and would rather
-        look for the members of each case.
-        """
-        found = select(MemberRow.case_number).where(
-            MemberRow.namespace == self._quarantine.namespace,
-            MemberRow.searched.contains(grouping.searched(search), autoescape=True),
-        )
-        once = found.distinct().cte("found").prefix_with("MATERIALIZED", dialect="postgresql")
-        return select(once.c.case_number)
+            # Materialised: PostgreSQL takes a third of all entries to hold any text, and would
+            # rather look for the members of each case.
+            holds = MemberRow.searched.contains(grouping.searched(search), autoescape=True)
+            found = select(MemberRow.case_number).where(mine, holds).distinct().cte("found")
+            found = found.prefix_with("MATERIALIZED", dialect="postgresql")
+            where.append(CaseRow.number.in_(select(found.c.case_number)))
+        return select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
 
 
-def _columns(order: Order | str) -> list[tuple[Any, bool]]:
-    """Return what an order goes by; ties by number."""
-    return [*ORDERS[Order(order)], (CaseRow.number, False)]
-
-
-def _ordered(columns: Sequence[tuple[Any, bool]]) -> list[ColumnElement[Any]]:
-    return [column.desc() if falls else column.asc() for column, falls in columns]
-
-
-def _beyond(columns: Sequence[tuple[Any, bool]], own: CaseRow) -> ColumnElement[bool]:
-    """Return the condition that a case comes after one, in an order."""
-    ways: list[ColumnElement[bool]] = []
-    alike: list[ColumnElement[bool]] = []
-    for column, falls in columns:
-        value = getattr(own, column.key)
-        ways.append(and_(*alike, column < value if falls else column > value))
-        alike.append(column == value)
-    return or_(*ways)
+def _count(query: Select[tuple[CaseRow]]) -> Select[tuple[int]]:
+    return query.with_only_columns(func.count()).order_by(None)
 
 
 def _case(row: CaseRow) -> Case:

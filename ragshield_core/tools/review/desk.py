@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.database import chunks
-from ragshield_core.database.tables import ANY_STORE, HeldRow, LogRow
-from ragshield_core.model.errors import QuarantineError, RAGShieldError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.model.findings import Decision, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.evidence import last_lines_of
 from ragshield_core.quarantine.log import record_of
-from ragshield_core.quarantine.rows import check_one_store, revisions, seen_by
-from ragshield_core.tools.review.cases import Case, Cases, Place
+from ragshield_core.quarantine.rows import check_one_store, revisions
+from ragshield_core.tools.review.cases import Cases, Place
+from ragshield_core.tools.review.quarantine_report import heading
 
 if TYPE_CHECKING:
     from ragshield_core.store.guarded import Guarded
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
 # Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
 # a request, or for a write of theirs, shall not wait for long.
 AT_ONCE = 200
+# Actions in the log: a proposal to release, and that entries stay held.
+WOULD_RELEASE, KEEP = "would release", "keep"
 
 
 class Action(StrEnum):
@@ -41,14 +39,14 @@ class Action(StrEnum):
     CONFIRM = "confirm"
     KEEP = "keep"
     REOPEN = "reopen"
-    UNDO = "undo"  # reopen what one decision of the same person has decided
 
     @property
     def of(self) -> tuple[Status, ...]:
         """Statuses of the entries that it applies to."""
-        if self is Action.REOPEN:
-            return Status.RELEASED, Status.CONFIRMED
-        return (Status.HELD,)
+        return (Status.RELEASED, Status.CONFIRMED) if self is Action.REOPEN else (Status.HELD,)
+
+
+DECIDED = {Action.RELEASE: Status.RELEASED, Action.CONFIRM: Status.CONFIRMED}
 
 
 class ConflictError(Exception):
@@ -59,49 +57,16 @@ class ConflictError(Exception):
         self.entries, self.missing = tuple(entries), missing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Outcome of a decision, so far: what is left is carried out by :meth:`Desk.go_on`.
+class Outcome(NamedTuple):
+    """Outcome of a decision about some entries.
 
-    Attributes
-    ----------
-    action
-        What was decided.
-    n_done
-        Entries that it holds for now.
-    n_proposed
-        Entries of which a second person has to agree first.
-    lines
-        The first and the last line of the log that tell of it, to take it back; or, of
-        :attr:`Action.UNDO`, those of the decision that is taken back.
-    case
-        Number of the case that is decided of as a whole; ``None`` for none.
-    n_members, total, last
-        Of the case when it was decided: entries, those among them that it is of, and the number of
-        the one that came last. What comes later is not of it: nobody has seen that. Of
-        :attr:`Action.UNDO`, ``total`` and ``last`` are of lines of the log.
-    at
-        Number of the last entry, or line, that was dealt with.
+    ``n_proposed`` entries wait for a second person. The log tells of the decision from the first to
+    the second of ``lines``.
     """
 
-    action: Action
-    n_done: int = 0
-    n_proposed: int = 0
-    lines: tuple[int, int] = (0, 0)
-    case: int | None = None
-    n_members: int = 0
-    total: int = 0
-    last: int = 0
-    at: int = 0
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.at >= self.last
-
-
-# Actions in the log: a proposal to release, and that entries stay held.
-WOULD_RELEASE, KEEP = "would release", "keep"
+    n_done: int
+    n_proposed: int
+    lines: tuple[int, int]
 
 
 class Desk:
@@ -158,8 +123,6 @@ class Desk:
         by, note
             Who decides, and why.
         """
-        from ragshield_core.tools.review.quarantine_report import heading  # noqa: PLC0415 - of the audit
-
         cases = Cases(self.quarantine)
         try:
             case = cases.show(number)
@@ -167,186 +130,121 @@ class Desk:
             return None  # it is gone
         if case.number != number or case.n_waiting > AT_ONCE:
             return None
-        held = [one for one in cases.members(number, limit=AT_ONCE) if one.number <= last]
-        held = [one for one in held if one.status in action.of]
-        if action is Action.CONFIRM:
-            head = heading(case, cases.firsts([case]).get(number))
-            held = [one for one in held if head.convicts(one)]
+        head = heading(case, cases.firsts([case]).get(number))
+        held = [
+            one
+            for one in cases.members(number, limit=AT_ONCE)
+            if one.number <= last and one.status in action.of
+            if action is not Action.CONFIRM or head.convicts(one)
+        ]
         return self._decide(action, held, by, note) if held else None
 
-    def begin(self, action: Action, case: Case, *, last: int | None = None) -> Outcome:
-        """Return a decision of a whole case, of which nothing is carried out; see :meth:`go_on`.
+    def decide_case(
+        self,
+        action: Action,
+        number: int,
+        *,
+        by: str,
+        note: str | None,
+        last: int | None = None,
+        n_seen: int | None = None,
+    ) -> Iterator[Outcome]:
+        """Decide of a whole case; yield an outcome for some hundred entries at a time.
+
+        Whoever stops, or is cut off, loses nothing: each some hundred are decided of, and logged,
+        together, and what is left is as it was. The same decision goes on with it.
 
         Parameters
         ----------
-        action, case
-            What, and of which, as somebody has looked at it.
-        last
-            Number of the entry that was its last one then; ``None`` for that of now.
+        action, number
+            What, and of which case, as somebody has looked at it.
+        last, n_seen
+            Number of the entry that was its last one then, and how many it had: nobody has seen
+            others. ``None`` for as it is now.
+        by, note
+            Who decides, and why.
+
+        Raises
+        ------
+        QuarantineError
+            If the case becomes a part of another one, or others a part of it; and if the database
+            refuses.
+        RAGShieldError
+            If the store refuses.
         """
         cases = Cases(self.quarantine)
-        case, newest = cases.show(case.number), cases.newest(case.number)
+        newest = cases.newest(number)
         last = newest if last is None else min(last, newest)
-        later = cases.later(case.number, last)
-        counts = {
-            Status.HELD: case.n_waiting,
-            Status.RELEASED: case.n_released,
-            Status.CONFIRMED: case.n_confirmed,
-        }
-        return Outcome(
-            action=action,
-            case=case.number,
-            n_members=case.n_members - sum(later.values()),
-            total=sum(counts[status] - later.get(status, 0) for status in action.of),
-            last=last,
-        )
+        at = 0
+        while at < last:
+            case = cases.show(number)
+            n_now = case.n_members - cases.n_later(number, last)
+            n_seen = n_now if n_seen is None else n_seen
+            if case.number != number or n_now > n_seen:
+                what = f"case {number} is a part of case {case.number} by now"
+                if case.number == number:
+                    what = f"entries of other cases have become a part of case {number}"
+                msg = (
+                    f"{what}, which nobody has looked at as it is: look at it, and decide of the "
+                    "rest."
+                )
+                raise QuarantineError(msg)
+            places = cases.places(number, after=at, until=last, limit=AT_ONCE)
+            some = [one for one in places if one.status in action.of]
+            if action is Action.REOPEN:  # not where another revision waits under the id
+                held = self.quarantine.held_ids([one.id for one in some])
+                some = [one for one in some if one.id not in held]
+            if some:
+                try:
+                    outcome = self._decide(action, some, by, note)
+                except QuarantineError:
+                    if cases.places(number, after=at, until=last, limit=AT_ONCE) == places:
+                        raise
+                    continue  # somebody else has decided of one just now
+                yield outcome
+            # The last entries of a case may be gone: there is nothing behind those that are.
+            at = places[-1].number if len(places) == AT_ONCE else last
 
-    @staticmethod
-    def undo(lines: tuple[int, int]) -> Outcome:
-        """Return how a decision is taken back, of which nothing is carried out; see :meth:`go_on`.
+    def undo(self, lines: tuple[int, int], *, by: str) -> Iterator[Outcome]:
+        """Take a decision back; yield an outcome for some hundred lines of the log at a time.
 
-        Later decisions of others stand.
+        Later decisions of others stand. The lines of an outcome are those that were dealt with.
 
         Parameters
         ----------
         lines
             Of the log, that tell of the decision: the first and the last one.
+        by
+            Who has decided, and takes it back.
         """
-        first, last = lines
-        return Outcome(
-            action=Action.UNDO, lines=lines, total=last - first + 1, last=last, at=first - 1
-        )
+        at, last = lines[0] - 1, lines[1]
+        while at < last:
+            some = self.quarantine.log.lines(since=at, until=last, limit=AT_ONCE)
+            actions = {
+                (line.entry_id, line.fingerprint): DECIDED[Action(line.action)]
+                for line in some
+                if line.actor == by and line.action in DECIDED
+            }
+            ids = list(dict.fromkeys(entry_id for entry_id, _ in actions))
+            mine = [
+                one
+                for one in (self.quarantine.list(None, ids=ids) if ids else ())
+                if one.reviewed_by == by
+                and actions.get((one.id, one.entry.fingerprint)) is one.status
+            ]
+            self._reopen(mine, by, "taken back")
+            first, at = at + 1, some[-1].seq if len(some) == AT_ONCE else last
+            yield Outcome(len(mine), 0, (first, at))
 
-    def go_on(
-        self, outcome: Outcome, *, by: str, note: str | None = None, seconds: float | None = None
-    ) -> Outcome:
-        """Carry a decision on, some hundred entries at a time; return how far it has come.
-
-        Whoever is cut off loses nothing: each some hundred are decided of, and logged, together,
-        and what is left is as it was.
-
-        Parameters
-        ----------
-        outcome
-            As it has come so far.
-        by, note
-            Who decides, and why.
-        seconds
-            After which it is enough for now; ``None`` for the end.
-
-        Raises
-        ------
-        QuarantineError
-            If the case is not what somebody has looked at any more: a part of another one, or
-            others have become a part of it; and if the database refuses. Nothing is done then.
-        RAGShieldError
-            If the store refuses.
-        """
-        begun, before = time.monotonic(), outcome
-        while not outcome.finished:
-            try:
-                if outcome.action is Action.UNDO:
-                    outcome = self._take_back(outcome, by)
-                else:
-                    outcome = self._go_on(outcome, by, note)
-            except RAGShieldError:
-                if outcome is before:
-                    raise
-                break  # what was done is told first, and the error when somebody goes on
-            some = outcome.n_done + outcome.n_proposed > 0
-            if seconds is not None and some and time.monotonic() - begun >= seconds:
-                break
-        return outcome
-
-    def reason(self, outcome: Outcome, *, by: str) -> str | None:
-        """Return why a whole case is decided of, as the log has it from the beginning on."""
-        first, last = outcome.lines
-        lines = self.quarantine.log.lines(since=first - 1, until=last, limit=AT_ONCE)
-        actions = (outcome.action, WOULD_RELEASE)
-        mine = (line.note for line in lines if line.actor == by and line.action in actions)
-        return next(mine, None)
-
-    # Inside
-
-    def _take_back(self, undone: Outcome, by: str) -> Outcome:
-        """Let entries of some hundred lines wait again, as far as that decision is the last one."""
-        first, last = undone.lines
-        lines = self.quarantine.log.lines(since=undone.at, until=last, limit=AT_ONCE)
-        ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
-        latest = last_decided(self.quarantine, list(dict.fromkeys(ids)))
-        mine = {
-            i: told.line.action
-            for i, told in latest.items()
-            if told.line.actor == by
-            and told.line.action in DECIDING
-            and first <= told.line.seq <= last
-        }
-        self._reopen(mine, list(latest.values()), by, "taken back")
-        at = lines[-1].seq if len(lines) == AT_ONCE else last
-        return replace(undone, at=at, n_done=undone.n_done + len(mine))
-
-    def _go_on(self, whole: Outcome, by: str, note: str | None) -> Outcome:
-        """Carry the decision of a case on by one step."""
-        cases = Cases(self.quarantine)
-        number = self._same_case(cases, whole)
-
-        def following() -> tuple[Place, ...]:
-            return cases.places(number, after=whole.at, until=whole.last, limit=AT_ONCE)
-
-        places = following()
-        waiting = [one for one in places if one.status in whole.action.of]
-        if whole.action is Action.REOPEN:  # not where another revision waits under the id
-            held = self.quarantine.held_ids([one.id for one in waiting])
-            waiting = [one for one in waiting if one.id not in held]
-        # The last entries of a case may be gone: there is nothing behind those that are.
-        at = places[-1].number if len(places) == AT_ONCE else whole.last
-        if not waiting:
-            return replace(whole, at=at)
-        try:
-            outcome = self._decide(whole.action, waiting, by, note)
-        except QuarantineError:
-            if following() == places:
-                raise
-            return whole  # somebody else has decided of one just now; what is left is looked up
-        return replace(
-            whole,
-            at=at,
-            n_done=whole.n_done + outcome.n_done,
-            n_proposed=whole.n_proposed + outcome.n_proposed,
-            lines=(whole.lines[0] or outcome.lines[0], outcome.lines[1]),
-        )
-
-    @staticmethod
-    def _same_case(cases: Cases, whole: Outcome) -> int:
-        """Return the number of a case, unless it has entries that nobody has looked at."""
-        assert whole.case is not None  # noqa: S101 - one is decided of
-        case = cases.show(whole.case)
-        later = sum(cases.later(whole.case, whole.last).values())
-        if case.number == whole.case and case.n_members - later <= whole.n_members:
-            return case.number
-        what = f"case {whole.case} is a part of case {case.number} by now"
-        if case.number == whole.case:
-            what = f"entries of other cases have become a part of case {whole.case}"
-        msg = f"{what}, which nobody has looked at as it is: look at it, and decide of the rest."
-        raise QuarantineError(msg)
-
-    def _reopen(
-        self,
-        ids: Mapping[str, str],
-        held: Sequence[HeldEntry | Place | Told],
-        by: str,
-        note: str | None,
-    ) -> None:
-        """Let entries wait again, by their ids, each with what was decided of it."""
-        if not ids:
-            return
+    def _reopen(self, held: Sequence[HeldEntry | Place], by: str, note: str | None) -> None:
+        """Let decided entries wait again."""
         because: dict[str, Decision] = {}
-        for quarantine, some in self._by_store(list(ids), held):
+        for quarantine, some in self._by_store(held):
             for one in quarantine.reopen(some, by=by, note=note):
                 because[one.id] = Decision(
                     entry_id=one.id, verdict=Verdict.QUARANTINE, findings=one.findings
                 )
-        released = [i for i, action in ids.items() if action == Action.RELEASE]
+        released = [one.id for one in held if one.status is Status.RELEASED]
         if self.store is not None and released:
             # Hidden from readers since it was reopened; here it leaves the store as well.
             self.store.recall(released, [because[i] for i in released], by=by, note=note)
@@ -354,66 +252,35 @@ class Desk:
     def _decide(
         self, action: Action, held: Sequence[HeldEntry | Place], by: str, note: str | None
     ) -> Outcome:
-        before = self.quarantine.log.end()
-        ids = [one.id for one in held]
+        before, alone = self.quarantine.log.end(), list[HeldEntry | Place]()
         if action is Action.REOPEN:
-            decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
-            self._reopen({one.id: decided[one.status] for one in held}, held, by, note)
-            return self._outcome(action, before, len(ids))
-        alone: list[str] = []
+            self._reopen(held, by, note)
         if action is Action.RELEASE and self.two_persons:
-            agreed = proposed(self.quarantine, ids)
-            alone = [i for i in ids if i not in agreed or agreed[i].actor == by]
-            ids = [i for i in ids if i not in set(alone)]
-        for quarantine, some in self._by_store(alone, held):
-            note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
-        for quarantine, some in self._by_store(ids, held):
+            agreed = proposed(self.quarantine, [one.id for one in held])
+            alone = [one for one in held if one.id not in agreed or agreed[one.id].actor == by]
+            held = [one for one in held if one not in alone]
+            for quarantine, some in self._by_store(alone):
+                note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
+        for quarantine, some in self._by_store(held):
             if action is Action.KEEP:
                 note_in_log(quarantine, some, KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
                 quarantine.confirm(some, by=by, note=note)
-            elif self.store is not None:
-                self.store.release(some, by=by, note=note)
-            else:
-                quarantine.release(some, by=by, note=note)
-        return self._outcome(action, before, len(ids), len(alone))
-
-    def _outcome(self, action: Action, before: int, n_done: int, n_proposed: int = 0) -> Outcome:
-        lines = (before + 1, self.quarantine.log.end())
-        return Outcome(action=action, n_done=n_done, n_proposed=n_proposed, lines=lines)
+            elif action is Action.RELEASE:
+                target = quarantine if self.store is None else self.store
+                target.release(some, by=by, note=note)
+        return Outcome(len(held), len(alone), (before + 1, self.quarantine.log.end()))
 
     def _by_store(
-        self, ids: Sequence[str], held: Sequence[HeldEntry | Place | Told] = ()
-    ) -> list[tuple[Quarantine, list[str]]]:
-        """Return ids with the quarantine of the store that each is of."""
-        if not ids:
-            return []
-        if self.store is not None or self.quarantine.store is not None:
-            return [(self.quarantine, list(ids))]
-        store_of = {one.id: one.store for one in held}
+        self, held: Sequence[HeldEntry | Place]
+    ) -> Iterator[tuple[Quarantine, list[str]]]:
+        """Yield ids of entries with the quarantine of the store that they are of."""
         parts: dict[str | None, list[str]] = {}
-        for entry_id in ids:
-            parts.setdefault(store_of.get(entry_id), []).append(entry_id)
-        return [
-            (self.quarantine if name is None else self.quarantine.for_store(name), some)
-            for name, some in parts.items()
-        ]
-
-
-def together(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return decisions of the same kind, one after the other, as one."""
-    return replace(
-        outcomes[0],
-        n_done=sum(one.n_done for one in outcomes),
-        n_proposed=sum(one.n_proposed for one in outcomes),
-        lines=(outcomes[0].lines[0], outcomes[-1].lines[1]),
-    )
-
-
-# Lines of the log that tell of what can be taken back.
-DECIDING = frozenset({"release", "confirm"})
-# Lines of the log after which a decision is not that of before any more.
-UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}
+        own = self.store is not None or self.quarantine.store is not None
+        for one in held:
+            parts.setdefault(None if own else one.store, []).append(one.id)
+        for name, some in parts.items():
+            yield self.quarantine if name is None else self.quarantine.for_store(name), some
 
 
 def note_in_log(
@@ -451,7 +318,7 @@ def note_in_log(
     quarantine.log.change(work, by=by, note=why)
 
 
-def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]:
+def proposed(quarantine: Quarantine, ids: Sequence[str]) -> Mapping[str, LogRecord]:
     """Return the open proposal for each held entry that has one, by id.
 
     Only if the log vouches for it, and nothing was decided or noted since.
@@ -464,39 +331,3 @@ def proposed(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, LogRecord]
             for row in held
             if row.number in told and told[row.number].action == WOULD_RELEASE
         }
-
-
-class Told(NamedTuple):
-    """A line of the log about an entry, and the store that the entry is of."""
-
-    id: str
-    store: str | None
-    line: LogRecord
-
-
-def last_decided(quarantine: Quarantine, ids: Sequence[str]) -> dict[str, Told]:
-    """Return the last line of the log with a decision about each entry.
-
-    Of all its revisions, by the index of revisions: quick, however long the log is. Their texts
-    are not read.
-    """
-    store_of: dict[int, str] = {}
-    latest: dict[str, Told] = {}
-    with quarantine.database.read() as session:
-        query = select(HeldRow.number, HeldRow.store).where(*seen_by(quarantine))
-        for some in chunks(ids):
-            found = session.execute(query.where(HeldRow.entry_id.in_(some)))
-            store_of.update((number, store) for number, store in found)
-        for part in chunks(list(store_of)):
-            last = select(func.max(LogRow.seq))
-            last = last.where(LogRow.held_number.in_(part), LogRow.action.in_(UNDOING))
-            lines = select(LogRow).where(
-                LogRow.seq.in_(last.group_by(LogRow.held_number).scalar_subquery())
-            )
-            for line in session.scalars(lines):
-                store = store_of[line.held_number or 0]  # one of those numbers
-                told = Told(line.entry_id, None if store == ANY_STORE else store, record_of(line))
-                before = latest.get(told.id)
-                if before is None or before.line.seq < told.line.seq:
-                    latest[told.id] = told
-    return latest

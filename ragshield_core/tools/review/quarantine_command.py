@@ -37,7 +37,7 @@ from ragshield_core.tools.options import (
     takes,
 )
 from ragshield_core.tools.review.cases import Case, Cases, Order
-from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk, Outcome
+from ragshield_core.tools.review.desk import AT_ONCE, Action, Desk
 from ragshield_core.tools.review.quarantine_report import QuarantineReport
 
 LIMIT = 50
@@ -45,8 +45,6 @@ LIMIT = 50
 WHOLE_ID = 36
 # Of a text, as it begins in a table.
 BEGINNING = 160
-# Seconds between two signs of how far a whole case is decided of.
-BETWEEN = 0.5
 INTERRUPTED = 130
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
@@ -310,17 +308,17 @@ def purge(place: Place, chosen: Chosen) -> None:
     if whole is None:
         deleted = quarantine.purge(chosen.ids or [], by=chosen.by, note=chosen.note)
     else:
-        ids: dict[str | None, list[str]] = {}
-        case, at = whole.case or 0, 0
-        while places := Cases(quarantine).places(case, after=at, until=whole.last, limit=AT_ONCE):
+        case, last = whole
+        at, ids = 0, dict[str | None, list[str]]()
+        while places := Cases(quarantine).places(case.number, after=at, until=last, limit=AT_ONCE):
             for one in places:
                 ids.setdefault(one.store, []).append(one.id)
             at = places[-1].number
-        for name, some in ids.items():
+        for name, mine in ids.items():
             kept = quarantine if name is None else quarantine.for_store(name)
-            for start in range(0, len(some), AT_ONCE):
-                at_once = some[start : start + AT_ONCE]
-                deleted += kept.purge(at_once, by=chosen.by, note=chosen.note)
+            for start in range(0, len(mine), AT_ONCE):
+                some = mine[start : start + AT_ONCE]
+                deleted += kept.purge(some, by=chosen.by, note=chosen.note)
     console.print(f"deleted {deleted} revisions")
 
 
@@ -423,25 +421,38 @@ def _decide(action: Action, chosen: Chosen, quarantine: Quarantine, live: Any = 
     if whole is None:
         decide = getattr(quarantine if live is None else live, action)
         return len(decide(chosen.ids, by=chosen.by, note=chosen.note))
-    desk = Desk(quarantine, live)
+    case, last = whole
+    steps = Desk(quarantine, live).decide_case(
+        action, case.number, by=chosen.by, note=chosen.note, last=last, n_seen=case.n_members
+    )
+    n_done, total = 0, _total(case, action)
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(str(action), total=whole.total)
+        task = bar.add_task(str(action), total=total)
         try:
-            while not whole.finished:
-                whole = desk.go_on(whole, by=chosen.by, note=chosen.note, seconds=BETWEEN)
-                bar.update(task, completed=whole.n_done)
+            for outcome in steps:
+                n_done += outcome.n_done
+                bar.update(task, completed=n_done)
         except (RAGShieldError, KeyboardInterrupt) as error:
-            if whole.n_done:
+            if n_done:
                 rest = "what is left is as it was, and the same command goes on with it"
-                bar.console.print(f"{action}: {whole.n_done} of {whole.total} entries; {rest}")
+                bar.console.print(f"{action}: {n_done} of {total} entries; {rest}")
             if isinstance(error, KeyboardInterrupt):
                 raise typer.Exit(INTERRUPTED) from None
             raise
-    return whole.n_done
+    return n_done
 
 
-def _whole(quarantine: Quarantine, chosen: Chosen, action: Action | None) -> Outcome | None:
-    """Return the decision of a case, as somebody has agreed to it; ``None`` if ids are named.
+def _total(case: Case, action: Action | None) -> int:
+    """Return of how many entries of a case a decision is; ``None`` deletes all of it."""
+    if action is None:
+        return case.n_members
+    return case.n_released + case.n_confirmed if action is Action.REOPEN else case.n_waiting
+
+
+def _whole(
+    quarantine: Quarantine, chosen: Chosen, action: Action | None
+) -> tuple[Case, int] | None:
+    """Return the case that is decided of, and its last entry; ``None`` if ids are named.
 
     An action of ``None`` is to delete all of it.
 
@@ -456,6 +467,7 @@ def _whole(quarantine: Quarantine, chosen: Chosen, action: Action | None) -> Out
         raise QuarantineError(msg)
     if number is None:
         return None
+    last = Cases(quarantine).newest(number)
     case = Cases(quarantine).show(number)
     if case.number != number:
         msg = (
@@ -463,14 +475,15 @@ def _whole(quarantine: Quarantine, chosen: Chosen, action: Action | None) -> Out
             f"{case.n_members} entries; look at it (show-case), and name that."
         )
         raise QuarantineError(msg)
-    whole = Desk(quarantine).begin(action or Action.CONFIRM, case)
-    what, count = (action, whole.total) if action else ("delete for good", whole.n_members)
-    found_by = printable(", ".join(case.detectors) or "a person", BEGINNING)
-    question = f"{what} {count} entries of case {number}, found by {found_by}?"
+    what, found_by = action or "delete for good", ", ".join(case.detectors) or "a person"
+    question = (
+        f"{what} {_total(case, action)} entries of case {number}, found by "
+        f"{printable(found_by, BEGINNING)}?"
+    )
     if not chosen.yes and not _agreed(question):
         msg = "nothing was done: nobody has agreed; --yes does."
         raise QuarantineError(msg)
-    return whole
+    return case, last
 
 
 def _agreed(question: str) -> bool:

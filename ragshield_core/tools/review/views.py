@@ -10,9 +10,6 @@ from difflib import SequenceMatcher
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ragshield_core.calibration.questions import Question
 from ragshield_core.database.read_only import read_only
 from ragshield_core.detectors.hidden.payloads import payloads
@@ -21,7 +18,6 @@ from ragshield_core.learning.status import Status as GuardStatus
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
-from ragshield_core.neighbors.known import KnownNeighbors
 from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status, Unverified, Verified
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
@@ -198,8 +194,6 @@ EXCERPT = 600
 SOURCES, COUNTED = 5, 10_000
 # Lines of the log that are shown, the latest.
 HISTORY = 200
-# Takeovers of queries that are shown.
-TAKEN = 20
 # Characters of a text of a source.
 BEGINNING = 160
 
@@ -236,14 +230,12 @@ def case_view(
     remarks: list[str] = []
     older = _older(quarantine, held)
     neighbors: list[Sequence[Neighbor]] = [()] * len(held)
-    taken: list[Takeover] = []
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
     else:
         try:
             older |= {entry.id: ("in the store", entry.text) for entry in store.standing(ids)}
             neighbors = _neighbors(store, held)
-            taken = takeovers(quarantine, store, held)
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
     open_proposals = proposed(quarantine, ids)
@@ -264,7 +256,6 @@ def case_view(
             (name, Cases(quarantine).by_source(name, limit=COUNTED))
             for name in list(sources)[:SOURCES]
         ],
-        "takeovers": taken,
         "remarks": remarks,
         "rulable": rulable([one for one in held if one.status is Status.HELD]),
     }
@@ -319,10 +310,15 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
 def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
     """Return the entries of the store that are nearest to each held one."""
     found: list[Sequence[Neighbor]] = [()] * len(held)
-    rows = _comparable(store, held)
+    dim = store.guard.judge.dim or -1
+    rows = [row for row, one in enumerate(held) if one.vector.size == dim]
     if not rows:
         return found
-    near = _nearest(store, [held[row].vector for row in rows], NEAREST)
+    names = [f"{uuid4().hex}-{row}" for row in rows]  # nobody's: all are compared
+    batch = Batch.of(
+        ids=names, texts=[""] * len(names), embeddings=[held[row].vector for row in rows]
+    )
+    near = store.guard.judge.nearest(batch, NEAREST)
     wanted = list(dict.fromkeys(name for name in near.ids.ravel().tolist() if name is not None))
     there = {entry.id: entry for entry in store.standing(wanted)}
     for place, row in enumerate(rows):
@@ -339,59 +335,6 @@ def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neigh
             if name in there
         ]
     return found
-
-
-class Takeover(NamedTuple):
-    """A place that a held entry would take in what a canary retrieves."""
-
-    entry_id: str
-    suite: str
-    canary: str
-    query: str
-    place: int  # from 1
-    k: int
-
-
-def takeovers(quarantine: Quarantine, store: Guarded, held: Sequence[HeldEntry]) -> list[Takeover]:
-    """Return the places that entries would take, the first ones first.
-
-    By the vectors that the latest baseline of each suite has of its queries, held against the
-    entries that the guard knows; nothing where a baseline was recorded without an embedder.
-    """
-    rows = [held[row] for row in _comparable(store, held)]
-    if not rows:
-        return []
-    vectors = np.stack([one.entry.embedding for one in rows])
-    kept, found = CanaryStore(quarantine), []
-    for suite in kept.suites():
-        baseline = kept.baseline(suite)
-        queries = baseline.queries
-        if queries is None or queries.shape[1] != vectors.shape[1]:
-            continue
-        known = _nearest(store, queries.astype(np.float32), baseline.k).similarities
-        for (name, query), own, others in zip(
-            baseline.asked.items(), queries.astype(np.float32) @ vectors.T, known, strict=True
-        ):
-            places = 1 + (others[None, :] > own[:, None]).sum(axis=1)
-            found += [
-                Takeover(rows[row].id, suite, name, query, int(places[row]), baseline.k)
-                for row in np.flatnonzero(places <= baseline.k).tolist()
-            ]
-    return sorted(found, key=lambda one: (one.place, one.canary, one.entry_id))[:TAKEN]
-
-
-def _comparable(store: Guarded, held: Sequence[HeldEntry]) -> list[int]:
-    """Return the rows of entries whose vectors can be held against those of the store."""
-    return [row for row, one in enumerate(held) if one.vector.size == (store.guard.judge.dim or -1)]
-
-
-def _nearest(
-    store: Guarded, vectors: Sequence[NDArray[np.float32]] | NDArray[np.float32], k: int
-) -> KnownNeighbors:
-    """Return the known entries that are nearest to each vector."""
-    names = [f"{uuid4().hex}-{row}" for row in range(len(vectors))]  # nobody's: all are compared
-    batch = Batch.of(ids=names, texts=[""] * len(names), embeddings=vectors)
-    return store.guard.judge.nearest(batch, k)
 
 
 class Example(NamedTuple):

@@ -69,13 +69,6 @@
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
   });
-  // What goes on by itself has stopped: a person says whether it goes on.
-  const unanswered = () => {
-    document.getElementById("unanswered")?.removeAttribute("hidden");
-    document.querySelector(".by-itself")?.classList.add("unanswered");
-  };
-  document.addEventListener("htmx:responseError", unanswered);
-  document.addEventListener("htmx:sendError", unanswered);
   window.addEventListener("pageshow", () => {
     count();
     document.querySelectorAll("form[data-sent]").forEach((form) => delete form.dataset.sent);
