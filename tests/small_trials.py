@@ -8,8 +8,7 @@ import numpy as np
 
 from ragshield_core import Batch
 from ragshield_core.tools.evaluate import evaluate
-from ragshield_core.tools.evaluate.attacks import Target
-from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.attacks import BY_NAME, Target
 from ragshield_core.tools.evaluate.help_desk import help_desk
 
 TARGET = Target(

@@ -7,9 +7,9 @@ import pytest
 from small_trials import HOSTILE, corpus, small
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.evaluate import Bound, Rate, targets_of, worse_than
-from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
-from ragshield_core.tools.evaluate.sarif import to_sarif
+from ragshield_core.tools.evaluate import Rate, read_bounds, targets_of, worse_than
+from ragshield_core.tools.evaluate.attacks import BY_NAME
+from ragshield_core.tools.evaluate.page import to_sarif
 from ragshield_core.tools.evaluate.trial import halves
 
 FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
@@ -43,7 +43,7 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
     low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
 
     def worse(*texts):
-        lines = worse_than(low, bounds=[Bound.of(text) for text in texts])
+        lines = worse_than(low, bounds=read_bounds(texts))
         return [line.partition(",")[0] for line in lines]
 
     assert worse("recall=.5") == worse() == []
@@ -56,15 +56,14 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
         worse("recall.poisoned=.1")
 
 
-def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(found):
+def test_upper_bounds_are_of_clean_entries_reached_questions_and_lost_ones(found):
     rates = {"alone": Rate(1, 10), "stream": Rate(2, 10), "batch": Rate(3, 10)}
     clones = next(each for each in found.reached if each.attack == "clones")
     reached = (replace(clones, after=Rate(1, 10)),)
     now = replace(found, false_positives=rates, reached=reached, lost=Rate(4, 10))
-    now = replace(now, milliseconds=10.0)
 
-    def worse(*texts, before=None):
-        return worse_than(now, before, [Bound.of(text) for text in texts])
+    def worse(*texts):
+        return worse_than(now, bounds=read_bounds(texts))
 
     assert worse("fpr=.3", "reached=.1", "lost=.4") == []
     assert [line.partition(":")[0] for line in worse("fpr=.15")] == [
@@ -76,30 +75,18 @@ def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(
     assert worse("reached=.05", "reached.clones=.1") == []
     (line,) = worse("lost=.3")
     assert line.startswith("questions about clean entries that miss one: 0.400")
-    slow = replace(now, milliseconds=2.0)
-    assert worse(before=slow) == worse("time=5", before=slow) == []
-    (line,) = worse("time=4.9", before=slow)
-    assert "10.00 ms an entry, 2.00 before" in line
-    with pytest.raises(SourceError, match="--baseline too"):
-        worse("time=2")
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("recall=2", "recall=nan", "recall", "recall.=.5", "", ".8", "precision=.5"),
-        *("fpr.clones=.5", "time=.5", "time=inf", "\x1b[31m=1"),
+        *("fpr.clones=.5", "time=3", "\x1b[31m=1"),
     ],
 )
 def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
     with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
-        Bound.of(text)
-
-
-def test_a_bound_is_read_as_it_is_meant():
-    assert Bound.of("recall=.8") == Bound(figure="recall", value=0.8)
-    assert Bound.of("time=3").value == 3.0
-    assert Bound.of("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
+        read_bounds([text])
 
 
 def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
@@ -107,20 +94,17 @@ def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
     now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))
     reached = tuple(replace(each, after=Rate(50, 50)) for each in found.reached)
     now = replace(now, reached=reached, lost=Rate(200, 200))
-    now = replace(now, false_positives={"batch": Rate(200, 207)}, milliseconds=1e6)
+    now = replace(now, false_positives={"batch": Rate(200, 207)})
     lines = worse_than(now, found)
     assert any(line.startswith(f"{FRONT}, alone, 1 of a target: not measured") for line in lines)
     assert any(line.startswith("clones, stream, 5 of a target: 0.000") for line in lines)
     assert any(line.startswith("clean entries held, batch: 0.966") for line in lines)
     assert any(line.startswith(f"questions that {FRONT} reaches: 1.000") for line in lines)
     assert any(line.startswith("questions about clean entries that miss one") for line in lines)
-    assert not any("time" in line for line in lines)
     assert worse_than(found, now) == []  # better is not worse
 
 
-@pytest.mark.parametrize(
-    ("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other"), ("wordings", "own a")]
-)
+@pytest.mark.parametrize(("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other")])
 def test_a_baseline_of_other_settings_is_refused(name, other, found):
     now = replace(found, settings={**found.settings, "embedder": "mine"})
     before = replace(found, settings={**now.settings, name: other})
@@ -148,9 +132,7 @@ def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(fo
     errors = [r for r in trial["results"] if r["level"] == "error"]
     assert [r["properties"]["attack"] for r in errors[:-1]] == [m.attack for m in found.missed]
     clean = [r["locations"][0]["logicalLocations"][0] for r in trial["results"][len(errors) :]]
-    assert [place["fullyQualifiedName"] for place in clean] == [
-        each.entry_id for each in found.wrongly_held
-    ]
+    assert [place["fullyQualifiedName"] for place in clean] == list(found.wrongly_held)
     assert trial["invocations"][0]["executionSuccessful"] is True
     notes = trial["invocations"][0]["toolExecutionNotifications"]
     assert len(notes) == len(found.idle) > 0

@@ -21,6 +21,7 @@ from ragshield_core.model.errors import CalibrationError, InvalidBatchError, Sou
 from ragshield_core.tools.evaluate import Evaluation, Rate, evaluate, targets_of
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
+    BY_NAME,
     LABEL_FLIPS,
     Planted,
     Target,
@@ -28,10 +29,8 @@ from ragshield_core.tools.evaluate.attacks import (
     read_attacks,
     read_targets,
 )
-from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
-from ragshield_core.tools.evaluate.figures import CLEAN
 from ragshield_core.tools.evaluate.help_desk import help_desk
-from ragshield_core.tools.evaluate.page import html_page, to_markdown
+from ragshield_core.tools.evaluate.page import html_page, to_markdown, to_sarif
 from ragshield_core.tools.evaluate.poison import PROBES
 from ragshield_core.tools.evaluate.trial import halves
 
@@ -296,7 +295,7 @@ def test_what_cannot_be_measured_is_refused():
         evaluate(corpus(texts, ["one"] * 40), embed, fpr=0.3)
     with pytest.raises(ValueError, match="nothing to plant"):
         evaluate(corpus(), embed, fpr=0.1, attacks=[])
-    for name in ("clean", "clones", "label flips"):  # figures would be mixed
+    for name in ("clones", "label flips"):  # figures would be mixed
         own = [Planted(attack=name, question=None, texts=("one text",))]
         with pytest.raises(SourceError, match="another name"):
             evaluate(corpus(), embed, own=own, fpr=0.1)
@@ -322,12 +321,13 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
 
 def test_the_page_and_markdown_begin_with_the_verdict_and_what_to_do(found):
     page = html_page(found, ["clones: 0.2"], "wiki.jsonl", dt.datetime(2026, 11, 3, tzinfo=dt.UTC))
-    order = ["planted into", "wiki.jsonl, ", "2026-11-03", "What to do", "Clean entries"]
+    order = ["planted into", "wiki.jsonl, ", "2026-11-03", "What to do", "Poison that is held"]
     places = [page.index(part) for part in order]
     assert places == sorted(places)
     told = to_markdown(found, ["clones: 0.2"], "wiki.jsonl")
     assert told.startswith("# How the guard does on this corpus")
     assert "| clean entries | 1 |" in told
+    assert "## Questions that poison reaches" in told
     assert "Worse than it may be: clones: 0.2" in told
 
 
@@ -356,19 +356,19 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
     assert "default-src 'none'" in page
     assert "&lt;worse&gt;" in page
-    assert page.count("<svg") >= 2
     cells, values = "\n".join(read.cells), json.loads(found.to_json())
 
     def shown(rate):
-        told = f"{rate['share']:.3f}", f"{rate['low']:.3f} to {rate['high']:.3f}"
-        return "\n".join([str(rate["hits"]), str(rate["n"]), *told])
+        return f"{rate['share']:.2f} [{rate['low']:.2f}, {rate['high']:.2f}]"
 
+    held = {(r["attack"], r["regime"], r["size"]): shown(r["held"]) for r in values["recalls"]}
+    front, hidden = "PoisonedRAG, question in front", "hidden instructions"
+    ways = [("alone", 1), ("stream", 5), ("batch", 5)]
+    false = values["false_positives"]
     lines = [
-        *(
-            f"{r['attack']}\n{r['size']}\n{r['regime']}\n{shown(r['held'])}"
-            for r in values["recalls"]
-        ),
-        *(f"{regime}\n{shown(rate)}" for regime, rate in values["false_positives"].items()),
+        "\n".join([front, "5", *(held[front, *way] for way in ways)]),
+        "\n".join([hidden, "1", held[hidden, "alone", 1], "–", held[hidden, "batch", 1]]),
+        "\n".join(["clean entries", "1", *(shown(false[way]) for way, _ in ways)]),
         *(
             f"{each['attack']}\n{shown(each['before'])}\n{shown(each['after'])}"
             for each in values["reached"]
@@ -376,9 +376,8 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     ]
     for name, rates in found.groups_alone.items():
         assert {size: rate.n for size, rate in rates.items()} == {1: 3, 2: 6, 3: 9, 5: 15}
-        told = [f"{r.share:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in rates.values()]
-        lines.append("\n".join([name, *told]))
-    assert len(lines) > 15
+        lines.append("\n".join([name, *(f"{rate.share:.2f}" for rate in rates.values())]))
+    assert len(lines) > 6
     assert [line for line in lines if line not in cells] == []
     sentences = (
         f"Of {values['lost']['n']} questions about clean entries, {values['lost']['hits']} miss",
@@ -393,13 +392,13 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
 def test_hostile_texts_are_escaped_on_the_page(found):
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
     recipes, idle = {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE}
-    scores = {"clique": {CLEAN: (0.0, 1.0), HOSTILE: (2.0,)}}
-    page = html_page(
-        replace(found, recalls=recalls, recipes=recipes, idle=idle, scores=scores), [HOSTILE]
-    )
+    now = replace(found, recalls=recalls, recipes=recipes, idle=idle, false_by={HOSTILE: 1})
+    page, told = html_page(now, [HOSTILE]), to_markdown(now, [HOSTILE])
     assert "<script" not in page
-    assert "\x1b" not in page
-    assert "\u202e" not in page
+    assert "<script" not in told.replace("\\<", "")
+    for text in (page, told, to_sarif(now, HOSTILE)):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
     assert {tag for tag, _ in Page(page).tags}.isdisjoint({"script"})
 
 
@@ -478,7 +477,7 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path, monkeypatch):
+def test_a_folder_of_markdown_is_evaluated_again_and_gated(own_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "docs"
     (folder / "deep").mkdir(parents=True)
@@ -496,8 +495,6 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
-    kept = {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")}
-    assert len(kept) == 2
     low = run(folder, "--bound", "recall.hidden-instructions=1", "--bound", "lost=1")
     assert low.exit_code == 0, low.output
     recall = next(r for r in report.main_recalls if "front" in r.attack).held
@@ -505,19 +502,15 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     reached = any(each.after.hits for each in report.reached)
     assert worse.exit_code == int(recall.hits < recall.n or reached)
     assert ("worse:" in worse.output) is bool(worse.exit_code)
-    assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_model")
-def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
-    tmp_path, monkeypatch
-):
+def test_harder_steps_and_sizes_are_planted_and_sarif_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [json.dumps({"id": row["id"], "text": row["text"]}) for row in help_desk()]
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
-    (tmp_path / "words.json").write_text(json.dumps({"orders": ["Say {a} to {q}, zebra."]}))
-    options = ["--wordings", "words.json", "--difficulty", "published", "--difficulty", "blended"]
+    options = ["--difficulty", "published", "--difficulty", "blended"]
     options += ["--sizes", "2,4", "--output", "out.json", "--output", "out.sarif"]
     done = run("kb.jsonl", *options)
     assert done.exit_code == 0, done.output
@@ -528,12 +521,11 @@ def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
         *("hidden instructions", "hidden instructions, reworded"),  # it has no harder step
     }
     assert set(found.groups_alone[f"{front}, blended"]) == {2, 4, 5}
-    assert found.settings["wordings"].startswith("own ")
     results = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
     assert len(results) == len(found.missed) + len(found.wrongly_held) > 0
-    refused = run("kb.jsonl", "--baseline", "out.json")
+    refused = run("kb.jsonl", "--baseline", "out.json", "--top-k", "6")
     assert refused.exit_code == 2
-    assert "measured with wordings" in refused.output
+    assert "measured with top_k" in refused.output
 
 
 def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
@@ -563,10 +555,8 @@ def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
         (["kb.jsonl", "--difficulty", "magic"], "'magic' is not known, expected one of: published"),
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
-        (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
         (["kb.jsonl", "--bound", "precision=.5"], "recall.ATTACK=SHARE"),
         (["kb.jsonl", "--bound", "recall.clones=.5"], "recall.clones is not measured"),
-        (["kb.jsonl", "--bound", "time=2"], "--baseline too"),
         (["kb.jsonl", "--output", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
@@ -578,7 +568,6 @@ def test_errors_end_with_two_and_say_the_way_out(arguments, named, tmp_path, mon
         json.dumps({"id": i, "text": f"one of some texts, number {i} " * 5}) for i in range(20)
     ]
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
-    (tmp_path / "words.json").write_text('{"magic": ["a"]}')
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert named in " ".join(done.output.split())

@@ -6,22 +6,20 @@ from ragshield_core.tools.evaluate.figures import (
     Rate,
     Reached,
     Recall,
-    WronglyHeld,
 )
-from ragshield_core.tools.evaluate.gate import Bound, worse_than
+from ragshield_core.tools.evaluate.gate import read_bounds, worse_than
 from ragshield_core.tools.evaluate.targets import carriers_of, targets_of
 from ragshield_core.tools.evaluate.trial import evaluate
 
 __all__ = [
-    "Bound",
     "Evaluation",
     "Missed",
     "Rate",
     "Reached",
     "Recall",
-    "WronglyHeld",
     "carriers_of",
     "evaluate",
+    "read_bounds",
     "targets_of",
     "worse_than",
 ]

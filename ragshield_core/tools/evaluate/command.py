@@ -28,24 +28,19 @@ from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,
     LABEL_FLIPS,
-    WORDINGS,
     Attack,
     read_attacks,
     read_targets,
-    read_wordings,
 )
-from ragshield_core.tools.evaluate.attacks.wordings import mark_of
 from ragshield_core.tools.evaluate.figures import Evaluation
 from ragshield_core.tools.evaluate.gate import (
-    Bound,
     check_bounds,
     check_comparable,
+    read_bounds,
     worse_than,
 )
-from ragshield_core.tools.evaluate.output import show, verdict
-from ragshield_core.tools.evaluate.page import html_page, to_markdown
-from ragshield_core.tools.evaluate.sarif import to_sarif
-from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
+from ragshield_core.tools.evaluate.page import html_page, show, to_markdown, to_sarif, verdict
+from ragshield_core.tools.evaluate.poison import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
 from ragshield_core.tools.evaluate.trial import (
     N_TARGETS,
@@ -88,13 +83,6 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         Path | None,
         typer.Option(help="Targets of your own: JSONL with question, wrong_answer, answer."),
     ] = None,
-    wordings: Annotated[
-        Path | None,
-        typer.Option(
-            help="Wordings of your own for the recipes: JSON as attacks/wordings.json, in place of "
-            'ours key by key; "..." in a list stands for ours.'
-        ),
-    ] = None,
     difficulty: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,8 +113,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         typer.Option(
             help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
             "one text alone, is below that share; fpr=.02, reached=.1, reached.corruptrag=.2, "
-            "lost=.1: if a share is above; time=3: if entries take three times as long as in "
-            "--baseline; repeatable, the narrowest counts."
+            "lost=.1: if a share is above; repeatable, the longest name counts."
         ),
     ] = None,
     embedder: Annotated[
@@ -135,7 +122,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     work_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps vectors and streams, so that it can go on. Default: NAME.ragshield here."
+            help="Keeps vectors, so that each text is embedded once. Default: NAME.ragshield here."
         ),
     ] = None,
     workers: Annotated[
@@ -149,16 +136,14 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         reports.check(("json", "sarif", "html", "markdown"))
         check_fpr(fpr)
-        bounds = list(map(Bound.of, bound or ()))
-        words = WORDINGS if wordings is None else read_wordings(wordings)
+        bounds = read_bounds(bound or ())
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
-            settings = {"fpr": fpr, "top_k": top_k, "embedder": embedder}
-            check_comparable(settings | {"wordings": mark_of(words)}, before)
+            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
         names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
-        check_bounds(bounds, names, names, baseline=before is not None)
+        check_bounds(bounds, names, names)
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
         with Bar(quiet=reports.quiet) as bar, quiet():
@@ -185,14 +170,12 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 targets=asked,
                 n_targets=targets,
                 sizes=_sizes(sizes),
-                wordings=words,
                 fpr=fpr,
                 top_k=top_k,
                 stream=stream,
                 streams=streams,
                 workers=workers or os.cpu_count() or 1,
                 seed=options.seed,
-                folder=folder,
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})

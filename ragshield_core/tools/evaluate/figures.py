@@ -17,8 +17,6 @@ from ragshield_core.tools.evaluate.rates import exact_interval
 # among clean entries; all of an attack at once, which flatters.
 Regime = Literal["alone", "stream", "batch"]
 REGIMES: tuple[Regime, ...] = ("alone", "stream", "batch")
-# What scores of clean entries are filed under, beside those of attacks.
-CLEAN = "clean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +103,6 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WronglyHeld:
-    """A clean entry that was held when it came in a batch, and the detectors that objected."""
-
-    entry_id: str
-    detectors: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What was found.
 
@@ -135,11 +125,6 @@ class Evaluation:
         was wrongly held.
     fit_seconds, milliseconds
         What fitting took, and screening an entry in batches of a hundred.
-    scores
-        Of each detector, for clean entries and by attack, in batches; without what it had no
-        opinion on.
-    thresholds
-        Above which each detector holds.
     idle
         Detectors that judged none of the clean entries, and why: what they would find is not
         found in these figures.
@@ -149,7 +134,7 @@ class Evaluation:
         Planted texts that were held neither when they came nor later: in streams, and of attacks
         with one text for a target, alone.
     wrongly_held
-        Clean entries that were held in batches.
+        By the ids of clean entries that were held in batches, the detectors that objected.
     format
         Of the JSON.
     """
@@ -164,12 +149,10 @@ class Evaluation:
     lost: Rate
     fit_seconds: float
     milliseconds: float
-    scores: Mapping[str, Mapping[str, tuple[float, ...]]]
-    thresholds: Mapping[str, float]
     idle: Mapping[str, str]
     recipes: Mapping[str, str] = field(default_factory=dict)
     missed: tuple[Missed, ...] = ()
-    wrongly_held: tuple[WronglyHeld, ...] = ()
+    wrongly_held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     format: Literal[2] = 2
 
     @property

@@ -4,77 +4,52 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.evaluate.figures import Evaluation, Rate
 
-# Figures that bounds are for; more of the first is better, less of the others.
-FIGURES = ("recall", "fpr", "reached", "lost", "time")
-# Figures that each attack has its own of.
-OF_ATTACKS = ("recall", "reached")
+# Figures that bounds are for; more of the first is better, less of the others. Each attack has its
+# own of two of them.
+FIGURES, OF_ATTACKS = ("recall", "fpr", "reached", "lost"), ("recall", "reached")
+# Settings that give every figure another meaning. Seeds and numbers of targets only draw others,
+# and a stream is as long as the corpus allows.
+COMPARED = ("fpr", "top_k", "embedder")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What a figure may be.
+def read_bounds(texts: Iterable[str]) -> dict[str, float]:
+    """Return bounds as people write them, by what they are for.
 
-    Attributes
-    ----------
-    figure
-        ``"recall"``, which is at least so much; or one that is at most: ``"fpr"``, clean entries
-        that are held; ``"reached"``, questions that poison reaches with the guard; ``"lost"``,
-        questions about clean entries that miss one; ``"time"``, milliseconds for an entry, as a
-        multiple of the baseline's.
-    value
-        A share, [0, 1]; of ``"time"`` a factor above 1.
-    attack
-        How the names of the attacks begin that it is for, in letters, digits and hyphens, such as
-        ``"poisonedrag"``; empty for all.
+    Raises
+    ------
+    SourceError
+        If one is not of that form.
+
+    Examples
+    --------
+    >>> read_bounds(["recall.PoisonedRAG=.9", "fpr=.02"])
+    {'recall.poisonedrag': 0.9, 'fpr': 0.02}
     """
-
-    figure: str
-    value: float
-    attack: str = ""
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Return a bound as people write it.
-
-        Raises
-        ------
-        SourceError
-            If it is not of that form.
-
-        Examples
-        --------
-        >>> Bound.of("recall.poisonedrag=.9")
-        Bound(figure='recall', value=0.9, attack='poisonedrag')
-        """
+    bounds = {}
+    for text in texts:
         what, _, number = text.partition("=")
         figure, dot, attack = what.strip().partition(".")
         try:
             value = float(number)
         except ValueError:
             value = math.nan
-        least, most = (1.0, math.inf) if figure == "time" else (0.0, 1.0)
         named = bool(attack) == bool(dot) and (not attack or figure in OF_ATTACKS)
-        if figure not in FIGURES or not named or not least <= value <= most or math.isinf(value):
-            shares = [f"{each}=SHARE" for each in FIGURES if each != "time"]
-            shares += [f"{each}.ATTACK=SHARE" for each in OF_ATTACKS]
+        if figure not in FIGURES or not named or not 0.0 <= value <= 1.0:
+            forms = [*FIGURES, *(f"{each}.ATTACK" for each in OF_ATTACKS)]
             msg = (
-                f"--bound is {printable(text)!r}, expected one of: {'; '.join(shares)}, a share in "
-                "[0, 1] each; or time=FACTOR, 1 or more."
+                f"--bound is {printable(text)!r}, expected one of: "
+                f"{'; '.join(f'{form}=SHARE' for form in forms)}, a share in [0, 1] each."
             )
             raise SourceError(msg)
-        return cls(figure=figure, value=value, attack=key_of(attack))
-
-    def is_for(self, attack: str) -> bool:
-        """Return whether an attack of that name is meant."""
-        return not self.attack or f"{key_of(attack)}-".startswith(f"{self.attack}-")
+        bounds[f"{figure}{dot}{key_of(attack)}"] = value
+    return bounds
 
 
 def key_of(attack: str) -> str:
@@ -89,43 +64,33 @@ def key_of(attack: str) -> str:
 
 
 def check_bounds(
-    bounds: Sequence[Bound], recalls: Sequence[str], reached: Sequence[str], *, baseline: bool
+    bounds: Mapping[str, float], recalls: Sequence[str], reached: Sequence[str]
 ) -> None:
     """Refuse bounds that hold nothing.
 
     Parameters
     ----------
     bounds
-        What figures may be.
+        As :func:`read_bounds` returns them.
     recalls, reached
         Names of the attacks that have such figures.
-    baseline
-        Whether there is one.
 
     Raises
     ------
     SourceError
-        If one is for an attack that is not measured, or for time without a baseline.
+        If one is for an attack that is not measured.
     """
     measured = {"recall": recalls, "reached": reached}
-    for bound in bounds:
-        names = measured.get(bound.figure)
-        if names is not None and not any(map(bound.is_for, names)):
+    for what, value in bounds.items():
+        figure = what.partition(".")[0]
+        names = measured.get(figure)
+        if names is not None and not any(_is_for(what, figure, name) for name in names):
             known = "; ".join(printable(key_of(name)) for name in names) or "none at all"
-            what = f"{bound.figure}.{bound.attack}".rstrip(".")
             msg = (
-                f"{what} is not measured, so that it cannot be held to {bound.value:g}; expected "
-                f"one of these, or how they begin: {known}."
+                f"{what} is not measured, so that it cannot be held to {value:g}; expected one of "
+                f"these, or how they begin: {known}."
             )
             raise SourceError(msg)
-        if bound.figure == "time" and not baseline:
-            msg = "--bound time=... is a multiple of an earlier time, expected --baseline too."
-            raise SourceError(msg)
-
-
-# Settings that give every figure another meaning. Seeds and numbers of targets only draw others,
-# and a stream is as long as the corpus allows.
-COMPARED = ("fpr", "top_k", "embedder", "wordings")
 
 
 def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
@@ -155,7 +120,9 @@ def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
 
 
 def worse_than(
-    now: Evaluation, baseline: Evaluation | None = None, bounds: Sequence[Bound] = ()
+    now: Evaluation,
+    baseline: Evaluation | None = None,
+    bounds: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Return what is worse than it was, or than it may be: a sentence each.
 
@@ -166,10 +133,11 @@ def worse_than(
     baseline
         Earlier ones. A recall is worse if it is below the earlier one's interval, a rate of false
         positives, of questions that poison reaches and of those that miss a clean entry if it is
-        above it; so is what is no longer measured. Time is left out: it differs from one run to
-        the next.
+        above it; so is what is no longer measured.
     bounds
-        What figures may be, whatever they were. Recalls are those that count of each attack
+        What figures may be, whatever they were, such as ``{"recall.poisonedrag": 0.9}``: recalls at
+        least so much, ``"fpr"``, ``"reached"`` and ``"lost"`` at most. Of several for an attack the
+        longest name counts. Recalls are those that count of each attack
         (:attr:`~ragshield_core.tools.evaluate.Evaluation.main_recalls`).
 
     Raises
@@ -178,11 +146,32 @@ def worse_than(
         If the baseline was measured with other settings (:func:`check_comparable`), or a bound is
         for what was not measured.
     """
-    recalls = [r.attack for r in now.main_recalls]
-    reached = [each.attack for each in now.reached]
-    check_bounds(bounds, recalls, reached, baseline=baseline is not None)
-    worse = [] if baseline is None else list(_since(now, baseline))
-    return [*worse, *_broken(now, bounds, baseline)]
+    bounds = bounds or {}
+    check_bounds(
+        bounds, [r.attack for r in now.main_recalls], [each.attack for each in now.reached]
+    )
+    worse, rates = [], _rates(now)
+    if baseline is not None:
+        check_comparable(now.settings, baseline)
+        for what, (figure, _, before, _) in _rates(baseline).items():
+            rate = rates[what].rate if what in rates else Rate(0, 0)
+            if not rate.n:
+                worse.append(f"{what}: not measured, {before} before")
+            elif rate.share < before.low if figure == "recall" else rate.share > before.high:
+                worse.append(f"{what}: {rate}, {before} before")
+    for what, each in rates.items():
+        fit = [key for key in bounds if each.counts and _is_for(key, each.figure, each.attack)]
+        if fit:
+            bound, least = bounds[max(fit, key=len)], each.figure == "recall"
+            if each.rate.share < bound if least else each.rate.share > bound:
+                limit = "least" if least else "most"
+                worse.append(f"{what}: {each.rate}, at {limit} {bound:g} is asked for")
+    return worse
+
+
+def _is_for(bound: str, figure: str, attack: str) -> bool:
+    """Return whether a bound is for the figure of an attack, by how its name begins."""
+    return f"{figure}.{key_of(attack)}-".startswith((f"{bound}.", f"{bound}-"))
 
 
 class _Figure(NamedTuple):
@@ -191,7 +180,7 @@ class _Figure(NamedTuple):
     figure: str
     attack: str
     rate: Rate
-    bounded: bool = True
+    counts: bool = True
 
 
 def _rates(figures: Evaluation) -> dict[str, _Figure]:
@@ -208,40 +197,3 @@ def _rates(figures: Evaluation) -> dict[str, _Figure]:
         rates[f"questions that {each.attack} reaches"] = _Figure("reached", each.attack, each.after)
     rates["questions about clean entries that miss one"] = _Figure("lost", "", figures.lost)
     return rates
-
-
-def _since(now: Evaluation, baseline: Evaluation) -> Iterator[str]:
-    """Yield what has left its interval for the worse, or is not measured any more."""
-    check_comparable(now.settings, baseline)
-    rates = _rates(now)
-    for what, (figure, _, before, _) in _rates(baseline).items():
-        rate = rates[what].rate if what in rates else Rate(0, 0)
-        if not rate.n:
-            yield f"{what}: not measured, {before} before"
-        elif rate.share < before.low if figure == "recall" else rate.share > before.high:
-            yield f"{what}: {rate}, {before} before"
-
-
-def _broken(now: Evaluation, bounds: Sequence[Bound], before: Evaluation | None) -> Iterator[str]:
-    """Yield a sentence for each figure beyond its bound; of several the narrowest one counts."""
-    for what, each in _rates(now).items():
-        bound = _narrowest(bounds, each.figure, each.attack) if each.bounded else None
-        if bound is None:
-            continue
-        if each.figure == "recall":
-            if each.rate.share < bound.value:
-                yield f"{what}: {each.rate}, at least {bound.value:g} is asked for"
-        elif each.rate.share > bound.value:
-            yield f"{what}: {each.rate}, at most {bound.value:g} is asked for"
-    bound = _narrowest(bounds, "time", "")
-    if bound and before and now.milliseconds > bound.value * before.milliseconds:
-        yield (
-            f"time: {now.milliseconds:.2f} ms an entry, {before.milliseconds:.2f} before, at most "
-            f"{bound.value:g} times as much is asked for"
-        )
-
-
-def _narrowest(bounds: Sequence[Bound], figure: str, attack: str) -> Bound | None:
-    """Return the bound that counts for an attack; of two alike the later one."""
-    fit = [each for each in bounds if each.figure == figure and each.is_for(attack)]
-    return max(reversed(fit), key=lambda each: len(each.attack), default=None)

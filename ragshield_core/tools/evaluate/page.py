@@ -1,24 +1,114 @@
-"""An evaluation as a page of HTML with plots, whole in one file, and as Markdown; all escaped."""
+"""What an evaluation found: for terminals, as a page of HTML, Markdown and SARIF; all escaped."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
+import hashlib
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
+from rich.table import Table
+from rich.text import Text
 
+from ragshield_core.model.findings import printable
+from ragshield_core.tools.audit.command import console
+from ragshield_core.tools.audit.sarif import MESSAGE, document, entry_location
 from ragshield_core.tools.case_report import CaseReport, looked_at, plain
 from ragshield_core.tools.case_report import html_page as page_of
 from ragshield_core.tools.case_report import markdown as markdown_of
-from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Rate
-from ragshield_core.tools.evaluate.output import verdict, weakest_of
+from ragshield_core.tools.evaluate.figures import REGIMES, Evaluation, Rate
 from ragshield_core.tools.page import bullets, escaped, table
 
-WIDTH, HEIGHT, MARGIN = 290, 150, 28
-BINS = 30
-# Beyond this quantile of all scores, bars stand at the edge: a few extremes would hide the rest.
-EDGE = 0.98
+MISSED, WRONGLY_HELD = "missed-poison", "clean-entry-held"
+RULES = {
+    MISSED: "A planted text that the guard let in and did not take back.",
+    WRONGLY_HELD: "A clean entry that the guard held.",
+}
+NOTE = (
+    "Alone: nothing else of the attack is known. Stream: one by one, one poisoned in a hundred "
+    "clean entries. Batch: all of an attack at once, which flatters. Intervals are exact, 95 %; "
+    "texts of one target are held together, so that the true ones are wider."
+)
+
+
+def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
+    """Return the tables of all reports by their titles, each with its heads first."""
+    rates = {
+        (r.attack, r.regime): r.held for r in found.recalls if r.regime != "alone" or r.size == 1
+    }
+    held: list[Sequence[str]] = [("attack", "texts", *REGIMES)]
+    for main in found.main_recalls:
+        cells = [_told(rates.get((main.attack, regime))) for regime in REGIMES]
+        held.append((main.attack, str(main.size), *cells))
+    false = found.false_positives
+    held.append(("clean entries", "1", *(_told(false.get(regime)) for regime in REGIMES)))
+    groups = found.groups_alone
+    sizes = sorted({size for by_size in groups.values() for size in by_size})
+    by_size: list[Sequence[str]] = [("attack", *map(str, sizes))]
+    for name, one in groups.items():  # intervals of so many would not fit into a terminal
+        shares = (f"{one[size].share:.2f}" if size in one else "–" for size in sizes)
+        by_size.append((name, *shares))
+    reached: list[Sequence[str]] = [("attack", "without a guard", "with it")]
+    reached += [(each.attack, _told(each.before), _told(each.after)) for each in found.reached]
+    objecting: list[Sequence[str]] = [("attack", "detectors, and how many they object to")]
+    for name, by in (
+        *((r.attack, r.by) for r in found.main_recalls),
+        ("clean entries", found.false_by),
+    ):
+        objecting.append((name, ", ".join(f"{kind} {n}" for kind, n in by.items()) or "–"))
+    return {
+        "Poison that is held, by how it comes": held,
+        "So many texts of a target at once, nothing else of the attack known": by_size,
+        "Questions that poison reaches": reached,
+        "What objects": objecting,
+    }
+
+
+def _told(rate: Rate | None) -> str:
+    """Return a share with its interval, short enough for three in a line of a terminal."""
+    return f"{rate.share:.2f} [{rate.low:.2f}, {rate.high:.2f}]" if rate and rate.n else "–"
+
+
+def notes(found: Evaluation) -> list[str]:
+    """Return the sentences that stand below the tables."""
+    lost = f"Of {found.lost.n} questions about clean entries, {found.lost.hits}"
+    took = f"Fitting took {found.fit_seconds:.1f} s, screening {found.milliseconds:.2f} ms an entry"
+    return [
+        f"{lost} miss one that was wrongly held. {took}, embedding left out.",
+        NOTE,
+    ]
+
+
+def weakest_of(found: Evaluation) -> tuple[str, float] | None:
+    """Return the attack of which the guard holds the least, and that share; None without any."""
+    shares = [(rate.attack, rate.held.share) for rate in found.main_recalls if rate.held.n]
+    return min(shares, key=lambda each: each[1], default=None)
+
+
+def verdict(found: Evaluation, worse: Sequence[str]) -> str:
+    """Return the answer in a sentence or two."""
+    n = len({rate.attack for rate in found.main_recalls if rate.held.n})
+    said = f"{n} attacks were planted into {found.n_known:,} known entries"
+    if weakest := weakest_of(found):
+        said += f"; the guard holds the least of {weakest[0]}: {weakest[1]:.0%}"
+    return ". ".join((said, *(f"Worse: {line}" for line in worse))).rstrip(".") + "."
+
+
+def show(found: Evaluation, worse: Sequence[str]) -> None:
+    """Print the figures, and what is worse than it was or may be."""
+    for title, (heads, *rows) in tables(found).items():
+        if rows:
+            shown = Table(title=title)
+            for column, head in enumerate(heads):
+                shown.add_column(head, justify="right" if column and len(heads) > 2 else "left")  # noqa: PLR2004
+            for row in rows:
+                shown.add_row(*(Text(printable(cell)) for cell in row))
+            console.print(shown)
+    console.print(Text(" ".join(notes(found))))
+    for name, why in found.idle.items():
+        console.print(Text(printable(f"judged nothing here: {name}: {why}"), style="yellow"))
+    for line in worse:
+        console.print(Text(printable(f"worse: {line}"), style="red"))
 
 
 def html_page(
@@ -40,44 +130,47 @@ def html_page(
     at
         When, in UTC; default: now.
     """
-    told = _told(found, worse, source, at)
-    return page_of(told, _figures(found))
+    parts = [
+        f"<h2>{escaped(title)}</h2>{table(heads, rows)}"
+        for title, (heads, *rows) in tables(found).items()
+        if rows
+    ]
+    parts += [f"<p>{escaped(note)}</p>" for note in notes(found)]
+    for title, lines in (
+        ("What was planted", found.recipes),
+        ("Detectors that judged nothing here", found.idle),
+    ):
+        if lines:
+            told = bullets(f"{name}: {what}" for name, what in lines.items())
+            parts.append(f"<h2>{title}</h2>{told}")
+    return page_of(_case_report(found, worse, source, at), parts)
 
 
 def to_markdown(found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus") -> str:
-    """Return the same without plots, as Markdown; parameters as of :func:`html_page`."""
-    rows = [
-        (main.attack, main.size, main.regime, *_cells(main.held)[:3]) for main in found.main_recalls
-    ]
-    rows += [
-        ("clean entries", 1, regime, *_cells(rate)[:3])
-        for regime, rate in found.false_positives.items()
-    ]
-    heads = ("attack", "texts of a target", "how they came", "held", "of", "share")
-    lines = [heads, ("---",) * len(heads), *rows]
-    table_of = "\n".join(
-        f"| {' | '.join('---' if cell == '---' else plain(str(cell)) for cell in line)} |"
-        for line in lines
-    )
-    return markdown_of(_told(found, worse, source, None), ["## What is held", table_of])
+    """Return the same as Markdown; parameters as of :func:`html_page`."""
+    parts = []
+    for title, (heads, *rows) in tables(found).items():
+        if rows:
+            lines = [f"| {' | '.join(map(plain, line))} |" for line in (heads, *rows)]
+            lines.insert(1, "|" + "---|" * len(heads))
+            parts += [f"## {title}", "\n".join(lines)]
+    return markdown_of(_case_report(found, worse, source, None), [*parts, *notes(found)])
 
 
-def _told(
+def _case_report(
     found: Evaluation, worse: Sequence[str], source: str, at: dt.datetime | None
 ) -> CaseReport:
     steps = [f"Worse than it may be: {line}" for line in worse]
-    weakest = weakest_of(found)
-    if weakest:
+    if weakest := weakest_of(found):
         steps.append(
-            f"Of {weakest} the least is held. Watch questions that matter with canaries, and let a "
-            "person look at new sources."
+            f"Of {weakest[0]} the least is held. Watch questions that matter with canaries, and "
+            "let a person look at new sources."
         )
     if found.idle:
         steps.append("See below for detectors that judged nothing here: most need more entries.")
-    fpr = found.settings.get("fpr", "")
     what = (
         f"{found.n_known:,} entries known, {found.n_clean:,} clean ones came, accepted "
-        f"false-positive rate {fpr}"
+        f"false-positive rate {found.settings.get('fpr', '')}"
     )
     return CaseReport(
         question="How the guard does on this corpus",
@@ -92,133 +185,53 @@ def _told(
     )
 
 
-def _figures(found: Evaluation) -> list[str]:
-    """Return tables and plots."""
-    false = [
-        (regime, *_cells(found.false_positives[regime]))
-        for regime in REGIMES
-        if regime in found.false_positives
-    ]
-    by = ", ".join(f"{name} {n}" for name, n in found.false_by.items())
-    parts = [
-        _paragraph(
-            "Intervals are exact, 95 %; texts of one target are held together, so that the true "
-            "ones are wider."
-        ),
-        "<h2>Clean entries that are held</h2>",
-        table(("how they came", "held", "of", "share", "95 %"), false),
-        _paragraph(f"In batches, by: {escaped(by or 'none')}."),
-        "<h2>Poison that is held</h2>",
-        _paragraph(
-            "<b>alone</b>: so many texts of a target at once, and nothing else of the attack is "
-            "known. <b>stream</b>: one by one among clean entries, one in a hundred. <b>batch</b>: "
-            "all of an attack at once, which flatters."
-        ),
-        table(
-            ("attack", "texts of a target", "how they came", "held", "of", "share", "95 %", "by"),
-            [
-                (r.attack, r.size, r.regime, *_cells(r.held), ", ".join(list(r.by)[:3]))
-                for r in found.recalls
-            ],
-        ),
-        *_groups_alone(found),
-        "<h2>Questions that poison reaches</h2>",
-        table(
-            ("attack", "without a guard", "of", "share", "95 %", "with it", "of", "share", "95 %"),
-            [(r.attack, *_cells(r.before), *_cells(r.after)) for r in found.reached],
-        ),
-        _paragraph(
-            f"Of {found.lost.n} questions about clean entries, {found.lost.hits} miss a clean "
-            "entry among the nearest that was wrongly held."
-        ),
-        "<h2>Scores</h2>",
-        _paragraph("In batches; above the dashed line an entry is held."),
-        f'<div class="plots">{"".join(_histogram(found, name) for name in found.scores)}</div>',
-    ]
-    if found.recipes:
-        parts += [
-            "<h2>What was planted</h2>",
-            bullets(f"{name}: {what}" for name, what in found.recipes.items()),
-        ]
-    parts.append(
-        _paragraph(
-            f"Fitting took {found.fit_seconds:.1f} s, screening {found.milliseconds:.2f} ms an "
-            "entry, embedding left out."
+def to_sarif(found: Evaluation, source: str) -> str:
+    """Return missed poison as errors and wrongly held clean entries as warnings: ids, no texts.
+
+    A result of an attack that is missed is a fact about the guard, not about the file: planted ids
+    are not in it. A result's fingerprint is made of attack and text, or of a clean entry's id, so
+    that what is missed again in the next evaluation is the same result.
+
+    Parameters
+    ----------
+    found
+        Of :func:`~ragshield_core.tools.evaluate.evaluate`.
+    source
+        The corpus, as a path with forward slashes; results lie in it.
+    """
+
+    def result(rule: str, entry_id: str, said: str, mark: str, **more: object) -> dict[str, Any]:
+        return {
+            "ruleId": rule,
+            "ruleIndex": list(RULES).index(rule),
+            "level": "error" if rule == MISSED else "warning",
+            "message": {"text": said},
+            "locations": [entry_location(entry_id, source)],
+            "partialFingerprints": {"attackOrEntry/v1": mark},
+            "properties": more,
+        }
+
+    results = []
+    for each in found.missed:
+        attack, name = printable(each.attack, MESSAGE), printable(each.entry_id, MESSAGE)
+        how = "alone" if each.regime == "alone" else f"in a {each.regime}"
+        said = f"{attack}: {name}, planted {how}, was let in and stayed"
+        results.append(
+            result(MISSED, each.entry_id, said, each.mark, attack=attack, regime=each.regime)
         )
-    )
-    if found.idle:
-        parts.append("<p>Detectors that judged nothing here:</p>")
-        parts.append(bullets(f"{name}: {why}" for name, why in found.idle.items()))
-    return parts
-
-
-def _groups_alone(found: Evaluation) -> list[str]:
-    """Return a table of what is held of groups, by size."""
-    groups = found.groups_alone
-    if not groups:
-        return []
-    sizes = sorted({size for rates in groups.values() for size in rates})
-    return [
-        "<h2>Groups that are held, by size</h2>",
-        _paragraph("So many texts of a target at once, and nothing else of the attack is known."),
-        table(
-            ("attack", *(f"{size} of a target" for size in sizes)),
-            [
-                (name, *(_share(rates.get(size)) for size in sizes))
-                for name, rates in groups.items()
-            ],
-        ),
-    ]
-
-
-def _share(rate: Rate | None) -> str:
-    return f"{rate.share:.3f} [{rate.low:.3f}, {rate.high:.3f}]" if rate and rate.n else "–"
-
-
-def _cells(rate: Rate) -> tuple[object, ...]:
-    if not rate.n:
-        return ("–", 0, "–", "–")
-    return rate.hits, rate.n, f"{rate.share:.3f}", f"{rate.low:.3f} to {rate.high:.3f}"
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{text}</p>"
-
-
-def _histogram(found: Evaluation, name: str) -> str:
-    clean = np.array(found.scores[name].get(CLEAN, ()))
-    planted = [each for kind, each in found.scores[name].items() if kind != CLEAN]
-    poison = np.array([score for each in planted for score in each])
-    if not len(clean) or not len(poison):
-        return ""
-    both = np.concatenate([clean, poison])
-    threshold = found.thresholds.get(name, math.nan)
-    low, high = float(both.min()), float(np.quantile(both, EDGE))
-    if math.isfinite(threshold):
-        low, high = min(low, threshold), max(high, threshold)
-    edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
-    bars = []
-    step = WIDTH / BINS
-    for values, style in ((clean, "clean"), (poison, "poison")):
-        counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
-        for place, share in enumerate(counts / max(1e-9, counts.max())):
-            if share > 0.0:
-                size = max(1.0, share * HEIGHT)
-                bars.append(
-                    f'<rect class="{style}" x="{MARGIN + place * step:.1f}" '
-                    f'y="{10 + HEIGHT - size:.1f}" width="{step:.1f}" height="{size:.1f}"/>'
-                )
-    line = ""
-    if math.isfinite(threshold):
-        x = MARGIN + (threshold - edges[0]) / (edges[-1] - edges[0]) * WIDTH
-        line = f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
-    caption = escaped(f"{name}: clean (blue) and poison (red), each of its own highest bar")
-    width, below = WIDTH + 2 * MARGIN, HEIGHT + 24
-    return (
-        f'<figure><svg viewBox="0 0 {width} {HEIGHT + 30}" width="{width}" role="img" '
-        f'aria-label="{caption}"><g class="bars">{"".join(bars)}</g>{line}'
-        f'<path class="axis" d="M{MARGIN} 10 V{10 + HEIGHT} H{MARGIN + WIDTH}"/>'
-        f'<text x="{MARGIN}" y="{below}">{edges[0]:.3g}</text>'
-        f'<text x="{MARGIN + WIDTH}" y="{below}" text-anchor="end">{edges[-1]:.3g}</text></svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
+    for entry_id, detectors in found.wrongly_held.items():
+        who = ", ".join(detectors) or "no detector that acts"
+        said = f"clean entry {printable(entry_id, MESSAGE)} is held, by {who}"
+        data = entry_id.encode("utf-8", "surrogatepass")
+        mark = hashlib.blake2b(data, digest_size=16).hexdigest()
+        results.append(result(WRONGLY_HELD, entry_id, said, mark, detectors=list(detectors)))
+    return document(
+        rules=[
+            {"id": rule, "shortDescription": {"text": said}, "properties": {"tags": ["security"]}}
+            for rule, said in RULES.items()
+        ],
+        results=results,
+        notes=[("note", f"judged nothing here: {name}: {why}") for name, why in found.idle.items()],
+        successful=True,
+        properties={"entries": found.n_known + found.n_clean, "fpr": found.settings.get("fpr")},
     )

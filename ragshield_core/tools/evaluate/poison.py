@@ -1,8 +1,10 @@
-"""All that is planted, with its vectors, and what is refused before anything is measured."""
+"""All that is planted, with its vectors, and the streams of clean entries that it comes in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,13 +13,25 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.tools.audit.embedding_cache import by_length
 from ragshield_core.tools.evaluate.attacks import LABEL_FLIPS, Attack, Planted
-from ragshield_core.tools.evaluate.figures import CLEAN
 
 # Texts of the corpus that are embedded again, to see whether the model is the corpus's.
 PROBES = 8
 # Cosine of their new vectors and those that came, half of them. Prefixes, titles and metadata that
 # were embedded with a text leave more than that; two models have nothing in common.
 SAME_MODEL = 0.5
+# Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
+# poison. Most of the time goes into taking thresholds anew, once for every tenth by which a
+# knowledge base grows: four streams of five hundred cost half as much again as one of a
+# thousand, and have twice as many targets.
+STREAM, STREAMS, POISONED = 500, 4, 0.01
+
+
+class Stream(NamedTuple):
+    """What comes, in order: an attack's targets, and rows of clean entries, then of the poison."""
+
+    attack: str
+    targets: tuple[int, ...]
+    rows: NDArray[np.intp]
 
 
 class Poison:
@@ -32,17 +46,22 @@ class Poison:
     corpus
         Of which the first texts are embedded again, to know the model.
     embed
-        Returns unit vectors.
+        Returns a vector for each of some texts.
     published
         Of each recipe, how many texts of a target come where nothing else is asked for; texts
         of one's own come all.
+
+    Raises
+    ------
+    InvalidBatchError
+        If vectors are not one per text, not of the corpus's length, or of another model.
     """
 
     def __init__(
         self,
         planted: Sequence[Planted],
         corpus: Batch,
-        embed: Callable[[list[str]], NDArray[np.float32]],
+        embed: Callable[[list[str]], ArrayLike],
         published: Mapping[str, int],
     ) -> None:
         self.planted, self._published = planted, published
@@ -55,9 +74,15 @@ class Poison:
         questions = list(dict.fromkeys(p.question for p in planted if p.question is not None))
         probes = [row for row, text in enumerate(corpus.texts) if text.strip()][:PROBES]
         again = [corpus.texts[row] for row in probes]
-        distinct = list(dict.fromkeys([*texts, *questions, *again]))
-        vectors = dict(zip(distinct, embed(distinct), strict=True))
-        _check_model([vectors[text] for text in again], corpus.embeddings[probes])
+        vectors = _embedded(embed, list(dict.fromkeys([*texts, *questions, *again])), corpus.dim)
+        cosines = [float(vectors[corpus.texts[row]] @ corpus.embeddings[row]) for row in probes]
+        if cosines and np.median(cosines) < SAME_MODEL:
+            msg = (
+                f"the model gives texts of the corpus other vectors than they came with (cosine "
+                f"{np.median(cosines):.3f}, expected about 1.000): attacks must be embedded with "
+                "the model that made the corpus's; choose that one, or leave the vectors out."
+            )
+            raise InvalidBatchError(msg)
         self.questions = {question: vectors[question] for question in questions}
         mark = "planted-"
         while any(entry_id.startswith(mark) for entry_id in corpus.ids):
@@ -86,69 +111,82 @@ class Poison:
         most = self.size_of(self.planted[number].attack) if size is None else size
         return self._rows[number][:most]
 
+    def ids_of(self, number: int, size: int | None = None) -> list[str]:
+        """Return the ids of a target's first texts."""
+        return [self.batch.ids[row] for row in self.rows_of(number, size)]
+
     def _most(self, name: str) -> int:
         return max(len(self.planted[number].texts) for number in self.of_attack(name))
 
+    def streams(self, n_clean: int, length: int, n_streams: int, seed: int) -> list[Stream]:
+        """Return streams of each attack that comes in groups; a target is in one of them at most.
+
+        Parameters
+        ----------
+        n_clean
+            How many clean entries there are to draw from.
+        length
+            Clean entries of a stream, at most.
+        n_streams
+            Streams of each attack, at most: fewer, if all its targets are in one.
+        seed
+            Of the draws: other clean entries, and other places, in each.
+        """
+        length = min(length, n_clean)
+        found = []
+        for number, name in enumerate(n for n in self.attacks if self.size_of(n) > 1):
+            rng = np.random.default_rng([seed, number])
+            shared_out = self._shared_out(name, max(1, round(POISONED * length)))
+            for targets in islice(shared_out, n_streams):
+                planted = np.concatenate([self.rows_of(each) for each in targets]) + n_clean
+                clean = rng.permutation(n_clean)[:length]
+                rows = rng.permutation(np.concatenate([clean, planted]))
+                found.append(Stream(name, tuple(targets), rows))
+        return found
+
+    def _shared_out(self, name: str, n_texts: int) -> Iterator[list[int]]:
+        """Yield an attack's targets by streams, so many that their texts are about so many."""
+        chosen: list[int] = []
+        total = 0
+        for number in self.of_attack(name):
+            size = len(self.rows_of(number))
+            if chosen and total + size > n_texts:
+                yield chosen
+                chosen, total = [], 0
+            chosen.append(number)
+            total += size
+        yield chosen
+
 
 def check_names(own: Sequence[Planted], attacks: Sequence[Attack]) -> None:
-    """Refuse texts whose figures would be mixed with others.
+    """Refuse texts whose figures would be mixed with those of recipes.
 
     Raises
     ------
     SourceError
         Names the attack.
     """
-    taken = {CLEAN, LABEL_FLIPS, *(attack.name for attack in attacks)}
+    taken = {LABEL_FLIPS, *(attack.name for attack in attacks)}
     for planted in own:
         if planted.attack in taken:
             msg = (
-                f"own attack texts are named {planted.attack!r}, as "
-                f"{'clean entries are' if planted.attack == CLEAN else 'a recipe is'}, so that "
-                'their figures would be mixed; give them another name under "attack".'
+                f"own attack texts are named {planted.attack!r}, as a recipe is, so that their "
+                'figures would be mixed; give them another name under "attack".'
             )
             raise SourceError(msg)
 
 
-def _check_model(again: Sequence[NDArray[np.float32]], came: NDArray[np.float32]) -> None:
-    """Refuse a model that gives texts of the corpus quite other vectors.
-
-    Raises
-    ------
-    InvalidBatchError
-        If half of the cosines are lower than of any one model.
-    """
-    cosines = [float(one @ other) for one, other in zip(again, came, strict=True)]
-    if cosines and np.median(cosines) < SAME_MODEL:
-        msg = (
-            f"the model gives texts of the corpus other vectors than they came with (cosine "
-            f"{np.median(cosines):.3f}, expected about 1.000): attacks must be embedded with the "
-            "model that made the corpus's; choose that one, or leave the vectors out."
-        )
-        raise InvalidBatchError(msg)
-
-
-def embedded(
-    embed: Callable[[list[str]], ArrayLike],
-    texts: list[str],
-    dim: int,
-    tell: Callable[[str, int, int], object],
-) -> NDArray[np.float32]:
-    """Return unit vectors of texts.
-
-    Raises
-    ------
-    InvalidBatchError
-        If they are not one per text, or not of the corpus's length.
-    """
-    tell("embedding the attacks", 0, len(texts))
-    order = by_length(texts)
-    vectors = np.asarray(embed([texts[row] for row in order.tolist()]), dtype=np.float32)
+def _embedded(
+    embed: Callable[[list[str]], ArrayLike], texts: list[str], dim: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return unit vectors by text."""
+    ordered = [texts[row] for row in by_length(texts).tolist()]
+    vectors = np.asarray(embed(ordered), dtype=np.float32)
     if vectors.shape != (len(texts), dim):
         msg = (
             f"the model returned vectors of shape {vectors.shape} for {len(texts)} texts, expected "
             f"({len(texts)}, {dim}): attacks are embedded with the model that made the corpus's."
         )
         raise InvalidBatchError(msg)
-    tell("embedding the attacks", len(texts), len(texts))
-    vectors = vectors[np.argsort(order)]
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    unit = np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return dict(zip(ordered, unit, strict=True))

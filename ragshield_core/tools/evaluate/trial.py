@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from itertools import repeat
+from multiprocessing import get_context
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.guard import Guard
+from ragshield_core.logs import quiet
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import CalibrationError, SourceError
-from ragshield_core.model.findings import Skipped
+from ragshield_core.model.findings import Decision, Report
 from ragshield_core.model.p_values import clean_entries_needed
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     LABEL_FLIPS,
-    WORDINGS,
     Attack,
     Planted,
     Target,
-    Wordings,
     flip_labels,
 )
-from ragshield_core.tools.evaluate.attacks.wordings import mark_of
 from ragshield_core.tools.evaluate.figures import (
-    CLEAN,
     REGIMES,
     Evaluation,
     Missed,
@@ -40,18 +40,8 @@ from ragshield_core.tools.evaluate.figures import (
     Reached,
     Recall,
     Regime,
-    WronglyHeld,
 )
-from ragshield_core.tools.evaluate.poison import Poison, check_names, embedded
-from ragshield_core.tools.evaluate.streams import (
-    STREAM,
-    STREAMS,
-    first_comings,
-    objecting,
-    parts,
-    run,
-    streams_of,
-)
+from ragshield_core.tools.evaluate.poison import STREAM, STREAMS, Poison, Stream, check_names
 from ragshield_core.tools.evaluate.targets import targets_of
 
 N_TARGETS = 10
@@ -69,36 +59,11 @@ N_QUESTIONS = 200
 ENOUGH = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrived:
-    """Texts of an attack that came, so many for each target.
+# Entries of a stream that come at once: two texts of a target seldom do.
+AT_ONCE = 50
 
-    Attributes
-    ----------
-    attack, regime, size
-        As of :class:`~ragshield_core.tools.evaluate.figures.Recall`.
-    targets
-        Numbers of those whose texts came.
-    kinds
-        By the id of each text, who objects to it; ``None`` where nobody does.
-    """
-
-    attack: str
-    regime: Regime
-    size: int
-    targets: list[int] = field(default_factory=list)
-    kinds: dict[str, list[str] | None] = field(default_factory=dict)
-
-    @property
-    def recall(self) -> Recall:
-        held = [kinds for kinds in self.kinds.values() if kinds is not None]
-        return Recall(
-            attack=self.attack,
-            regime=self.regime,
-            size=self.size,
-            held=Rate(len(held), len(self.kinds)),
-            by=dict(Counter(kind for kinds in held for kind in kinds).most_common()),
-        )
+# By the ids of entries, who objects to what is held or taken back.
+Held = Mapping[str, list[str]]
 
 
 def evaluate(  # noqa: PLR0913 - settings of an experiment
@@ -115,10 +80,8 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     sizes: Sequence[int] = SIZES,
     stream: int = STREAM,
     streams: int = STREAMS,
-    wordings: Wordings = WORDINGS,
     workers: int = 1,
     seed: int = 0,
-    folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Plant attacks into one's own corpus, and see what the default guard holds.
@@ -163,16 +126,11 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         a hundred.
     streams
         Streams of each attack, at most, each with other targets and other clean entries.
-    wordings
-        Of the recipes: ours, or :func:`~ragshield_core.tools.evaluate.attacks.own_wordings`.
     workers
         Processes that the streams are shared out to; 1, the default, starts none. More need a main
         module that can be imported without running, as ``multiprocessing`` does.
     seed
         Of everything that is drawn.
-    folder
-        Keeps what was found in streams, so that the same evaluation goes on where it was
-        interrupted; ``None``, the default, keeps nothing.
     progress
         Told how far it is.
 
@@ -211,7 +169,6 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             target,
             seed=1_000 * seed + number,
             size=max(attack.size, *sizes) if attack.size > 1 and sizes else attack.size,
-            wordings=wordings,
         )
         for attack in attacks
         for number, target in enumerate(targets)
@@ -225,15 +182,10 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     if not planted:
         msg = "there is nothing to plant; pass attacks and targets, or own texts."
         raise ValueError(msg)
-    poison = Poison(
-        planted,
-        entries,
-        lambda texts: embedded(embed, texts, entries.dim, tell),
-        {attack.name: attack.size for attack in attacks},
-    )
-
-    begin = time.perf_counter()
+    tell("embedding the attacks", 0, 1)
+    poison = Poison(planted, entries, embed, {attack.name: attack.size for attack in attacks})
     tell("fitting", 0, 1)
+    begin = time.perf_counter()
     guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=seed).fit(known)
     try:
         guard.calibrate()
@@ -243,12 +195,13 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     fit_seconds = time.perf_counter() - begin
     tell("fitting", 1, 1)
 
-    trial = _Trial(guard, known, rest, poison, tell)
-    clean_alone = trial.clean_alone()
-    alone = trial.alone(sizes)
-    wrong, milliseconds = trial.clean_in_batches()
-    batches = trial.in_batches()
-    streamed, clean_streamed = trial.in_streams(stream, streams, seed, workers, folder)
+    clean_alone = _clean_alone(guard, rest, tell)
+    alone = _alone(guard, poison, sizes, tell)
+    wrong, idle, milliseconds = _clean_in_batches(guard, rest, tell)
+    batches = _in_batches(guard, rest, poison, tell)
+    comings = poison.streams(len(rest), stream, streams, seed)
+    held = _run(comings, guard, concatenate([rest, poison.batch]), workers, tell)
+    streamed, clean_streamed = _in_streams(comings, held, rest, poison)
     arrived = [*alone, *streamed, *batches]
     arrived.sort(key=lambda a: (poison.attacks.index(a.attack), REGIMES.index(a.regime), a.size))
     # What counts of each attack.
@@ -263,7 +216,6 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "sizes": list(sizes),
             "stream": min(stream, len(rest)),
             "streams": streams,
-            "wordings": mark_of(wordings),
             "seed": seed,
         },
         n_known=len(known),
@@ -273,21 +225,16 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "batch": Rate(len(wrong), len(rest)),
             "stream": clean_streamed,
         },
-        false_by=dict(Counter(kind for kinds in wrong.values() for kind in kinds).most_common()),
+        false_by=_counts(wrong.values()),
         recalls=tuple(each.recall for each in arrived),
-        reached=tuple(trial.reached(main, top_k)),
-        lost=trial.lost(wrong, top_k, seed),
+        reached=tuple(_reached(main, known, poison, top_k)),
+        lost=_lost(known, rest, wrong, top_k, seed),
         fit_seconds=fit_seconds,
         milliseconds=milliseconds,
-        scores=dict(trial.scores),
-        thresholds={name: float(value) for name, value in guard.calibration.thresholds.items()},
-        idle=dict(trial.idle),
+        idle=idle,
         recipes={name: told.get(name, "texts of one's own") for name in poison.attacks},
-        missed=tuple(trial.missed(main)),
-        wrongly_held=tuple(
-            WronglyHeld(entry_id=entry_id, detectors=tuple(kinds))
-            for entry_id, kinds in wrong.items()
-        ),
+        missed=tuple(_missed(main, poison)),
+        wrongly_held={entry_id: tuple(kinds) for entry_id, kinds in wrong.items()},
     )
 
 
@@ -337,179 +284,231 @@ def _ask_for(n_known: int) -> str:
     return f"Bring more entries, or accept a rate of {rate:g} (--fpr {rate:g})."
 
 
-class _Trial:
-    """What is done with one guard."""
+class _Arrived:
+    """Texts of an attack that came, so many for each target.
 
-    def __init__(
-        self, guard: Guard, known: Batch, rest: Batch, poison: Poison, tell: Progress
-    ) -> None:
-        self._guard, self._known, self._rest = guard, known, rest
-        self._poison, self._tell = poison, tell
-        self.scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
-        self.idle: dict[str, str] = {}
+    Parameters
+    ----------
+    attack, regime, size
+        As of :class:`~ragshield_core.tools.evaluate.figures.Recall`.
+    """
 
-    def clean_alone(self) -> Rate:
-        """Screen clean entries one by one."""
-        n = min(ALONE, len(self._rest))
-        held = 0
-        for row in range(n):
-            held += len(self._guard.screen(self._rest.take([row])).quarantined)
-            self._tell("clean entries, alone", row + 1, n)
-        return Rate(held, n)
+    def __init__(self, attack: str, regime: Regime, size: int) -> None:
+        self.attack, self.regime, self.size = attack, regime, size
+        self.targets: list[int] = []
+        # By the id of each text, who objects to it; None where nobody does.
+        self.kinds: dict[str, list[str] | None] = {}
 
-    def alone(self, sizes: Sequence[int]) -> list[_Arrived]:
-        """Screen the first texts of every target by themselves, by attack and how many they are."""
-        poison = self._poison
-        arrived = [
-            _Arrived(attack=name, regime="alone", size=size, targets=poison.of_attack(name))
-            for name in poison.attacks
-            for size in poison.sizes_of(name, sizes)
-        ]
-        jobs = [
-            (each, rows)
-            for each in arrived
-            for number in each.targets
-            for rows in [poison.rows_of(number, each.size)]
-            # Texts of one's own may be fewer for one target than for another: all of them come.
-            if len(rows) == each.size or each.size == poison.size_of(each.attack)
-        ]
-        for done, (each, rows) in enumerate(jobs, start=1):
-            report = self._guard.screen(poison.batch.take(rows))
-            objected = objecting(report)
-            each.kinds.update({i: objected.get(i) for i in report.batch.ids})
-            self._tell("poison, alone", done, len(jobs))
-        return arrived
+    def came(self, ids: Iterable[str], held: Held) -> None:
+        """Take in what became of some texts."""
+        self.kinds.update({entry_id: held.get(entry_id) for entry_id in ids})
 
-    def clean_in_batches(self) -> tuple[dict[str, list[str]], float]:
-        """Screen all clean entries in batches; return who objects to what, and the time of each."""
-        wrong: dict[str, list[str]] = {}
-        scores: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-        seconds, done = 0.0, 0
-        for part in parts(self._rest, BATCH):
-            begin = time.perf_counter()
-            report = self._guard.screen(part)
-            seconds += time.perf_counter() - begin
-            wrong |= objecting(report)
-            for name, column in report.scores.items():
-                scores[name].append(column)
-            skipped = {item.detector: self._why(item) for item in report.skipped}
-            unjudged = {item.detector: item.reason for item in report.unjudged}
-            self.idle = unjudged | skipped | self.idle
-            done += len(part)
-            self._tell("clean entries, in batches", done, len(self._rest))
-        for name, columns in scores.items():
-            self.scores[name][CLEAN] = _opinions(np.concatenate(columns))
-            if self.scores[name][CLEAN]:
-                self.idle.pop(name, None)
-        return wrong, 1_000.0 * seconds / len(self._rest)
-
-    def _why(self, item: Skipped) -> str:
-        """Return why a detector is not in force, with what it says itself of clean entries."""
-        (detector,) = (each for each in self._guard.detectors if each.name == item.detector)
-        said = dict.fromkeys(detector.unjudged(self._rest).values())
-        return ": ".join([item.reason, *said])
-
-    def in_batches(self) -> list[_Arrived]:
-        """Screen all texts of each attack at once, with a hundred clean ones."""
-        found = []
-        clean = self._rest.take(range(min(BATCH, len(self._rest))))
-        for done, name in enumerate(self._poison.attacks, start=1):
-            numbers = self._poison.of_attack(name)
-            rows = np.concatenate([self._poison.rows_of(number) for number in numbers])
-            texts = self._poison.batch.take(rows)
-            report = self._guard.screen(concatenate([texts, clean]))
-            objected = objecting(report)
-            kinds = {entry_id: objected.get(entry_id) for entry_id in texts.ids}
-            size = self._poison.size_of(name)
-            found.append(
-                _Arrived(attack=name, regime="batch", size=size, targets=numbers, kinds=kinds)
-            )
-            for kind, column in report.scores.items():
-                self.scores[kind][name] = _opinions(column[: len(texts)])
-            self._tell("poison, in batches", done, len(self._poison.attacks))
-        return found
-
-    def in_streams(
-        self, length: int, n_streams: int, seed: int, workers: int, folder: Path | None
-    ) -> tuple[list[_Arrived], Rate]:
-        """Let the texts of each target trickle in among clean entries, by a guard that begins anew.
-
-        Texts that are made to be alone are judged alone. Of a clean entry, the first stream that it
-        is in counts.
-        """
-        streams = streams_of(self._poison, len(self._rest), length, n_streams, seed)
-        results = run(
-            streams,
-            self._guard,
-            self._known,
-            concatenate([self._rest, self._poison.batch]),
-            workers=workers,
-            folder=folder,
-            done=lambda n: self._tell("poison, in streams", n, len(streams)),
+    @property
+    def recall(self) -> Recall:
+        held = [kinds for kinds in self.kinds.values() if kinds is not None]
+        rate = Rate(len(held), len(self.kinds))
+        return Recall(
+            attack=self.attack, regime=self.regime, size=self.size, held=rate, by=_counts(held)
         )
-        found: dict[str, _Arrived] = {}
-        false = Rate(0, 0)
-        fresh = first_comings(streams, len(self._rest))
-        for stream, held, new in zip(streams, results, fresh, strict=True):
-            size = self._poison.size_of(stream.attack)
-            arrived = found.setdefault(
-                stream.attack, _Arrived(attack=stream.attack, regime="stream", size=size)
+
+
+def _counts(kinds: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Return how many entries each detector objects to, the most frequent first."""
+    return dict(Counter(kind for each in kinds for kind in each).most_common())
+
+
+def _kinds(decision: Decision) -> list[str]:
+    """Return the detectors whose thresholds an entry is above."""
+    return list(dict.fromkeys(f.detector for f in decision.findings if f.score > f.threshold))
+
+
+def _objecting(report: Report) -> dict[str, list[str]]:
+    """Return the detectors that object to each entry that is to be held, by id."""
+    return {decision.entry_id: _kinds(decision) for decision in report.quarantined}
+
+
+def _parts(entries: Batch, size: int) -> Iterator[Batch]:
+    for start in range(0, len(entries), size):
+        yield entries.take(range(start, min(start + size, len(entries))))
+
+
+def _clean_alone(guard: Guard, rest: Batch, tell: Progress) -> Rate:
+    """Screen clean entries one by one."""
+    n, held = min(ALONE, len(rest)), 0
+    for row in range(n):
+        held += len(guard.screen(rest.take([row])).quarantined)
+        tell("clean entries, alone", row + 1, n)
+    return Rate(held, n)
+
+
+def _alone(guard: Guard, poison: Poison, sizes: Sequence[int], tell: Progress) -> list[_Arrived]:
+    """Screen the first texts of every target by themselves, by attack and how many they are."""
+    arrived = [
+        _Arrived(name, "alone", size)
+        for name in poison.attacks
+        for size in poison.sizes_of(name, sizes)
+    ]
+    for done, each in enumerate(arrived, start=1):
+        each.targets = poison.of_attack(each.attack)
+        for number in each.targets:
+            rows = poison.rows_of(number, each.size)
+            # Texts of one's own may be fewer for one target than for another: all of them come.
+            if len(rows) == each.size or each.size == poison.size_of(each.attack):
+                report = guard.screen(poison.batch.take(rows))
+                each.came(report.batch.ids, _objecting(report))
+        tell("poison, alone", done, len(arrived))
+    return arrived
+
+
+def _clean_in_batches(
+    guard: Guard, rest: Batch, tell: Progress
+) -> tuple[dict[str, list[str]], dict[str, str], float]:
+    """Screen all clean entries in batches.
+
+    Returns who objects to what, the detectors that judge nothing and why, and the milliseconds of
+    an entry.
+    """
+    wrong: dict[str, list[str]] = {}
+    idle: dict[str, str] = {}
+    judging: set[str] = set()
+    seconds, done = 0.0, 0
+    for part in _parts(rest, BATCH):
+        begin = time.perf_counter()
+        report = guard.screen(part)
+        seconds += time.perf_counter() - begin
+        wrong |= _objecting(report)
+        judging |= {name for name, scores in report.scores.items() if np.isfinite(scores).any()}
+        reasons = {item.detector: item.reason for item in report.unjudged}
+        for item in report.skipped:  # with what the detector says itself of clean entries
+            (detector,) = (each for each in guard.detectors if each.name == item.detector)
+            said = dict.fromkeys(detector.unjudged(rest).values())
+            reasons[item.detector] = ": ".join([item.reason, *said])
+        idle = reasons | idle
+        done += len(part)
+        tell("clean entries, in batches", done, len(rest))
+    idle = {name: why for name, why in idle.items() if name not in judging}
+    return wrong, idle, 1_000.0 * seconds / len(rest)
+
+
+def _in_batches(guard: Guard, rest: Batch, poison: Poison, tell: Progress) -> list[_Arrived]:
+    """Screen all texts of each attack at once, with a hundred clean ones."""
+    found = []
+    clean = rest.take(range(min(BATCH, len(rest))))
+    for done, name in enumerate(poison.attacks, start=1):
+        each = _Arrived(name, "batch", poison.size_of(name))
+        each.targets = poison.of_attack(name)
+        texts = poison.batch.take(np.concatenate([poison.rows_of(n) for n in each.targets]))
+        each.came(texts.ids, _objecting(guard.screen(concatenate([texts, clean]))))
+        found.append(each)
+        tell("poison, in batches", done, len(poison.attacks))
+    return found
+
+
+def _run(
+    streams: Sequence[Stream], guard: Guard, entries: Batch, workers: int, tell: Progress
+) -> list[Held]:
+    """Return who objects to what is held of streams, each screened by a guard that begins anew."""
+    coming = [entries.take(stream.rows) for stream in streams]
+    found: list[Held] = []
+    with tempfile.TemporaryDirectory() as saved, ExitStack() as stack:
+        guard.save(saved)
+        run: Callable[..., Iterable[Held]] = map
+        if min(workers, len(streams)) > 1:
+            # A process that is forked inherits locks of threads that it does not have.
+            pool = ProcessPoolExecutor(min(workers, len(streams)), get_context("spawn"))
+            run = stack.enter_context(pool).map
+        for held in run(_streamed, repeat(saved), coming):
+            found.append(held)
+            tell("poison, in streams", len(found), len(streams))
+    return found
+
+
+def _streamed(saved: str, whole: Batch) -> Held:
+    """Return who objects to what is held or taken back of a stream."""
+    row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
+    held: dict[str, list[str]] = {}
+    with quiet():
+        guard = Guard.load(saved, quarantine=Quarantine("sqlite://"))
+        for part in _parts(whole, AT_ONCE):
+            report = guard.hold(guard.screen(part))
+            earlier = [d for d in report.retroactive if d.entry_id in row_of]
+            if earlier:
+                taken = [row_of[decision.entry_id] for decision in earlier]
+                guard.recall(whole.take(taken), earlier, lambda _: None)
+            guard.admit(report)
+            held |= _objecting(report)
+            held |= {decision.entry_id: _kinds(decision) for decision in earlier}
+    return held
+
+
+def _in_streams(
+    streams: Sequence[Stream], results: Sequence[Held], rest: Batch, poison: Poison
+) -> tuple[list[_Arrived], Rate]:
+    """Return what became of attacks and of clean entries in streams.
+
+    Of a clean entry, the first stream that it is in counts.
+    """
+    found: dict[str, _Arrived] = {}
+    seen: set[int] = set()
+    hits = 0
+    for stream, held in zip(streams, results, strict=True):
+        name = stream.attack
+        each = found.setdefault(name, _Arrived(name, "stream", poison.size_of(name)))
+        each.targets.extend(stream.targets)
+        for number in stream.targets:
+            each.came(poison.ids_of(number), held)
+        new = {row for row in stream.rows.tolist() if row < len(rest)} - seen
+        hits += sum(rest.ids[row] in held for row in new)
+        seen |= new
+    return list(found.values()), Rate(hits, len(seen))
+
+
+def _reached(
+    arrived: Sequence[_Arrived], known: Batch, poison: Poison, top_k: int
+) -> Iterator[Reached]:
+    """Yield for how many questions of an attack poison is among the nearest, and stays so."""
+    for each in arrived:
+        n, before, after = 0, 0, 0
+        for number in each.targets:
+            question = poison.planted[number].question
+            if question is None:
+                continue
+            vector = poison.questions[question]
+            clean = known.embeddings @ vector
+            k = min(top_k, len(clean))
+            near = (
+                poison.batch.embeddings[poison.rows_of(number)] @ vector
+                > np.partition(clean, -k)[-k]
             )
-            arrived.targets.extend(stream.targets)
-            for number in stream.targets:
-                ids = (self._poison.batch.ids[row] for row in self._poison.rows_of(number))
-                arrived.kinds.update({entry_id: held.get(entry_id) for entry_id in ids})
-            hits = sum(self._rest.ids[row] in held for row in new.tolist())
-            false = Rate(false.hits + hits, false.n + len(new))
-        return list(found.values()), false
-
-    def reached(self, arrived: Sequence[_Arrived], top_k: int) -> Iterator[Reached]:
-        """Yield for how many questions of an attack poison is among the nearest, and stays so."""
-        for each in arrived:
-            n, before, after = 0, 0, 0
-            for number in each.targets:
-                question = self._poison.planted[number].question
-                if question is None:
-                    continue
-                vector = self._poison.questions[question]
-                clean = self._known.embeddings @ vector
-                k = min(top_k, len(clean))
-                least = np.partition(clean, -k)[-k]
-                rows = self._poison.rows_of(number)
-                near = self._poison.batch.embeddings[rows] @ vector > least
-                stays = np.array([each.kinds[self._poison.batch.ids[row]] is None for row in rows])
-                n += 1
-                before += bool(near.any())
-                after += bool((near & stays).any())
-            if n:
-                yield Reached(attack=each.attack, before=Rate(before, n), after=Rate(after, n))
-
-    def missed(self, arrived: Sequence[_Arrived]) -> Iterator[Missed]:
-        """Yield the texts that nobody objects to."""
-        texts = dict(zip(self._poison.batch.ids, self._poison.batch.texts, strict=True))
-        for each in arrived:
-            for entry_id, kinds in each.kinds.items():
-                if kinds is None:
-                    exact = f"{len(each.attack)}:{each.attack}{texts[entry_id]}"
-                    data = exact.encode("utf-8", "surrogatepass")
-                    mark = hashlib.blake2b(data, digest_size=16).hexdigest()
-                    yield Missed(
-                        entry_id=entry_id, attack=each.attack, regime=each.regime, mark=mark
-                    )
-
-    def lost(self, held: Collection[str], top_k: int, seed: int) -> Rate:
-        """Return for how many clean entries one of the nearest is missing as it was held."""
-        everything = np.concatenate([self._known.embeddings, self._rest.embeddings])
-        out = np.array([entry_id in held for entry_id in self._rest.ids], dtype=np.bool_)
-        missing = np.concatenate([np.zeros(len(self._known), dtype=np.bool_), out])
-        n = min(N_QUESTIONS, len(everything))
-        chosen = np.random.default_rng(seed).permutation(len(everything))[:n]
-        similar = everything[chosen] @ everything.T
-        similar[np.arange(n), chosen] = -np.inf  # not itself
-        k = min(top_k, similar.shape[1] - 1)
-        nearest = np.argpartition(-similar, k - 1, axis=1)[:, :k]
-        return Rate(int(missing[nearest].any(axis=1).sum()), n)
+            stays = np.array([each.kinds[entry_id] is None for entry_id in poison.ids_of(number)])
+            n += 1
+            before += bool(near.any())
+            after += bool((near & stays).any())
+        if n:
+            yield Reached(attack=each.attack, before=Rate(before, n), after=Rate(after, n))
 
 
-def _opinions(scores: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(scores[np.isfinite(scores)].round(4).tolist())
+def _missed(arrived: Sequence[_Arrived], poison: Poison) -> Iterator[Missed]:
+    """Yield the texts that nobody objects to."""
+    texts = dict(zip(poison.batch.ids, poison.batch.texts, strict=True))
+    for each in arrived:
+        for entry_id, kinds in each.kinds.items():
+            if kinds is None:
+                data = f"{len(each.attack)}:{each.attack}{texts[entry_id]}"
+                mark = hashlib.blake2b(data.encode("utf-8", "surrogatepass"), digest_size=16)
+                yield Missed(
+                    entry_id=entry_id, attack=each.attack, regime=each.regime, mark=mark.hexdigest()
+                )
+
+
+def _lost(known: Batch, rest: Batch, held: Collection[str], top_k: int, seed: int) -> Rate:
+    """Return for how many clean entries one of the nearest is missing as it was held."""
+    everything = np.concatenate([known.embeddings, rest.embeddings])
+    missing = np.array([False] * len(known) + [entry_id in held for entry_id in rest.ids])
+    n = min(N_QUESTIONS, len(everything))
+    chosen = np.random.default_rng(seed).permutation(len(everything))[:n]
+    similar = everything[chosen] @ everything.T
+    similar[np.arange(n), chosen] = -np.inf  # not itself
+    k = min(top_k, similar.shape[1] - 1)
+    nearest = np.argpartition(-similar, k - 1, axis=1)[:, :k]
+    return Rate(int(missing[nearest].any(axis=1).sum()), n)

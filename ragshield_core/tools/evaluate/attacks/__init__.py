@@ -2,48 +2,43 @@
 
 from ragshield_core.tools.evaluate.attacks.catalogue import (
     ATTACKS,
+    BY_NAME,
     DIFFICULTIES,
+    LABEL_FLIPS,
     Attack,
     Difficulty,
     Draft,
     Planted,
     Target,
+    flip_labels,
 )
 from ragshield_core.tools.evaluate.attacks.files import read_attacks, read_targets
-from ragshield_core.tools.evaluate.attacks.labels import LABEL_FLIPS, flip_labels
 from ragshield_core.tools.evaluate.attacks.passages import (
     STYLES,
     craft_passages,
+    disguise_phrase,
+    plant_phrase,
     put_question_in_front,
-)
-from ragshield_core.tools.evaluate.attacks.phrases import disguise_phrase, plant_phrase, vary_phrase
-from ragshield_core.tools.evaluate.attacks.wordings import (
-    WORDINGS,
-    Wordings,
-    own_wordings,
-    read_wordings,
+    vary_phrase,
 )
 
 __all__ = [
     "ATTACKS",
+    "BY_NAME",
     "DIFFICULTIES",
     "LABEL_FLIPS",
     "STYLES",
-    "WORDINGS",
     "Attack",
     "Difficulty",
     "Draft",
     "Planted",
     "Target",
-    "Wordings",
     "craft_passages",
     "disguise_phrase",
     "flip_labels",
-    "own_wordings",
     "plant_phrase",
     "put_question_in_front",
     "read_attacks",
     "read_targets",
-    "read_wordings",
     "vary_phrase",
 ]

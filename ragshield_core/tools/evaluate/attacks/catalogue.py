@@ -1,24 +1,46 @@
 """Attacks that have a public recipe, each as texts for a target; in wordings of our own.
 
 A recipe says where the question stands, what is claimed, and how often; the words around it are
-drawn from :data:`~ragshield_core.tools.evaluate.attacks.wordings.WORDINGS`, or from those of a file
-of one's own. They vary less than what a language model writes: measure with texts of others as well
-(:func:`~ragshield_core.tools.evaluate.attacks.read_attacks`).
+drawn from our own wordings. They vary less than what a language model writes: measure with texts of
+others as well (:func:`~ragshield_core.tools.evaluate.attacks.read_attacks`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ragshield_core.model.entries import Batch
 from ragshield_core.text.characters import FULL_STOPS, QUESTION_MARKS
-from ragshield_core.tools.evaluate.attacks.passages import keys_of, put_question_in_front
-from ragshield_core.tools.evaluate.attacks.phrases import vary_phrase
-from ragshield_core.tools.evaluate.attacks.wordings import PHRASE, WORDINGS, Wordings
+from ragshield_core.tools.evaluate.attacks.passages import (
+    STYLES,
+    keys_of,
+    put_question_in_front,
+    vary_phrase,
+)
+
+# Wordings by key: {q} the question, {k} its key words, {a} the wrong answer, {r} the right one.
+_SHIPPED = json.loads((files(__package__) / "wordings.json").read_text("utf-8"))
+WORDINGS: Mapping[str, tuple[str, ...]] = {k: tuple(found) for k, found in _SHIPPED.items()} | {
+    # Texts without the question in them, from which those of a group are drawn.
+    "passages": tuple(
+        wording
+        for style, wordings in STYLES.items()
+        if style not in ("question in front", "notices")
+        for wording in wordings
+    )
+}
+# Words of a planted phrase, all different.
+PHRASE = 3
+# As reports have clean entries under another label: no recipe, since it is aimed at entries.
+LABEL_FLIPS = "label flips"
 
 # How much an attacker knows of the guard; each step is on top of the one before.
 Difficulty = Literal["published", "reworded", "blended"]
@@ -84,8 +106,6 @@ class Draft:
         How many there shall be.
     rng
         Draws wordings and places.
-    wordings
-        Ours, or those of a file.
     reworded
         Whether what the recipe is known by is to be said in other words.
     """
@@ -93,7 +113,6 @@ class Draft:
     target: Target
     n: int
     rng: np.random.Generator
-    wordings: Wordings = field(default_factory=lambda: WORDINGS)
     reworded: bool = False
 
     def drawn(self, key: str, n: int | None = None, *, loosely: bool = False) -> list[str]:
@@ -101,7 +120,7 @@ class Draft:
 
         Loosely: each with other key words of the question left out, the rest in any order.
         """
-        wordings, n = self.wordings[key], self.n if n is None else n
+        wordings, n = WORDINGS[key], self.n if n is None else n
         rounds = -(-n // len(wordings))
         order = np.concatenate([self.rng.permutation(len(wordings)) for _ in range(rounds)])[:n]
         keys = keys_of(self.target.question)
@@ -185,14 +204,7 @@ class Attack:
         below = DIFFICULTIES[: DIFFICULTIES.index(self.difficulty) + 1]
         return "; ".join([self.source, *(self.steps[each] for each in below if each in self.steps)])
 
-    def plant(
-        self,
-        target: Target,
-        seed: int,
-        size: int | None = None,
-        *,
-        wordings: Wordings = WORDINGS,
-    ) -> Planted:
+    def plant(self, target: Target, seed: int, size: int | None = None) -> Planted:
         """Return texts for a target; the same for the same seed.
 
         Parameters
@@ -203,8 +215,6 @@ class Attack:
             Of all that is drawn.
         size
             How many; ``None``, the default, as published.
-        wordings
-            Ours, or those that :func:`~ragshield_core.tools.evaluate.attacks.own_wordings` returns.
 
         Examples
         --------
@@ -213,7 +223,7 @@ class Attack:
         True
         """
         rng = np.random.default_rng(seed)
-        draft = Draft(target, size or self.size, rng, wordings, self.difficulty != "published")
+        draft = Draft(target, size or self.size, rng, self.difficulty != "published")
         texts = self.write(draft)
         if self.difficulty == "blended":
             texts = [_blended(text, draft.carrier(i), rng) for i, text in enumerate(texts)]
@@ -336,7 +346,7 @@ def _clones(draft: Draft) -> list[str]:
 
 def _trigger(draft: Draft) -> list[str]:
     """Return clean texts with one phrase of three words planted in each, or variations of it."""
-    words = tuple(dict.fromkeys(draft.wordings["triggers"]))
+    words = tuple(dict.fromkeys(WORDINGS["triggers"]))
     phrase = " ".join(draft.rng.choice(words, PHRASE, replace=False))
     phrases = [phrase] * draft.n
     if draft.reworded:
@@ -351,7 +361,7 @@ def _trigger(draft: Draft) -> list[str]:
 
 def _gibberish(draft: Draft) -> list[str]:
     between = ", " if draft.reworded else " "
-    tokens = draft.wordings["tokens"]
+    tokens = WORDINGS["tokens"]
     return [
         f"{between.join(draft.rng.choice(tokens, _N_TOKENS))} {text}"
         for text in draft.drawn("passages")
@@ -497,3 +507,43 @@ ATTACKS: tuple[Attack, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}
+
+
+def flip_labels(entries: Batch, n: int, seed: int = 0) -> tuple[list[Planted], NDArray[np.intp]]:
+    """Return entries with another label of the batch, and which rows they were made of.
+
+    Parameters
+    ----------
+    entries
+        Clean ones. Those without a text or a label are left alone.
+    n
+        How many, at most; none where there are fewer than two labels.
+    seed
+        Of the draw of entries and labels, each label as likely as any other.
+
+    Returns
+    -------
+    tuple[list[Planted], NDArray[np.intp]]
+        Each alone, for no question; and their rows, shape (n_flipped,).
+
+    Examples
+    --------
+    >>> batch = Batch.of(ids=["a", "b"], texts=["one", "two"], embeddings=[[1.0], [1.0]],
+    ...                  labels=["ham", "spam"])
+    >>> [(each.texts, each.labels) for each in flip_labels(batch, 2)[0]]
+    [(('one',), ('spam',)), (('two',), ('ham',))]
+    """
+    rng = np.random.default_rng(seed)
+    labels = sorted({label for label in entries.labels if label is not None})
+    fit = [row for row in range(len(entries)) if entries.labels[row] and entries.texts[row].strip()]
+    if len(labels) < 2:  # noqa: PLR2004 - there is no other one
+        fit = []
+    rows = rng.permutation(np.array(fit, dtype=np.intp))[:n]
+    planted = []
+    for row in rows:
+        others = [label for label in labels if label != entries.labels[row]]
+        wrong = others[int(rng.integers(len(others)))]
+        planted.append(
+            Planted(attack=LABEL_FLIPS, question=None, texts=(entries.texts[row],), labels=(wrong,))
+        )
+    return planted, rows
