@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import ray
 from corpora import CLEAN, load
 from numpy.typing import NDArray
 from rich.console import Console
@@ -98,7 +99,7 @@ def _table(
     return pa.table({**columns, "embedding": embedding})
 
 
-def measured(folder: str, kill: str | None, function: Callable[..., None], *task: Any) -> None:
+def measured(folder: str, kill: str | None, function: Callable[..., Any], *task: Any) -> Any:
     """Run a task on a worker, and write down what it took; die once if told to."""
     marker = Path(folder) / "killed"
     if kill is not None and function.func.__name__ == kill and not marker.exists():
@@ -107,7 +108,7 @@ def measured(folder: str, kill: str | None, function: Callable[..., None], *task
     # Peaks of this task alone, not of those that the worker ran before.
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     begin, wall = time.process_time(), time.perf_counter()
-    function(*task)
+    result = function(*task)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     figures = [
         function.func.__name__,
@@ -117,17 +118,18 @@ def measured(folder: str, kill: str | None, function: Callable[..., None], *task
     ]
     name = "-".join(map(str, (function.func.__name__, os.getpid(), time.monotonic_ns())))
     (Path(folder) / f"{name}.json").write_text(json.dumps(figures), encoding="utf-8")
+    return result
 
 
 class MeasuredRay(RayEngine):
     """Ray, with the time and the memory of every task written down."""
 
-    def __init__(self, folder: Path, *, num_cpus: int, kill: str | None = None) -> None:
-        super().__init__(num_cpus=num_cpus)
+    def __init__(self, folder: Path, *, kill: str | None = None) -> None:
+        super().__init__()
         self._figures, self._kill = folder, kill
         self.pairs = self.bytes = 0
 
-    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
+    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
         """Run tasks and measure them."""
         plan = function.args[0]
         if function.func.__name__ == "search":
@@ -150,7 +152,8 @@ def audit(
     """Audit the files of a folder, and return the report and what it took."""
     with tempfile.TemporaryDirectory() as figures, Progress(console=console) as bar:
         shown = bar.add_task("")
-        engine = MeasuredRay(Path(figures), num_cpus=cores, kill=kill)
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, log_to_driver=False)
+        engine = MeasuredRay(Path(figures), kill=kill)
         with engine, tempfile.TemporaryDirectory() as work:
             begin = time.perf_counter()
             report = scan(
@@ -162,6 +165,7 @@ def audit(
                 ),
             )
             wall = time.perf_counter() - begin
+        ray.shutdown()
         if kill is not None and not (Path(figures) / "killed").exists():
             sys.exit("no worker was killed")
         tasks = [json.loads(p.read_text(encoding="utf-8")) for p in Path(figures).glob("*.json")]

@@ -21,7 +21,7 @@ TOOLS = "ragshield_core.tools"
 # Of each command, where it is, and what the overview says of it.
 COMMANDS = {
     "scan": (f"{TOOLS}.audit.command:scan_command", "Look for poison in a knowledge base."),
-    "fit": (f"{TOOLS}.audit.fit_command:fit_command", "Fit a guard on a knowledge base."),
+    "fit": (f"{TOOLS}.audit.command:fit_command", "Fit a guard on a knowledge base."),
     "evaluate": (
         f"{TOOLS}.evaluate.command:evaluate_command",
         "Plant attacks in a corpus: what is held?",

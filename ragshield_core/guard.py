@@ -16,7 +16,6 @@ from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.borrowed import Lent
 from ragshield_core.detectors.base import Detector, learns
-from ragshield_core.detectors.base.pieces import InPieces
 from ragshield_core.detectors.registry import (
     BUILT_IN,
     built_in_detectors,
@@ -47,11 +46,9 @@ from ragshield_core.screening.screening import (
 )
 
 if TYPE_CHECKING:
-    from ragshield_core.detectors.base.pieces import Progress
     from ragshield_core.hooks import Notified
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.sharing.shared_writes import SharedWrites, Whole
-    from ragshield_core.tools.audit.partitioned.engines import Engine
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -526,10 +523,7 @@ class Guard:
 
     def fit(
         self,
-        batch: Batch | InPieces,
-        *,
-        engine: str | Engine | None = None,
-        progress: Progress | None = None,
+        batch: Batch,
     ) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
 
@@ -539,42 +533,8 @@ class Guard:
         Parameters
         ----------
         batch
-            The knowledge base, believed to be clean. One that no memory holds is given as
-            :class:`~ragshield_core.tools.audit.Parts`: its groups are looked for by partitions,
-            texts are read piece by piece, and only a clean sample of it is held out, as large as
-            the policy's rate asks for.
-        engine
-            Of parts: who runs the tasks; ``"ray"``, ``"local"`` (the default: one after the other,
-            in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
-        progress
-            Of parts: told what is being done, how much of it is done, and of how much.
-
-        Raises
-        ------
-        TypeError
-            If an engine or progress is given for entries that are in memory.
-        ValueError
-            If a detector cannot be fitted on parts; names it. The guard stays as it was.
-        SourceError
-            If the parts cannot be read, or their work folder is of others. The same call goes on
-            where it stopped.
+            The knowledge base, believed to be clean.
         """
-        if isinstance(batch, InPieces):
-            groups, seed = self.state.knowledge.groups_in_pieces(), self.state.seed
-            # What takes long is done before others have to wait.
-            with (
-                batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
-                self.writes.replaced(),
-            ):
-                self.state.recalibration.fit_pieces(pieces)
-                self.state.unscreened.clear()
-            return self
-        if engine is not None or progress is not None:
-            msg = (
-                "engine and progress are of parquet files, expected Parts(path=...) in place of a "
-                "batch; entries that are in memory are fitted without."
-            )
-            raise TypeError(msg)
         with self.writes.replaced():
             self.state.recalibration.fit(batch)
             self.state.unscreened.clear()

@@ -9,7 +9,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,22 +24,16 @@ from ragshield_core.detectors.base import (
     StatelessDetector,
     held_out_scores,
     judged_scores,
-    learns,
     refresh,
     skip_reason,
 )
 from ragshield_core.detectors.base.abilities import (
     DoubtsSample,
     Overlooks,
-    learn_piece,
-    pieces_learned,
 )
-from ragshield_core.detectors.base.pieces import Pieces
-from ragshield_core.detectors.groups.found import FoundGroups
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import ContractError, NotFittedError
-from ragshield_core.neighbors.known import Lender
 from ragshield_core.quarantine import Quarantine
 
 # Scores of one entry may differ so much with the shape of the matrices that it is computed in.
@@ -323,20 +317,6 @@ def forgets_when_fitted_again(case: DetectorCase) -> None:
     _ask(same, "fit keeps what was known before")
 
 
-def learns_in_pieces_what_it_learns_at_once(case: DetectorCase) -> None:
-    """Ask that one piece after the other is learned as all are at once, if it says so."""
-    detector = case.make()
-    # Neighbours that one lends others are found elsewhere, by whoever has the pieces.
-    if (learns(detector) and not detector.traits.in_pieces) or isinstance(detector, Lender):
-        return
-    pieces = _Halves(case.known)
-    for piece in pieces.batches(""):
-        learn_piece(detector, piece)
-    pieces_learned(detector, pieces, case.known)
-    scores, whole = detector.score(case.clean), case.fitted().score(case.clean)
-    _ask(np.allclose(scores, whole, atol=1e-6), "learning in pieces is not learning all at once")
-
-
 def forgets_what_it_learned(case: DetectorCase) -> None:
     """Ask that learning entries and forgetting them again leaves scores as they were."""
     detector = case.fitted()
@@ -441,7 +421,6 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     keeps_its_state_in_json_and_arrays,
     is_built_again_from_its_config,
     forgets_when_fitted_again,
-    learns_in_pieces_what_it_learns_at_once,
     forgets_what_it_learned,
     lets_go_of_what_is_held,
     overlooks_until_told_otherwise,
@@ -450,23 +429,6 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     says_of_each_what_it_is_asked,
 )
 """Everything that :func:`check_detector` asks."""
-
-
-class _Halves(Pieces):
-    """Entries that are in memory, as two pieces."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def batches(self, what: str) -> Iterator[Batch]:  # noqa: ARG002
-        for rows in np.array_split(np.arange(len(self)), 2):
-            yield self._batch.take(rows)
-
-    def groups(self) -> FoundGroups:
-        raise NotImplementedError
 
 
 def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition

@@ -190,9 +190,6 @@ class Scripted(Detector):
 class FindsNoGroups(GroupDetector):
     """Does nothing of what is asked of groups; put another base class before it."""
 
-    def learn_piece(self, piece):
-        self.learn(piece)
-
     def remember_held(self, entries):
         pass
 

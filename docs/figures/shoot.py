@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.tools.audit import scan
-from ragshield_core.tools.audit.pages import html_page
+from ragshield_core.tools.audit.output import html_page
 from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_core.tools.review import review_app

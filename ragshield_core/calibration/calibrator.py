@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration.arrivals import Arrivals, Counted
 from ragshield_core.calibration.borrowed import Borrowed, Lent, check_dim
-from ragshield_core.calibration.clean_sample import CleanSample, drawn_rows
+from ragshield_core.calibration.clean_sample import CleanSample
 from ragshield_core.detectors.base import (
     Detector,
     GroupDetector,
@@ -35,9 +35,6 @@ from ragshield_core.state import part_of
 logger = logging.getLogger("ragshield")
 
 
-# Entries that are held out of a knowledge base that no memory holds: 50 MB of texts and vectors. A
-# rate of one in a hundred is known to a fourteenth then.
-MOST_HELD_OUT = 20_000
 # Entries of a knowledge base in memory that are scored, each held out: a rate of one in a hundred
 # is known to a thirtieth then. More would take time, and eight bytes each for every detector in
 # every worker ever after, and move thresholds by less than that.
@@ -224,23 +221,6 @@ class Calibrator:
         """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
         rate = self.policy.quarantine_at
         return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
-
-    def draw_rows(self, lineages: Sequence[str | None]) -> tuple[NDArray[np.int64], ...]:
-        """Return which entries of what no memory holds make up such a sample, and are held out.
-
-        Parameters
-        ----------
-        lineages
-            Of all n entries, in their order.
-
-        Returns
-        -------
-        tuple[NDArray[np.int64], ...]
-            Rows of the sample, as of :meth:`draw`, and of those that are held out: all of them, up
-            to :data:`MOST_HELD_OUT`. Ascending.
-        """
-        sample = drawn_rows(lineages, self.policy.quarantine_at, self._seed)
-        return sample, self._some(len(lineages), MOST_HELD_OUT)
 
     def hold_out(self, fitted: Batch) -> None:
         """Score fitted entries, each held out, for when thresholds are asked for.

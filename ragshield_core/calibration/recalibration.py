@@ -16,7 +16,6 @@ from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import GroupDetector, lacking_in
 from ragshield_core.detectors.base.abilities import DoubtsSample
-from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, NotFittedError
 from ragshield_core.model.findings import Finding, Skipped, finding_from_dict, finding_to_dict
@@ -110,13 +109,6 @@ class Recalibration:
         self._fit(batch)
         self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
         self._calibrator.hold_out(batch)
-
-    def fit_pieces(self, pieces: Pieces) -> None:
-        """Learn what no memory holds, and nothing else; of many entries some are held out."""
-        sample, held_out = self._knowledge.fit_pieces(pieces, self._calibrator.draw_rows)
-        self._begin_anew()
-        self._calibrator.sample = CleanSample.of(sample, vetted=True)
-        self._calibrator.hold_out(held_out)
 
     def calibrate(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,13 +18,6 @@ class Framework(StrEnum):
     CWE = "CWE"
 
 
-ORGANIZATIONS: Mapping[Framework, str] = {
-    Framework.ATLAS: "MITRE",
-    Framework.OWASP_2025: "OWASP",
-    Framework.OWASP_2026: "OWASP",
-    Framework.AISVS: "OWASP",
-    Framework.CWE: "MITRE",
-}
 EDITIONS: Mapping[Framework, str] = {
     Framework.ATLAS: "5.6",
     Framework.OWASP_2025: "2025",
@@ -97,15 +90,3 @@ TAXONOMY: Mapping[str, Term] = MappingProxyType(
         **{name: Term(title, Framework.CWE) for name, title in _CWE.items()},
     }
 )
-
-
-def by_framework(ids: Iterable[str]) -> dict[Framework, list[str]]:
-    """Return known ids by who defines them, each once; ids of plug-ins may be unknown.
-
-    >>> by_framework(["CWE-349", "mine", "CWE-345", "CWE-349"])
-    {<Framework.CWE: 'CWE'>: ['CWE-345', 'CWE-349']}
-    """
-    found: dict[Framework, list[str]] = {}
-    for name in sorted({*ids} & TAXONOMY.keys()):
-        found.setdefault(TAXONOMY[name].framework, []).append(name)
-    return {framework: found[framework] for framework in Framework if framework in found}

@@ -68,9 +68,7 @@ class EntryIndex(Slots, ABC):
         return 0
 
     @abstractmethod
-    def add(
-        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
-    ) -> NDArray[np.int64]:
+    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add entries and return their slots."""
 
     @abstractmethod
@@ -172,9 +170,7 @@ class NeighborIndex(EntryIndex):
         """Whether searches compare with every entry."""
         return self.lists is None
 
-    def add(
-        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
-    ) -> NDArray[np.int64]:
+    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add entries and return their slots.
 
         Parameters
@@ -183,8 +179,6 @@ class NeighborIndex(EntryIndex):
             Unique, and none of them present.
         embeddings
             Shape (n, dim), float32, rows of unit length.
-        more
-            Whether others follow before anything is searched: lists are made with the last ones.
 
         Returns
         -------
@@ -211,8 +205,7 @@ class NeighborIndex(EntryIndex):
         self._rows[slots] = embeddings
         if self.lists is not None:
             self.lists.add(slots, embeddings)
-        if not more:
-            self._sort_if_needed()
+        self._sort_if_needed()
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:

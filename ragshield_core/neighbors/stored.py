@@ -157,9 +157,7 @@ class StoredIndex(EntryIndex):
         arrays |= packed(self.ids)
         return NeighborIndex.restored(values, arrays)
 
-    def add(
-        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
-    ) -> NDArray[np.int64]:
+    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add entries and return their slots; as of :meth:`NeighborIndex.add`.
 
         Their vectors are kept until the store has them: it is asked once many wait.
@@ -167,7 +165,7 @@ class StoredIndex(EntryIndex):
         if len(self._waiting) >= self._ask_at:
             self.let_go()
         self.check_new(ids)
-        self._local.add(ids, embeddings, more=more)
+        self._local.add(ids, embeddings)
         self._waiting |= dict.fromkeys(_of_store(ids))
         return self.hand_out(ids)
 

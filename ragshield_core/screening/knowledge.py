@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
-from ragshield_core.detectors.base.abilities import learn_piece, pieces_learned
-from ragshield_core.detectors.base.pieces import Pieces
-from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.detectors.base import Detector, GroupDetector, Need
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening.revisions import Revisions
@@ -76,71 +72,6 @@ class Knowledge:
         self.known.put(batch.ids, batch.labels, batch.fingerprints())
         for detector in self.learners:
             detector.fit(batch)
-
-    def groups_in_pieces(self) -> dict[str, Any] | None:
-        """Return the arguments of the detector that learns groups; ``None`` if none does.
-
-        Raises
-        ------
-        ValueError
-            If a detector cannot be fitted on what no memory holds; names all of them.
-        """
-        unable = [d.name for d in self.detectors if learns(d) and not d.traits.in_pieces]
-        if unable:
-            msg = (
-                f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
-                "leave them out, or set Traits(in_pieces=True) if learning one entry after the "
-                "other comes to the same as learning all at once."
-            )
-            raise ValueError(msg)
-        lender = self.learners[0]
-        return lender.config() if isinstance(lender, GroupDetector) else None
-
-    def fit_pieces(
-        self,
-        pieces: Pieces,
-        draw: Callable[[Sequence[str | None]], tuple[NDArray[np.int64], ...]],
-    ) -> list[Batch]:
-        """Learn what no memory holds, and nothing else.
-
-        Parameters
-        ----------
-        pieces
-            The knowledge base.
-        draw
-            Returns which entries are wanted, given the lineages of all: several draws, each in
-            ascending order; those of the last one stand for all where things are measured.
-
-        Returns
-        -------
-        list[Batch]
-            The entries of each draw.
-
-        Raises
-        ------
-        InvalidBatchError
-            If an id repeats, vectors are missing, or of another dimension.
-        """
-        self.dim = None
-        self._forget_all()
-        lineages: list[str | None] = []
-        for piece in pieces.batches("learning"):
-            self.check_learnable(piece)
-            if again := self.known.among(piece.ids):
-                msg = f"the id {again[0]!r} repeats, expected one entry per id; rename them."
-                raise InvalidBatchError(msg)
-            for detector in self.learners:
-                learn_piece(detector, piece)
-            self.dim = piece.dim
-            self.known.put(piece.ids, piece.labels, piece.fingerprints())
-            lineages += piece.lineages
-        draws = draw(lineages)
-        rows = np.unique(np.concatenate(draws))
-        wanted = concatenate(list(pieces.take(rows)))
-        drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
-        for detector in self.learners:
-            pieces_learned(detector, pieces, drawn[-1])
-        return drawn
 
     def _forget_all(self) -> None:
         """Know nothing."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import chain
 from pathlib import Path
@@ -45,7 +45,6 @@ class Form(StrEnum):
 # What a report is written as, by the ending of the file.
 ENDINGS = {
     ".json": "json",
-    ".csv": "csv",
     ".sarif": "sarif",
     ".html": "html",
     ".htm": "html",
@@ -119,7 +118,7 @@ class Reports:
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Write the report there as well; the ending (.json, .csv, .sarif, .html, .md) "
+            help="Write the report there as well; the ending (.json, .sarif, .html, .md) "
             "says how. Repeatable.",
         ),
     ] = None
@@ -127,20 +126,12 @@ class Reports:
         bool, typer.Option("--quiet", "-q", help="Print the verdict only, and no progress.")
     ] = False
 
-    def check(self, known: Sequence[str]) -> None:
-        """Refuse what cannot be written, before an hour of work.
-
-        Parameters
-        ----------
-        known
-            Forms that the report has.
-        """
+    def check(self) -> None:
+        """Refuse what cannot be written, before an hour of work."""
         for path in self.output or ():
-            if not path.parent.is_dir():
-                msg = f"{path.parent} is not a folder, so {path.name} cannot be written; make it."
-                raise SourceError(msg)
-            if ENDINGS.get(path.suffix.lower()) not in known:
-                endings = ", ".join(end for end, form in ENDINGS.items() if form in known)
+            check_folder_of(path)
+            if path.suffix.lower() not in ENDINGS:
+                endings = ", ".join(ENDINGS)
                 msg = f"--output {path.name}: expected a name that ends in one of {endings}."
                 raise SourceError(msg)
 
@@ -164,21 +155,22 @@ class Reports:
         console
             Where the verdict goes.
         """
-        made: dict[str, str] = {}
-
-        def text(form: str) -> str:
-            if form not in made:
-                made[form] = forms[form]()
-            return made[form]
-
+        text = cache(lambda form: forms[form]())
         for path in self.output or ():
             path.write_text(text(ENDINGS[path.suffix.lower()]), encoding="utf-8", newline="")
         if self.form is not Form.TABLE:
-            typer.echo(text(self.form).rstrip("\n"))
+            typer.echo(text(str(self.form)).rstrip("\n"))
         elif self.quiet:
             console.print(Text(printable(verdict, limit=2000)), soft_wrap=True)
         else:
             table()
+
+
+def check_folder_of(path: Path) -> None:
+    """Refuse a file whose folder is not there, before an hour of work."""
+    if not path.parent.is_dir():
+        msg = f"{path.parent} is not a folder, so {path.name} cannot be written; make it."
+        raise SourceError(msg)
 
 
 def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,6 +1,5 @@
 """The audit of a whole knowledge base, from Python and from the command line."""
 
-import csv
 import io
 import json
 import re
@@ -389,23 +388,6 @@ def test_the_table_is_limited_and_escaped(kb, told):  # noqa: ARG001
     assert "\x1b[2J" not in result.stdout + result.stderr
 
 
-def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_path):  # noqa: ARG001
-    ids = [HOSTILE, "+1", "-1", "@x", "\t=1", "＝1", " =1", "|1", "%1", 'a",=1', "plain"]
-    run(kb([9.0] * len(ids), ids=ids), "--output", tmp_path / "out.csv")
-    content = (tmp_path / "out.csv").read_text(encoding="utf-8")
-    assert "secret" not in content
-    assert "\x1b" not in content
-    rows = list(csv.DictReader(io.StringIO(content)))
-    assert len(rows) == len(ids)
-    assert rows[0]["entry_id"].startswith("'=cmd")
-    assert rows[-1]["entry_id"] == "plain"
-    assert rows[9]["entry_id"] == 'a",=1'
-    for row in rows:
-        for column in ("entry_id", "evidence", "related_ids", "detector"):
-            assert not row[column].lstrip().startswith(tuple("=+-@＝|%\t\r"))
-    assert float(rows[0]["score"]) == 9.0
-
-
 def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
     run(kb([9.0], ids=[HOSTILE]), "--output", tmp_path / "out.json")
     (found,) = json.loads((tmp_path / "out.json").read_text())["findings"]
@@ -506,7 +488,7 @@ def test_what_rules_excuse_is_not_put_into_quarantine(kb, told, tmp_path):  # no
 
 def test_what_cannot_be_written_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
-    for name in ("out.json", "out.csv", "out.sarif", "out.html", "out.md"):
+    for name in ("out.json", "out.sarif", "out.html", "out.md"):
         result = run(kb([9.0]), "--output", f"/nowhere/{name}")
         assert result.exit_code == 2
         assert "/nowhere is not a folder" in result.stderr

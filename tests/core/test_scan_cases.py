@@ -22,7 +22,7 @@ from ragshield_core.tools.audit.held_out_groups import (
     with_groups,
 )
 from ragshield_core.tools.audit.judging import Judge
-from ragshield_core.tools.audit.pages import html_page
+from ragshield_core.tools.audit.output import html_page
 
 WORDS = [
     "ferry",

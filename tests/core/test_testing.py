@@ -8,7 +8,7 @@ from support import FindsNoGroups, scored
 
 from ragshield_core.detectors import Detector, Evidence, Need, Scope, Traits
 from ragshield_core.detectors.base import StatelessDetector, out_of_fold
-from ragshield_core.detectors.base.abilities import LearnsPieces, Overlooks
+from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
 
@@ -228,19 +228,7 @@ class Wavering(StatelessDetector):
         return scores  # how doubtful, not whether
 
 
-class Piecemeal(Honest, LearnsPieces):
-    traits = replace(Honest.traits, in_pieces=True)
-
-    def learn_piece(self, piece):
-        self.learn(piece)
-        self.shift += 0.1
-
-    def score(self, batch):
-        return super().score(batch) + self.shift
-
-
 BROKEN = {
-    Piecemeal: "learns_in_pieces_what_it_learns_at_once",
     Grudging: "lets_go_of_what_is_held",
     Oblivious: "overlooks_until_told_otherwise",
     Haunted: "accuses_only_what_it_learned",

@@ -15,8 +15,7 @@ from ragshield_core.detectors.base.detector import (
     learns,
     out_of_fold,
 )
-from ragshield_core.detectors.base.evidence import Evidence, Need, Traits
-from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.detectors.base.evidence import Evidence, Need
 from ragshield_core.model.entries import Batch
 
 
@@ -98,28 +97,6 @@ class UsesEmbedder(ABC):
         StateError
             If what was learned is of another model.
         """
-
-
-class LearnsPieces(Detector):
-    """A detector that learns the pieces of a large knowledge base otherwise than new entries."""
-
-    traits = Traits(in_pieces=True)
-
-    @abstractmethod
-    def learn_piece(self, piece: Batch) -> None:
-        """Learn entries of a knowledge base of which others follow."""
-
-    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
-        """Measure what is usual, now that the whole knowledge base was learned.
-
-        Parameters
-        ----------
-        pieces
-            The knowledge base, to be read again if need be.
-        reference
-            Entries of it that stand for the others; all of them where there are few.
-        """
-        refresh(self, reference)
 
 
 class DoubtsSample(ABC):
@@ -228,16 +205,3 @@ def explained_audit(detector: Detector, entries: Batch, rows: Sequence[int]) -> 
     """Return why rows have the scores that :func:`audited` gave them."""
     explain = detector.explain_audit if isinstance(detector, Audits) else detector.explain
     return explain(entries, rows)
-
-
-def learn_piece(detector: Detector, piece: Batch) -> None:
-    """Have a detector learn entries of a knowledge base of which others follow."""
-    (detector.learn_piece if isinstance(detector, LearnsPieces) else detector.learn)(piece)
-
-
-def pieces_learned(detector: Detector, pieces: Pieces, reference: Batch) -> None:
-    """Have a detector measure what is usual, now that it has learned all pieces."""
-    if isinstance(detector, LearnsPieces):
-        detector.pieces_learned(pieces, reference)
-    else:
-        refresh(detector, reference)

@@ -55,10 +55,6 @@ class Traits:
         it accepts is kept among the others.
     reads_contexts
         Whether it judges the contexts of entries like their texts.
-    in_pieces
-        Whether it can be fitted on a knowledge base that no memory holds: True where ``learn``
-        comes to the same whether entries come at once or one after the other. A detector
-        that learns nothing always can.
     on_request
         Whether it is of no use before it is told with what: not part of the default guard.
     unsaved
@@ -76,7 +72,6 @@ class Traits:
     exchangeable: bool = True
     beyond_doubt: float = math.inf
     reads_contexts: bool = False
-    in_pieces: bool = False
     on_request: bool = False
     unsaved: str | None = None
     unsaved_name: str | None = None

@@ -8,12 +8,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces, Overlooks
+from ragshield_core.detectors.base.abilities import DoubtsSample, Overlooks
+from ragshield_core.detectors.base.detector import Detector
 from ragshield_core.detectors.base.evidence import Evidence
 from ragshield_core.model.entries import Batch
 
 
-class GroupDetector(LearnsPieces, Overlooks, DoubtsSample):
+class GroupDetector(Overlooks, DoubtsSample, Detector):
     """Base class of detectors that find groups whose members come one by one.
 
     They remember held entries, since the rest of a group may follow, and recall members that came

@@ -93,7 +93,6 @@ class MetaClaimDetector(Detector):
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,
-        in_pieces=True,
     )
 
     def __init__(self) -> None:

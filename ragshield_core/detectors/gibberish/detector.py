@@ -111,7 +111,6 @@ class DisfluencyDetector(Detector):
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=FLOOR,
         acts_unfitted=False,
-        in_pieces=True,
         reads_contexts=True,
     )
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.abilities import Audits
-from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
@@ -99,7 +98,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, OUTLIERS, CRAFTED, "CWE-349"),
         scope=Scope.CORPUS,
         acts_unfitted=False,
-        in_pieces=True,
     )
 
     def __init__(
@@ -122,7 +120,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
             self.default_threshold = BY_CLIQUE
             # Tasks measure groups only.
-            self.traits = replace(self.traits, exchangeable=False, in_pieces=False)
+            self.traits = replace(self.traits, exchangeable=False)
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
@@ -188,20 +186,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         else:
             self._insert(entries.ids, entries)
         self._latest = None
-
-    def learn_piece(self, piece: Batch) -> None:
-        """Add entries whose neighbours are said when all were added."""
-        known = self._begun(piece.dim)
-        known.sources.vouch(piece.sources)
-        known.sources.put(known.graph.extend(piece.ids, piece), piece.sources)
-
-    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
-        """Take over the neighbours, and measure what is usual; all entries are trusted."""
-        found, known = pieces.groups(), self._fitted()
-        known.graph.take_lists(found.words, found.lists, found.unrelated)
-        if len(known.graph) >= self.min_entries:
-            measure(known, known.graph.present, tightness=found.tightness)
-            known.books.trusted[known.graph.present] = True
 
     def forget(self, entries: Batch) -> None:
         """Take entries out of the graph."""

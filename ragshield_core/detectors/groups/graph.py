@@ -270,36 +270,6 @@ class SimilarityGraph:
         self.index.add(keys, batch.embeddings)
         self._connect(batch, self.index.lists if isinstance(self.index, NeighborIndex) else None)
 
-    def extend(self, keys: Sequence[str], batch: Batch) -> NDArray[np.int64]:
-        """Take over a part of a knowledge base, and return its slots.
-
-        :meth:`take_lists` follows once all is there.
-        """
-        self._changed()
-        slots = self.index.add(keys, batch.embeddings, more=True)
-        self._grow(self.index.capacity)
-        self._lineage[slots] = _codes_of(batch.lineages, self._lineages)
-        return slots
-
-    def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists, unrelated: float) -> None:
-        """Take over the words and the neighbours of all entries, which were found elsewhere.
-
-        Parameters
-        ----------
-        words
-            Of the n entries, by slot.
-        lists
-            Theirs, n of them, which name entries by slot.
-        unrelated
-            See :func:`unrelated_distance`.
-        """
-        self._changed()
-        self.unrelated = unrelated
-        self.index.add([], np.empty((0, self.index.dim), dtype=np.float32))  # these were all
-        self.words = EntryWords()
-        self.words.append(words)
-        self._lists.put(np.s_[: len(words)], lists.rounded() if self.rounded else lists)
-
     def _connect(self, batch: Batch, lists: InvertedLists | None = None) -> None:
         """Find the neighbours of a whole knowledge base, by its own slots, and take its words.
 

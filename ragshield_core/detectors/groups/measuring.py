@@ -52,12 +52,8 @@ def measure(
     slots: NDArray[np.int64],
     *,
     audit: bool = False,
-    tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
 ) -> Judgement:
-    """Learn what is usual among some entries of the graph, and score them by that.
-
-    ``tightness`` is that of their groups, where it was measured already.
-    """
+    """Learn what is usual among some entries of the graph, and score them by that."""
     if known.graph.unrelated is None:  # it has grown from nothing
         vectors = known.graph.index.vectors(slots[:CROSS_FITTED])
         known.graph.unrelated = unrelated_distance(vectors)
@@ -67,7 +63,7 @@ def measure(
     known.books.measured[slots] = True
     again, known.ready = known.ready, True
     if known.by_groups:
-        evidence = _gathered(known, overlay, tightness, again=again, audit=audit)
+        evidence = _gathered(known, overlay, again=again, audit=audit)
         known.usual_nearness = nearness_of_standing(overlay.lists)
         _learn_words(known)
         judgement = _by_groups(known, overlay, evidence, audit=audit)
@@ -90,7 +86,6 @@ def _by_cliques(known: Known, overlay: Overlay) -> Judgement:
 def _gathered(
     known: Known,
     overlay: Overlay,
-    tightness: Mapping[Channel, NDArray[np.float32]] | None,
     *,
     again: bool,
     audit: bool,
@@ -115,10 +110,7 @@ def _gathered(
             known.kin = Kin(found["same"].nearness[:, 0], found["cross"].nearness[:, 0])
             if kin_before is None and again:
                 _measure_edges(known, graph.part(graph.present), ["any"])
-        known_tight = None if tightness is None else tightness[channel]
-        found[channel] = evidence = known.evidence(
-            overlay, channel, newcomers, tightness=known_tight
-        )
+        found[channel] = evidence = known.evidence(overlay, channel, newcomers)
         known.books.tight[channel][overlay.numbers] = evidence.raw.tight
     if newcomers is not None and len(graph) >= FEWEST and not again:
         return _without_order(known, overlay, found)

@@ -105,7 +105,6 @@ class OrderDetector(Detector, UsesEmbedder):
         floor=0.6,
         acts_unfitted=False,
         reads_contexts=True,
-        in_pieces=True,
         on_request=True,
     )
 

@@ -65,7 +65,6 @@ class LabelCentroidDetector(Detector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
-        in_pieces=True,
     )
 
     def __init__(self, *, level: Literal["entry", "batch"] = "entry", min_entries: int = 5) -> None:

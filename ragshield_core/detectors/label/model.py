@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Evidence, Need, Traits
-from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
-from ragshield_core.detectors.base.pieces import Pieces
+from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.detectors.label.neighbors import (
     RELATED,
     WIDTHS,
@@ -82,7 +81,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
+class LabelModelDetector(Audits, Overlooks, Borrower):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -139,7 +138,6 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
-        in_pieces=True,
     )
 
     def __init__(
@@ -194,14 +192,6 @@ class LabelModelDetector(LearnsPieces, Audits, Overlooks, Borrower):
             return
         self._known.learn(entries)
         self._changed(entries, len(entries))
-
-    def learn_piece(self, piece: Batch) -> None:
-        """Add entries and their labels; the model is learned once all are there."""
-        self._known.learn(piece)
-
-    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:
-        """Learn the model, from as many entries as it takes."""
-        self._changed(reference.take([]), len(pieces))
 
     def forget(self, entries: Batch) -> None:
         """Take entries out; learns the model again when that is due."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Traits
-from ragshield_core.detectors.base.abilities import Audits, LearnsPieces, Overlooks
+from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import printable
@@ -35,7 +35,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
+class LabelNeighborDetector(Audits, Overlooks, Borrower):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
@@ -87,7 +87,6 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     traits = Traits(
         taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
-        in_pieces=True,
     )
 
     def __init__(
@@ -132,10 +131,6 @@ class LabelNeighborDetector(LearnsPieces, Audits, Overlooks, Borrower):
         self._known.learn(entries)
         if len(self._known) >= 2 * max(1, self._measured):
             self._measure()
-
-    def learn_piece(self, piece: Batch) -> None:
-        """Add entries and their labels; how far away neighbours are is asked once all are there."""
-        self._known.learn(piece)
 
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Look up anew how far away neighbours usually are."""

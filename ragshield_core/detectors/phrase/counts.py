@@ -190,20 +190,6 @@ class Background:
         self.tail = np.ones((N_ORDERS, TAIL))
         self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
 
-    def folded(self, n_cells: int) -> Background:
-        """Return what would have been counted in so many cells, at most as many as there are.
-
-        Exactly: a cell of the smaller table counts what several of the larger one do.
-        """
-        if self.counts.size == N_ORDERS * n_cells:
-            return self
-        again = Background(n_cells)
-        again.n_grams, again.n_entries = self.n_grams.copy(), self.n_entries
-        # Of uint32: there are at most 128 of them, of 65,535 each.
-        apart = self.counts.reshape(N_ORDERS, -1, n_cells).sum(axis=1, dtype=np.uint32)
-        again.counts = np.minimum(apart, SATURATED).astype(np.uint16).ravel()
-        return again
-
     def add(self, grams: Grams, sign: int = 1) -> None:
         """Count n-grams of entries, or take entries out again with ``sign`` -1."""
         self.add_hashes(grams.hashes, grams.n_rows, sign)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.order import FEWEST, came_together
-from ragshield_core.detectors.base.pieces import Pieces
 from ragshield_core.detectors.phrase.copies import copies_among
-from ragshield_core.detectors.phrase.counts import MAX_CELLS, Background, Grams, n_cells_for
+from ragshield_core.detectors.phrase.counts import Background, Grams, n_cells_for
 from ragshield_core.detectors.phrase.judging import Asked, Judgement, judge
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory
 from ragshield_core.detectors.phrase.sentences import explained
@@ -119,7 +118,6 @@ class TriggerPhraseDetector(GroupDetector):
         floor=2.0,
         scope=Scope.BATCH,
         acts_unfitted=False,
-        in_pieces=True,
     )
 
     def __init__(
@@ -145,9 +143,6 @@ class TriggerPhraseDetector(GroupDetector):
         self._together: set[str] | None = None
         # Such that have left, or are held now, each with a hash of its text.
         self._parted: dict[str, str] = {}
-        # Of pieces, until all are counted.
-        self._sketches: list[NDArray[np.uint32]] = []
-        self._n_characters = 0
         self._latest: tuple[Batch, Grams, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -169,27 +164,6 @@ class TriggerPhraseDetector(GroupDetector):
             copies = copies_among(sketches)
             self._memory.background.measure(_grams_of([entries.take(copies)]))
             self._ready = True
-
-    def learn_piece(self, piece: Batch) -> None:
-        """Add entries as background: in a table of the largest size, until all are counted."""
-        self._memory.note_lineages(piece)
-        if self._memory.background is None:
-            self._memory.background = Background(MAX_CELLS)
-        self._sketches.append(self._memory.count(piece, 1))
-        self._n_characters += sum(map(len, piece.texts))
-
-    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
-        """Count the phrases of all but copies, and take the table that their number asks for."""
-        if self._memory.background is None:
-            return
-        self._memory.background = self._memory.background.folded(n_cells_for(self._n_characters))
-        self._memory.sample.changed()
-        if self._memory.background.n_entries >= self.min_entries:
-            copies = copies_among(np.concatenate(self._sketches))
-            batches = pieces.take(copies) if len(copies) else ()
-            self._memory.background.measure(_grams_of(batches))
-            self._ready = True
-        self._sketches, self._n_characters = [], 0
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""

@@ -95,7 +95,6 @@ class CanaryDisplacementDetector(Audits, Overlooks):
         taxonomy=("AML.T0070", "AML.T0066", *POISONING, *VECTORS, CRAFTED, "CWE-349"),
         floor=0.3,  # one entry at the first rank of one query, of six places
         scope=Scope.BATCH,
-        in_pieces=True,
         on_request=True,  # it has to be told the queries
     )
 

@@ -9,8 +9,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, Need, Traits, as_others
-from ragshield_core.detectors.base.abilities import DoubtsSample, LearnsPieces
+from ragshield_core.detectors.base import Detector, Evidence, Need, Traits, as_others
+from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
     ECHO,
@@ -145,7 +145,7 @@ _MOST_OF_LINE, _LONGEST_LINE, _LINES = 0.6, 400, 100
 _Totals = list[NDArray[np.int64]]  # how often each trait was counted, by axis
 
 
-class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
+class LeadingQuestionDetector(DoubtsSample, Detector):
     """Look for entries that put a question to themselves and answer it.
 
     Black-box PoisonedRAG puts the question it is aimed at before the text that answers it wrongly,
@@ -202,7 +202,6 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,
-        in_pieces=True,
     )
 
     def __init__(self) -> None:
@@ -221,15 +220,10 @@ class LeadingQuestionDetector(LearnsPieces, DoubtsSample):
     def fit(self, reference: Batch) -> Self:
         """Count what entries of the knowledge base open with."""
         self.reset()
-        self.learn_piece(reference)
-        return self
-
-    def learn_piece(self, piece: Batch) -> None:
-        """Count what entries of the knowledge base open with."""
-        read = _read(piece)
+        read = _read(reference)
         read.add_to(self._fitted, 1)
-        self._totals = None
         np.add.at(self._sources, read.sources, read.counts())
+        return self
 
     def learn(self, entries: Batch) -> None:
         """Count what new entries open with; they make no question more usual."""

@@ -1,6 +1,11 @@
 """What an audit found, as a statement that is signed and that others can check."""
 
-from ragshield_core.tools.attest.statement import PREDICATE_TYPE, Statement, statement_of
-from ragshield_core.tools.attest.verifying import Verified, verify
+from ragshield_core.tools.attest.statement import (
+    PREDICATE_TYPE,
+    Statement,
+    Verified,
+    statement_of,
+    verify,
+)
 
 __all__ = ["PREDICATE_TYPE", "Statement", "Verified", "statement_of", "verify"]

@@ -11,11 +11,15 @@ from rich.text import Text
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.attest.envelope import sealed
-from ragshield_core.tools.attest.keys import key_id, make_keys, private_key, public_key
-from ragshield_core.tools.attest.reading import bytes_of
-from ragshield_core.tools.attest.statement import Statement, statement_of
-from ragshield_core.tools.attest.verifying import verify
+from ragshield_core.tools.attest.signing import (
+    bytes_of,
+    key_id,
+    make_keys,
+    private_key,
+    public_key,
+    sealed,
+)
+from ragshield_core.tools.attest.statement import Statement, statement_of, verify
 from ragshield_core.tools.options import AsListing, Listing
 
 NOT_VERIFIED = 1
@@ -100,10 +104,8 @@ def verify_command(
 
 def _show(statement: Statement) -> None:
     about = statement.predicate
-    _say(about.result.verdict)
-    _say(
-        f"Scanned at {about.scanned_at} by {about.tool.name} {about.tool.version}: {about.source}."
-    )
+    _say(about.verdict)
+    _say(f"Scanned at {about.scanned_at} by {' '.join(about.tool.values())}: {about.source}.")
 
 
 def _say(sentence: str, style: str = "") -> None:

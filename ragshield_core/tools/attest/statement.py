@@ -1,38 +1,42 @@
-"""The statement of an audit: an in-toto Statement v1 with a predicate of RAGShield's own."""
+"""The statement of an audit, an in-toto Statement v1, and whether data is what it is about."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from pydantic.alias_generators import to_camel
 
 from ragshield_core.model.errors import AttestationError
 from ragshield_core.model.severity import Severity
-from ragshield_core.tools.attest.reading import parsed
+from ragshield_core.tools.attest.signing import bytes_of, checked, json_of, opened
+from ragshield_core.tools.audit.provenance import ENTRIES, digest_of_entries, files_of
+from ragshield_core.tools.audit.readers.kinds import open_source
+from ragshield_core.tools.audit.readers.source import Columns
 
-STATEMENT_TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Literal["urn:ragshield:scan:v1"] = "urn:ragshield:scan:v1"
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:ragshield:scan:v1"
+
 Count = Annotated[int, Field(ge=0)]
 
 
 class _Value(BaseModel):
     """A part of a file; names that it does not know are ignored, as in-toto asks."""
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, populate_by_name=True, alias_generator=to_camel
-    )
+    model_config = ConfigDict(frozen=True, strict=True, populate_by_name=True)
 
 
 class Digest(_Value):
     """A hash of a file, or of the manifest of all entries."""
 
-    sha256: Sha256
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Subject(_Value):
@@ -42,65 +46,43 @@ class Subject(_Value):
     digest: Digest
 
 
-class Tool(_Value):
-    """Who has audited."""
+class Predicate(_Value):
+    """When a knowledge base was audited, by what, and with what result.
 
-    name: str
-    version: str
+    As the report has it under the same names, but for the findings; ``cases`` counts them by
+    severity, and ``report`` is the hash of the report as a whole.
+    """
 
-
-class Skipped(_Value):
-    """A detector that has not judged."""
-
-    detector: str
-    reason: str
-
-
-class Result(_Value):
-    """What was found, and how much that means."""
-
+    # Of what, and by what
+    scanned_at: str
+    source: str
+    tool: dict[Literal["name", "version"], str]
+    columns: dict[str, str | None]
+    settings: dict[str, str | int | list[str] | None]
+    fpr: FiniteFloat
+    trusted_entries: Count
+    detectors: list[str]
+    thresholds: dict[str, FiniteFloat | None]
+    # With what result
     verdict: str
     enough: bool
     entries: Count
     judged: Count
-    cases: dict[str, Count]  # by severity
+    cases: dict[str, Count]
     power: dict[str, FiniteFloat]
     failed: list[str]
-    skipped: list[Skipped]
+    skipped: list[dict[str, str]]
     unread: list[str]
     files: list[str]
-
-
-class Settings(_Value):
-    """What decides which entries there are, and what is found among them."""
-
-    fpr: FiniteFloat
-    trusted_entries: Count
-    thresholds: dict[str, FiniteFloat | None]
-    columns: dict[str, str | None]
-    options: dict[str, str | int | list[str] | None]
-
-
-class Predicate(_Value):
-    """When a knowledge base was audited, by what, and with what result."""
-
-    scanned_at: str
-    source: str
-    tool: Tool
-    detectors: list[str]
-    settings: Settings
-    result: Result
-    report: Digest  # of the report as a whole
+    report: Digest
 
 
 class Statement(_Value):
     """What is signed."""
 
-    type_: Literal["https://in-toto.io/Statement/v1"] = Field(
-        validation_alias="_type", serialization_alias="_type"
-    )
+    type_: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: Annotated[list[Subject], Field(min_length=1)]
-    predicate_type: Literal["urn:ragshield:scan:v1"]
+    predicate_type: Literal["urn:ragshield:scan:v1"] = Field(alias="predicateType")
     predicate: Predicate
 
     def to_bytes(self) -> bytes:
@@ -113,33 +95,11 @@ class _Case(_Value):
     severity: Severity = Field(strict=False)
 
 
-class _Provenance(_Value):
-    tool: Tool
-    scanned_at: str
-    source: str
-    columns: dict[str, str | None]
-    settings: dict[str, str | int | list[str] | None]
-    subjects: Annotated[list[Subject], Field(min_length=1)]
-
-
 class _Report(_Value):
-    """As much of a scan's report as a statement repeats."""
+    """What a scan's report has under other names than a statement."""
 
-    entries: Count
-    judged: Count
-    detectors: list[str]
-    fpr: FiniteFloat
-    trusted_entries: Count
-    thresholds: dict[str, FiniteFloat | None]
-    verdict: str
-    enough: bool
-    power: dict[str, FiniteFloat]
     cases: list[_Case]
-    skipped: list[Skipped]
-    failed: list[str]
-    unread: list[str]
-    files: list[str]
-    provenance: _Provenance
+    provenance: dict[str, Any]
 
 
 def statement_of(report: bytes, where: str = "the report") -> Statement:
@@ -161,50 +121,100 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
     way_out = (
         "expected a report of this version; write it with ragshield scan DATA --output FILE.json."
     )
-    found = parsed(report, _Report, where=where, way_out=way_out)
+    values = json_of(report, where, way_out)
+    found = checked(values, _Report, where, way_out)
     counts = Counter(case.severity for case in found.cases)
-    return Statement(
-        type_=STATEMENT_TYPE,
-        predicate_type=PREDICATE_TYPE,
-        subject=found.provenance.subjects,
-        predicate=Predicate(
-            scanned_at=found.provenance.scanned_at,
-            source=found.provenance.source,
-            tool=found.provenance.tool,
-            detectors=found.detectors,
-            settings=Settings(
-                fpr=found.fpr,
-                trusted_entries=found.trusted_entries,
-                thresholds=found.thresholds,
-                columns=found.provenance.columns,
-                options=found.provenance.settings,
-            ),
-            result=Result(
-                cases={str(severity): counts[severity] for severity in Severity},
-                **_same(found),
-            ),
-            report=Digest(sha256=hashlib.sha256(report).hexdigest()),
-        ),
-    )
+    predicate = {
+        **values,
+        **found.provenance,
+        "cases": {str(severity): counts[severity] for severity in Severity},
+        "report": {"sha256": hashlib.sha256(report).hexdigest()},
+    }
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "predicateType": PREDICATE_TYPE,
+        "subject": found.provenance.get("subjects"),
+        "predicate": predicate,
+    }
+    return checked(statement, Statement, where, way_out)
 
 
-def statement_from(payload: bytes, where: str) -> Statement:
-    """Return the statement that a payload is.
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What came of a check.
+
+    Attributes
+    ----------
+    statement
+        What is stated; ``None`` where the key has not signed it, since then nobody vouches for it.
+    differences
+        In what the data is not what the statement is about, a sentence each.
+    """
+
+    statement: Statement | None
+    differences: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the statement is signed, and about this data."""
+        return self.statement is not None and not self.differences
+
+
+def verify(path: Path, key: Ed25519PublicKey, data: Path | None = None) -> Verified:
+    """Check the signature of a statement and, if data is given, whether it is about these data.
+
+    Parameters
+    ----------
+    path
+        Of the statement.
+    key
+        Whose signature is expected.
+    data
+        The file or folder that was audited, as it is now. Names of single files do not count.
 
     Raises
     ------
     AttestationError
-        If it is none of an audit.
+        If the file is no signed statement of an audit.
+    SourceError
+        If the data cannot be read.
     """
+    payload = opened(bytes_of(path), key, str(path))
+    if payload is None:
+        return Verified(None)
+    where = f"the statement in {path}"
     way_out = f"expected an in-toto Statement v1 with the predicate {PREDICATE_TYPE!r}."
-    found = parsed(payload, Statement, where=where, way_out=way_out)
-    names = [one.name for one in found.subject]
+    statement = checked(json_of(payload, where, way_out), Statement, where, way_out)
+    names = [one.name for one in statement.subject]
     if len({*names}) < len(names):
         msg = f"{where} names a subject twice, expected each once; get it anew from its author."
         raise AttestationError(msg)
-    return found
+    return Verified(statement, () if data is None else _differences(statement, data))
 
 
-def _same(report: _Report) -> dict[str, Any]:
-    """Return what a result repeats of a report, by name."""
-    return {name: getattr(report, name) for name in Result.model_fields if name != "cases"}
+def _differences(statement: Statement, data: Path) -> tuple[str, ...]:
+    about = statement.predicate
+    stated = {one.name: one.digest.sha256 for one in statement.subject}
+    entries, found, coverage = stated.pop(ENTRIES, None), [], None
+    if entries is not None:
+        try:
+            columns = Columns(**about.columns)
+        except TypeError:
+            msg = (
+                "the statement names columns that this version of ragshield does not know; verify "
+                f"with version {about.tool.get('version')}."
+            )
+            raise AttestationError(msg) from None
+        given = (about.settings.get(name) for name in ("include", "exclude"))
+        include, exclude = (globs if isinstance(globs, list) else [] for globs in given)
+        source = open_source(data, columns, include=include, exclude=exclude)
+        if digest_of_entries(source.chunks()) != entries:
+            found.append("the entries are not those that were scanned")
+        coverage = source.coverage
+    there = files_of(data, coverage)
+    if not data.is_dir() and len(stated) == 1:  # one file may have been renamed
+        there = dict(zip(stated, there.values(), strict=True))
+    changed = [name for name in stated if there.get(name) != stated[name]]
+    found += [f"{name} is {'changed' if name in there else 'missing'}" for name in changed]
+    found += [f"{name} is new" for name in there if name not in stated]
+    return tuple(found)

@@ -3,7 +3,7 @@
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.partitioned.engines import Engine, RayEngine
-from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.tools.audit.partitioned.plan import Parts
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.report import ScanReport
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,17 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core.detectors.base import Detector, Evidence, Need, skip_reason
 from ragshield_core.detectors.base.abilities import audited as audited_by
 from ragshield_core.detectors.base.abilities import explained_audit
-from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
+from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.held_out_groups import with_groups
-from ragshield_core.tools.audit.judging import Judge, found_by, limits_of, unjudged, unknown_ids
+from ragshield_core.tools.audit.judging import Judge, limits_of, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
-from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.tools.audit.partitioned.plan import Parts
 from ragshield_core.tools.audit.power import power_of
 from ragshield_core.tools.audit.report import ScanReport
 
@@ -107,99 +107,63 @@ def scan(
     """
     check_detectors(detectors)
     policy, tell = Policy().accepting(fpr), progress or (lambda *_: None)
+    clean = None if clean_ids is None else tuple(dict.fromkeys(clean_ids))
     if isinstance(batch, Parts):
-        return audit(batch, detectors, policy, clean_ids, engine=engine, seed=seed, progress=tell)
+        return audit(batch, detectors, policy, clean, engine=engine, seed=seed, progress=tell)
     if engine is not None:
         msg = (
             f"the engine {engine!r} reads parquet files itself, expected Parts(path=...) in place "
             "of a batch; entries that are in memory are audited without an engine."
         )
         raise TypeError(msg)
-    trusted = _rows_of(batch, clean_ids)
-    report = _scanned(batch, detectors, policy, trusted, seed, tell)
-    if embed is None:
-        return report
-    tell("auditing planted attacks", 0, 1)
-    acting = [detector for detector in detectors if detector.name in report.scores]
-
-    def found_in(entries: Batch) -> NDArray[np.bool_]:
-        timings: dict[str, float] = {}
-        judges = _judges(entries, acting, seed, lambda *_: None, timings)[0]
-        judges = [_with_groups(judge, entries, timings) for judge in judges]
-        limits = limits_of(judges, policy, report.thresholds)
-        found = [judge.scores > limits[judge.name] for judge in judges]
-        return np.asarray(np.logical_or.reduce(found))
-
-    power: dict[str, float] = {}
-    try:
-        power = power_of(batch, embed, found_in) if acting else {}
-    except Exception as error:  # noqa: BLE001 - a model that fails costs no finding
-        logger.warning("what an attack would look like is not known: %s", crash(error))
-    tell("auditing planted attacks", 1, 1)
-    return replace(report, power=power)
-
-
-def _scanned(
-    batch: Batch,
-    detectors: Sequence[Detector],
-    policy: Policy,
-    trusted: NDArray[np.intp] | None,
-    seed: int,
-    tell: Progress,
-) -> ScanReport:
-    """Judge every entry of a knowledge base that is in memory."""
+    trusted = None
+    if clean is not None:
+        row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+        if unknown := [entry_id for entry_id in clean if entry_id not in row_of]:
+            raise unknown_ids(unknown, len(clean))
+        trusted = np.array(sorted(row_of[entry_id] for entry_id in clean), dtype=np.intp)
     timings: dict[str, float] = {}
     judges, skipped, failed = _judges(batch, detectors, seed, tell, timings)
-    judges = [_with_groups(judge, batch, timings) for judge in judges]
-    found = found_by(judges, policy, trusted, lambda rows: [batch.ids[row] for row in rows])
-    tell("auditing", len(detectors), len(detectors))
-    acting = [judge for judge in judges if judge.name in found.thresholds]
-    return ScanReport(
+    report = report_of(
+        judges,
+        policy,
+        trusted,
+        lambda rows: [batch.ids[row] for row in rows],
         batch=batch,
-        remarkable={
-            row: policy.decide(batch.ids[row], found.findings[row])
-            for row in sorted(found.findings)
-        },
-        scores={judge.name: judge.scores for judge in acting},
-        skipped=(*skipped, *found.skipped),
-        timings={judge.name: timings[judge.name] for judge in acting},
-        fpr=policy.quarantine_at,
-        thresholds=found.thresholds,
-        n_clean=0 if trusted is None else len(trusted),
+        skipped=skipped,
         failed=tuple(failed),
-        by_rule=found.by_rule,
+        timings=timings,
         n_audited=len(batch),
-        n_unjudged=unjudged(acting, len(batch)),
         has_texts=any(batch.texts),
-        judged=found.judged,
-        high=found.high,
-        idle=_idle(detectors, batch, {judge.name for judge in acting}),
     )
-
-
-def _with_groups(judge: Judge, batch: Batch, timings: dict[str, float]) -> Judge:
-    """Return a judge that sees groups; what fails there costs no finding of the audit."""
-    start = time.perf_counter()
-    try:
-        return with_groups(judge, batch)
-    except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        logger.error("%s, judging groups: %s", judge.name, crash(error))  # noqa: TRY400
-        return judge
-    finally:
-        timings[judge.name] += time.perf_counter() - start
-
-
-def _idle(detectors: Sequence[Detector], batch: Batch, acting: Collection[str]) -> tuple[str, ...]:
-    """Return the names of detectors that would judge these entries, were they more or whole."""
+    tell("auditing", len(detectors), len(detectors))
+    acting = [detector for detector in detectors if detector.name in report.scores]
     labelled = any(label is not None for label in batch.labels)
-    return tuple(
+    idle = [
         detector.name
         for detector in detectors
         if len(batch)
-        and detector.name not in acting
+        and detector not in acting
         and Need.QUERY not in detector.needs
         and (labelled or Need.LABEL not in detector.needs)
-    )
+    ]
+    report = replace(report, idle=tuple(idle))
+    if embed is None or not acting:
+        return report
+    tell("auditing planted attacks", 0, 1)
+
+    def found_in(entries: Batch) -> NDArray[np.bool_]:
+        again = _judges(entries, acting, seed, lambda *_: None, {})[0]
+        limits = limits_of(again, policy, report.thresholds)
+        found = [judge.scores > limits[judge.name] for judge in again]
+        return np.asarray(np.logical_or.reduce(found))
+
+    try:
+        report = replace(report, power=power_of(batch, embed, found_in))
+    except Exception as error:  # noqa: BLE001 - a model that fails costs no finding
+        logger.warning("what an attack would look like is not known: %s", crash(error))
+    tell("auditing planted attacks", 1, 1)
+    return report
 
 
 def _judges(
@@ -224,28 +188,31 @@ def _judges(
         return told
 
     for number, detector in enumerate(detectors):
-        tell(f"auditing: {detector.name}", number, len(detectors))
-        start = time.perf_counter()
+        name, start = detector.name, time.perf_counter()
+        tell(f"auditing: {name}", number, len(detectors))
         reason = _skip_reason(detector, batch)
         if reason is None:
             try:
-                scores = checked(
-                    detector.name, audited_by(detector, batch, seed), len(batch), partial=True
-                )
-                if not np.isnan(scores).all():
-                    timings[detector.name] = time.perf_counter() - start
-                    why = partial(explain, detector)
-                    judges.append(Judge(detector=detector, scores=scores, explain=why))
-                    continue
-                why_not = next(iter(detector.unjudged(batch).values()), "no reason given")
-                reason = f"it could judge none of the entries: {why_not}"
+                scores = checked(name, audited_by(detector, batch, seed), len(batch), partial=True)
+                if np.isnan(scores).all():
+                    why = next(iter(detector.unjudged(batch).values()), "no reason given")
+                    reason = f"it could judge none of the entries: {why}"
             except NotImplementedError:
                 reason = "it cannot audit a knowledge base"
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 reason = crash(error)
-                logger.error("%s, auditing: %s", detector.name, reason)  # noqa: TRY400
-                failed.append(detector.name)
-        skipped.append(Skipped(detector=detector.name, reason=reason))
+                logger.error("%s, auditing: %s", name, reason)  # noqa: TRY400
+                failed.append(name)
+        if reason is not None:
+            skipped.append(Skipped(detector=name, reason=reason))
+            continue
+        judge = Judge(detector=detector, scores=scores, explain=partial(explain, detector))
+        try:
+            judge = with_groups(judge, batch)
+        except Exception as error:  # noqa: BLE001 - it costs no finding of the audit
+            logger.error("%s, judging groups: %s", name, crash(error))  # noqa: TRY400
+        judges.append(judge)
+        timings[name] = time.perf_counter() - start
     return judges, skipped, failed
 
 
@@ -255,15 +222,3 @@ def _skip_reason(detector: Detector, batch: Batch) -> str | None:
     if Need.QUERY in detector.needs:
         return "needs queries, and an audit has none"
     return skip_reason(detector, batch)
-
-
-def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None:
-    """Return the rows of trusted entries, each once."""
-    if ids is None:
-        return None
-    wanted = dict.fromkeys(ids)
-    row_of = {entry_id: row for row, entry_id in enumerate(batch.ids) if entry_id in wanted}
-    unknown = [entry_id for entry_id in wanted if entry_id not in row_of]
-    if unknown:
-        raise unknown_ids(unknown, len(wanted))
-    return np.array(sorted(row_of.values()), dtype=np.intp)

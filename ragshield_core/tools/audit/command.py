@@ -1,4 +1,4 @@
-"""``ragshield scan``: audit a knowledge base on disk."""
+"""``ragshield scan`` and ``fit``: audit a knowledge base on disk, or fit a guard on it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,26 @@ from rich.text import Text
 
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
 from ragshield_core.files.folder import matches
+from ragshield_core.guard import Guard
+from ragshield_core.logs import told
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.errors import RAGShieldError, SourceError
+from ragshield_core.model.errors import CalibrationError, RAGShieldError, SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.tools.audit.audit import scan
-from ragshield_core.tools.audit.baseline import read_baseline, without_known
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.output import cases_table, to_csv
-from ragshield_core.tools.audit.pages import html_page, to_markdown
+from ragshield_core.tools.audit.output import cases_table, html_page, to_markdown
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
-from ragshield_core.tools.audit.partitioned.parts import Parts
-from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
+from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import Columns, Source
 from ragshield_core.tools.audit.readers.text_folder import TextFolder
-from ragshield_core.tools.audit.report import ScanReport
+from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
-from ragshield_core.tools.options import Reports, Tenant, takes
+from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -107,7 +106,7 @@ class ColumnOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions(ColumnOptions):
-    """The same, and how a knowledge base is read: in memory, or by partitions."""
+    """The same, and how a knowledge base is read into memory."""
 
     embedder: Annotated[str, typer.Option(help="Model for entries that have no vector.")] = "minilm"
     work_dir: Annotated[
@@ -117,6 +116,23 @@ class ReadingOptions(ColumnOptions):
             "must see it. Default: NAME.ragshield here."
         ),
     ] = None
+
+    def knowledge_base(self, data: Path, bar: Bar, *, metadata: bool = False) -> KnowledgeBase:
+        """Return a knowledge base in memory, with metadata if it is asked for."""
+        source, folder = self.source(data, metadata=metadata), self.folder(data)
+        return load(
+            source, embedder=lambda: cached_embedder(self.embedder, folder), progress=bar.tell
+        )
+
+    def folder(self, data: Path) -> Path:
+        """Return the work folder."""
+        return self.work_dir or work_folder_of(data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions(ReadingOptions):
+    """The same, and who works on it by partitions."""
+
     engine: Annotated[
         str | None,
         typer.Option(
@@ -141,25 +157,14 @@ class ReadingOptions(ColumnOptions):
             raise SourceError(NO_FILES)
         return None if self.engine is None else engine_of(self.engine, self.address)
 
-    def knowledge_base(self, data: Path, bar: Bar, *, metadata: bool = False) -> KnowledgeBase:
-        """Return a knowledge base in memory, with metadata if it is asked for."""
-        source = self.source(data, metadata=metadata)
-        folder = self._folder(data)
-        return load(
-            source, embedder=lambda: cached_embedder(self.embedder, folder), progress=bar.tell
-        )
-
     def parts(self, data: Path) -> Parts:
         """Return a knowledge base that is read by partitions."""
         return Parts(
             path=data,
             columns=self.columns,
-            work_dir=self._folder(data),
+            work_dir=self.folder(data),
             partition_rows=self.partition_rows,
         )
-
-    def _folder(self, data: Path) -> Path:
-        return self.work_dir or work_folder_of(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +187,6 @@ class TrustOptions:
         typer.Option(help="Earlier JSON report: only cases that are not in it count."),
     ] = None
 
-    def check(self) -> None:
-        """Refuse with an engine what needs whole entries."""
-        if self.trust or self.baseline:
-            msg = (
-                "--trust and --baseline need whole entries, which --engine never has in one place; "
-                "leave them out, and name trusted ids by --clean."
-            )
-            raise SourceError(msg)
-
     def ids(self, batch: Batch | None) -> list[str] | None:
         """Return the trusted ids; ``None`` where nothing is said of any."""
         if self.clean is None and not self.trust:
@@ -206,9 +202,9 @@ class TrustOptions:
         return found
 
 
-@takes(ReadingOptions, TrustOptions, Reports, Tenant)
+@takes(EngineOptions, TrustOptions, Reports, Tenant)
 def scan_command(  # noqa: PLR0913 - options of a command line
-    reading: ReadingOptions,
+    reading: EngineOptions,
     trust: TrustOptions,
     reports: Reports,
     tenant: Tenant,
@@ -242,16 +238,15 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     but not enough was judged.
     """
     with no_crash_looks_like_a_finding():
-        reports.check(("json", "csv", "sarif", "html", "markdown"))
+        reports.check()
         check_fpr(fpr)
-        if reading.engine is not None:
-            trust.check()
-            if quarantine:
-                msg = (
-                    "--quarantine needs whole entries, which --engine never has in one place; "
-                    "write --output findings.json, and hold those entries."
-                )
-                raise SourceError(msg)
+        if reading.engine is not None and (trust.trust or trust.baseline or quarantine):
+            msg = (
+                "--trust, --baseline and --quarantine need whole entries, which --engine never has "
+                "in one place; leave them out, name trusted ids by --clean, and hold what "
+                "--output findings.json names."
+            )
+            raise SourceError(msg)
         runner = reading.runner()
         detectors, missing = built_in_detectors()
         if detector:
@@ -276,8 +271,13 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 if knowledge is None or knowledge.embedder is None
                 else knowledge.embedder.embed,
             )
-        unread, files = _files(knowledge)
-        report = replace(report, skipped=(*missing, *report.skipped), unread=unread, files=files)
+        report = replace(report, skipped=(*missing, *report.skipped))
+        if knowledge is not None:
+            files = knowledge.coverage
+            left_out = () if files is None else files.of("skipped")
+            said = [] if files is None else [files.summary()]
+            said += [f"{file.name} was left out: {file.why}." for file in left_out]
+            report = replace(report, unread=knowledge.unread, files=tuple(said))
         if known is not None:
             report = without_known(report, known)
         if store is not None and knowledge is not None:
@@ -287,7 +287,6 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         reports.give(
             {
                 "json": partial(_json, report, reading, data, knowledge),
-                "csv": partial(to_csv, report),
                 "sarif": partial(to_sarif, *about),
                 "html": partial(html_page, *about, now),
                 "markdown": partial(to_markdown, *about, now),
@@ -296,33 +295,17 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             partial(_show, report, limit),
             console,
         )
-        code = _exit_code(report)
-    raise typer.Exit(code)
-
-
-def _files(knowledge: KnowledgeBase | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sentences about files: what could not be read; counts, and what was left out."""
-    if knowledge is None or knowledge.coverage is None:
-        return () if knowledge is None else knowledge.unread, ()
-    files = knowledge.coverage
-    skipped = [f"{file.name} was left out: {file.why}." for file in files.of("skipped")]
-    return knowledge.unread, (files.summary(), *skipped)
+    raise typer.Exit(FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH)
 
 
 def _json(
-    report: ScanReport, reading: ReadingOptions, data: Path, knowledge: KnowledgeBase | None
+    report: ScanReport, reading: EngineOptions, data: Path, knowledge: KnowledgeBase | None
 ) -> str:
     """Return the findings with the hashes of what was audited, which take a while."""
     names = ("seed", "engine", "embedder", "include", "exclude")
     options = {name: getattr(reading, name) for name in names}
     of_what = provenance_of(data, reading.columns, options, knowledge)
     return replace(report, provenance=of_what).to_json()
-
-
-def _exit_code(report: ScanReport) -> int:
-    if report.found:
-        return FOUND
-    return NOTHING_FOUND if report.enough else NOT_ENOUGH
 
 
 def _show(report: ScanReport, limit: int) -> None:
@@ -363,6 +346,43 @@ def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> Sc
     return report
 
 
+@takes(ReadingOptions)
+def fit_command(
+    reading: ReadingOptions,
+    data: Annotated[
+        Path,
+        typer.Argument(help="As of scan: believed to be clean."),
+    ],
+    *,
+    save: Annotated[Path, typer.Option(help="Folder of the guard, see Guard.load.")],
+    fpr: Annotated[
+        float, typer.Option(help="Accepted share of clean entries that are held, in (0, 1).")
+    ] = 0.01,
+) -> None:
+    """Fit a guard with every built-in detector, calibrate it, and save it.
+
+    Exit code 0: done; 2: an error. A guard that could not be calibrated is saved all the same.
+    """
+    with no_crash_looks_like_a_finding():
+        check_folder_of(save)
+        check_fpr(fpr)
+        guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=reading.seed)
+        with told(errors), Bar() as bar:
+            guard.fit(reading.knowledge_base(data, bar).batch)
+        not_calibrated: CalibrationError | None = None
+        try:
+            guard.calibrate()
+        except CalibrationError as error:
+            not_calibrated = error
+        guard.save(save)
+        what = "fitted on" if not_calibrated is not None else "fitted and calibrated on"
+        console.print(Text(printable(f"{what} {guard.n_known} entries; saved in {save}")))
+    if not_calibrated is not None:
+        why = printable(f"error: not calibrated: {not_calibrated}", limit=2000)
+        errors.print(Text(why, style="red"))
+        raise typer.Exit(ERROR)
+
+
 def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     """Return the model that a package brings under that name.
 
@@ -399,13 +419,6 @@ def check_fpr(fpr: float) -> None:
     """Refuse a rate that is none."""
     if not 0.0 < fpr < 1.0:
         msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
-        raise SourceError(msg)
-
-
-def check_parent(path: Path | None) -> None:
-    """Refuse a file whose folder is not there, before an hour of work."""
-    if path is not None and not path.parent.is_dir():
-        msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
         raise SourceError(msg)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import Finding, Skipped
 from ragshield_core.model.p_values import TIE, JointCalibration
 from ragshield_core.model.policy import Policy
 from ragshield_core.model.support import Support
 from ragshield_core.screening.screening import findings_of
+from ragshield_core.tools.audit.report import ScanReport
 
 # So many findings a person looks through in any case.
 FEW = 20
@@ -59,38 +61,6 @@ class Judge:
         return int(np.count_nonzero(~np.isnan(self.scores)))
 
 
-def unjudged(judges: Sequence[Judge], n: int) -> int:
-    """Return about how many of n entries no judge has an opinion."""
-    silent = np.ones(n, dtype=np.bool_)
-    for judge in judges:
-        silent &= np.isnan(judge.scores)
-    return int(np.count_nonzero(silent))
-
-
-@dataclass(slots=True, kw_only=True)
-class Found:
-    """What judges find.
-
-    Attributes
-    ----------
-    findings
-        By the number of the entry.
-    thresholds, judged, high
-        As of :class:`~ragshield_core.tools.audit.report.ScanReport`.
-    skipped
-        Judges without a threshold.
-    by_rule
-        Names of those whose thresholds follow no rate.
-    """
-
-    findings: dict[int, list[Finding]] = field(default_factory=dict)
-    thresholds: dict[str, float]
-    judged: dict[str, int]
-    high: dict[str, NDArray[np.float64]]
-    skipped: list[Skipped]
-    by_rule: tuple[str, ...]
-
-
 def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
     """Return the error of trusted ids that are not there."""
     shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
@@ -101,12 +71,16 @@ def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
     )
 
 
-def found_by(
+def report_of(
     judges: Sequence[Judge],
     policy: Policy,
     trusted: NDArray[np.int64] | None,
     ids_of: Callable[[NDArray[np.int64]], Sequence[str]],
-) -> Found:
+    *,
+    batch: Batch | None,
+    skipped: Sequence[Skipped],
+    **known: Any,
+) -> ScanReport:
     """Return what lies above the thresholds; trusted entries are no findings.
 
     Parameters
@@ -119,17 +93,19 @@ def found_by(
         Numbers of entries known to be clean, ascending; ``None`` estimates thresholds.
     ids_of
         Returns the ids of numbered entries.
+    batch
+        All entries; ``None`` where no memory holds them: then the report has those that were found.
+    skipped, known
+        Of the report, what is known already.
 
     Raises
     ------
     CalibrationError
         If the trusted entries are too few for the rate, or nobody can judge them.
     """
-    skipped: list[Skipped] = []
-    calibration = None
-    whole = _of_whole(judges, policy)
+    skipped, whole, calibration = [*skipped], _of_whole(judges, policy), None
     if trusted is not None:
-        judges, skipped = _with_clean_scores(judges, trusted)
+        judges = _with_clean_scores(judges, trusted, skipped)
         comparable = [judge for judge in judges if judge.detector.traits.exchangeable]
         calibration = _calibration(comparable, trusted) if comparable else None
     if calibration is None:
@@ -145,20 +121,13 @@ def found_by(
             reason = f"not calibrated: it could judge {n} of the trusted entries, too few"
             skipped.append(Skipped(detector=judge.name, reason=reason))
     judges = [judge for judge in judges if judge.name in thresholds]
-    known = {} if calibration is None else calibration.calibrations
+    calibrated = {} if calibration is None else calibration.calibrations
     limits = limits_of(judges, policy, thresholds, calibration)
-    found = Found(
-        thresholds=thresholds,
-        judged={judge.name: judge.judged for judge in judges},
-        high={},
-        skipped=skipped,
-        by_rule=tuple(
-            judge.name for judge in judges if judge.name not in known and not _has_estimate(judge)
-        ),
-    )
+    findings: dict[int, list[Finding]] = {}
+    high: dict[str, NDArray[np.float64]] = {}
     for judge in judges:
         above = np.flatnonzero(judge.scores > limits[judge.name])  # never where NaN
-        found.high[judge.name] = np.sort(judge.scores[above])
+        high[judge.name] = np.sort(judge.scores[above])
         numbers = above if trusted is None else np.setdiff1d(above, trusted)
         told = findings_of(
             judge.detector,
@@ -166,12 +135,41 @@ def found_by(
             judge.scores[numbers],
             limits[judge.name][numbers],
             judge.explain(numbers),
-            known.get(judge.name) if trusted is not None else None,
+            calibrated.get(judge.name) if trusted is not None else None,
             thresholds[judge.name],
         )
         for number, finding in zip(numbers.tolist(), told, strict=True):
-            found.findings.setdefault(number, []).append(finding)
-    return found
+            findings.setdefault(number, []).append(finding)
+    found = sorted(findings)
+    ids = ids_of(np.array(found, dtype=np.int64))
+    rows, scores = found, {judge.name: judge.scores for judge in judges}
+    if batch is None:
+        batch = Batch.of(ids=ids, texts=[""] * len(ids), embeddings=None)
+        rows = list(range(len(ids)))
+        scores = {name: column[found] for name, column in scores.items()}
+    silent = [np.isnan(judge.scores) for judge in judges]
+    n_silent = np.count_nonzero(np.logical_and.reduce(silent)) if silent else known["n_audited"]
+    return ScanReport(
+        batch=batch,
+        remarkable={
+            row: policy.decide(entry_id, findings[number])
+            for row, number, entry_id in zip(rows, found, ids, strict=True)
+        },
+        scores=scores,
+        skipped=tuple(skipped),
+        fpr=policy.quarantine_at,
+        thresholds=thresholds,
+        n_clean=0 if trusted is None else len(trusted),
+        by_rule=tuple(
+            judge.name
+            for judge in judges
+            if judge.name not in calibrated and not _has_estimate(judge)
+        ),
+        n_unjudged=int(n_silent),
+        judged={judge.name: judge.judged for judge in judges},
+        high=high,
+        **known,
+    )
 
 
 def limits_of(
@@ -217,6 +215,13 @@ def _calibration(
     )
 
 
+def _of_rule(judge: Judge, part: float) -> float:
+    """Return the detector's own threshold, an estimate for part of the rate where it has one."""
+    if isinstance(judge.detector, Audits):
+        return judge.detector.audit_threshold(part)
+    return judge.detector.default_threshold
+
+
 def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     """Return thresholds from the knowledge base itself, some of which may be poisoned.
 
@@ -225,12 +230,7 @@ def _of_whole(judges: Sequence[Judge], policy: Policy) -> dict[str, float]:
     thresholds rise until the rate is kept, by the scores of all but what is poison beyond doubt.
     """
     part = policy.quarantine_at / max(1, len(judges))
-    own = {
-        judge.name: judge.detector.audit_threshold(part)
-        if isinstance(judge.detector, Audits)
-        else judge.detector.default_threshold
-        for judge in judges
-    }
+    own = {judge.name: _of_rule(judge, part) for judge in judges}
     thresholds = _above(policy, own, None)
     # Labels are another matter: how many of them are wrong says nothing about what entries say.
     of_texts = [one for one in judges if Need.LABEL not in one.detector.needs]
@@ -263,9 +263,9 @@ def doubtful(judge: Judge) -> NDArray[np.bool_]:
 
 
 def _with_clean_scores(
-    judges: Sequence[Judge], trusted: NDArray[np.int64]
-) -> tuple[list[Judge], list[Skipped]]:
-    """Set judges aside that have no opinion about any trusted entry."""
+    judges: Sequence[Judge], trusted: NDArray[np.int64], skipped: list[Skipped]
+) -> list[Judge]:
+    """Set judges aside, among the skipped, that have no opinion about any trusted entry."""
     blind = [judge for judge in judges if np.isnan(judge.scores[trusted]).all()]
     if judges and len(blind) == len(judges):
         names = ", ".join(judge.name for judge in judges)
@@ -275,8 +275,8 @@ def _with_clean_scores(
         )
         raise CalibrationError(msg)
     reason = "not calibrated: it could judge none of the trusted entries"
-    skipped = [Skipped(detector=judge.name, reason=reason) for judge in blind]
-    return [judge for judge in judges if judge not in blind], skipped
+    skipped += [Skipped(detector=judge.name, reason=reason) for judge in blind]
+    return [judge for judge in judges if judge not in blind]
 
 
 def _has_estimate(judge: Judge) -> bool:
@@ -295,13 +295,8 @@ def _from_trusted(
     What cannot be compared with them goes by its default threshold.
     """
     known = calibration.calibrations
-    rules = {
-        judge.name: judge.detector.audit_threshold(policy.quarantine_at / len(judges))
-        if isinstance(judge.detector, Audits)
-        else judge.detector.default_threshold
-        for judge in judges
-        if judge.name not in known
-    }
+    part = policy.quarantine_at / len(judges)
+    rules = {judge.name: _of_rule(judge, part) for judge in judges if judge.name not in known}
     try:
         return _above(policy, rules, calibration)
     except CalibrationError as error:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.files.folder import Coverage
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import SourceError
+from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder, by_length
 from ragshield_core.tools.audit.readers.source import Rows, Source
 

@@ -1,30 +1,32 @@
-"""The findings of an audit as a table and as CSV; all that comes from entries is hostile."""
+"""The findings of an audit as a table, a page of HTML and Markdown; all of entries is hostile."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
+import datetime as dt
 
 from rich.table import Table
 from rich.text import Text
 
+from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.findings import printable
+from ragshield_core.tools import case_report
 from ragshield_core.tools.audit.report import ScanReport
-
-# A cell that starts with one of these is computed by spreadsheets, full-width ones included.
-FORMULA_STARTS = tuple("=+-@＝＋－＠|%")
-CSV_COLUMNS = (
-    *("rank", "entry_id", "detector", "score", "threshold", "p_value", "evidence"),
-    *("related_ids", "taxonomy"),
+from ragshield_core.tools.case_report import (
+    SHOWN_TEXTS,
+    CaseReport,
+    ShownCase,
+    ShownText,
+    code,
+    looked_at,
+    plain,
+    span_of,
 )
-# Longer than any evidence, shorter than what a cell of a spreadsheet can hold.
-CELL = 32_000
-# A cell of a table on the terminal.
-SHOWN = 300
-SHOWN_ID = 60
-# Ids of a case there.
-SHOWN_IDS = 6
+from ragshield_core.tools.page import bars, bullets, escaped, table
+
+# A cell of a table on the terminal, an id in it, and ids of a case.
+SHOWN, SHOWN_ID, SHOWN_IDS = 300, 60, 6
+# Below this share of planted texts a reader is told that an audit sees little here.
+WEAK = 0.5
 
 
 def cases_table(report: ScanReport, limit: int) -> Table:
@@ -37,58 +39,141 @@ def cases_table(report: ScanReport, limit: int) -> Table:
     limit
         Rows at most.
     """
-    table = Table(show_lines=True)
+    shown = Table(show_lines=True)
     for column in ("#", "severity", "what", "entries"):
-        right = column == "#"
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
+        shown.add_column(column, justify="right" if column == "#" else "left", overflow="fold")
     for number, case in enumerate(report.cases[:limit], start=1):
-        what = [f"{case.title}: {case.quote}" if case.quote else case.title]
-        what += [case.effect] if case.effect else []
+        what = f"{case.title}: {case.quote}" if case.quote else case.title
         entries = [printable(i, SHOWN_ID) for i in case.entry_ids[:SHOWN_IDS]]
-        if more := len(case.entry_ids) - SHOWN_IDS:
-            entries += [f"and {more} more"] if more > 0 else []
+        if (more := len(case.entry_ids) - SHOWN_IDS) > 0:
+            entries.append(f"and {more} more")
         if case.beside:
             entries.append(f"beside: {len(case.beside)}")
-        rows = (str(number), str(case.severity), " ".join(what), "\n".join(entries))
-        cells = [printable(row, SHOWN) for row in rows[:3]]
-        table.add_row(*map(Text, cells), Text(rows[3]))
-    if len(report.cases) > limit:
-        table.caption = f"and {len(report.cases) - limit} more: --limit, or --output findings.json"
-    return table
+        cells = (str(number), str(case.severity), f"{what} {case.effect}".rstrip())
+        shown.add_row(*(Text(printable(cell, SHOWN)) for cell in cells), Text("\n".join(entries)))
+    if (more := len(report.cases) - limit) > 0:
+        shown.caption = f"and {more} more: --limit, or --output findings.json"
+    return shown
 
 
-def to_csv(report: ScanReport) -> str:
-    """Return one line per finding, worst entries first: ids and evidence, never texts.
+def html_page(report: ScanReport, source: str, at: dt.datetime) -> str:
+    """Return a whole page.
 
-    For people and spreadsheets: control characters are spelt out, and what a spreadsheet would take
-    for a formula gets an apostrophe in front. Programs read the JSON, where ids are exact.
+    Parameters
+    ----------
+    report
+        Of :func:`~ragshield_core.tools.audit.scan`.
+    source
+        What was audited, as its path.
+    at
+        When, in UTC.
     """
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for rank, decision in enumerate(report.found, start=1):
-        for finding in decision.findings:
-            writer.writerow(
-                (
-                    rank,
-                    safe_cell(finding.entry_id),
-                    safe_cell(finding.detector),
-                    finding.score,
-                    finding.threshold,
-                    "" if finding.p_value is None else finding.p_value,
-                    safe_cell(finding.evidence),
-                    safe_cell(json.dumps(finding.related_ids)),
-                    safe_cell(" ".join(finding.taxonomy)),
-                )
+    body = ["<h2>What an attack would look like here</h2>"]
+    if report.power:
+        body += [
+            (
+                "<p>Attacks were made up about topics of this knowledge base, and audited among "
+                "its entries. Bars show how much of them was found. What is not found here may be "
+                "in the knowledge base unseen.</p>"
+            ),
+            bars(report.power, "share of planted texts that were found"),
+        ]
+    else:
+        body.append(
+            "<p>This was not measured. It needs texts, their embedding model, and about 350 "
+            "entries.</p>"
+        )
+    found_by = [{finding.detector for finding in one.findings} for one in report.found]
+    rows = [
+        (
+            name,
+            BUILT_IN[name].__doc__.strip().partition("\n")[0] if name in BUILT_IN else "",  # type: ignore[union-attr]
+            f"{report.judged.get(name, 0):,}",
+            sum(name in names for names in found_by),
+        )
+        for name in report.scores
+    ]
+    heads = ("detector", "what it does", "entries judged", "found")
+    body += ["<h2>What was judged</h2>", table(heads, rows, figures=False)]
+    if report.skipped:
+        body.append("<p>These detectors took no part:</p>")
+        body.append(bullets(f"{one.detector}: {one.reason}" for one in report.skipped))
+    if report.files:
+        body += ["<h3>Files</h3>", bullets(report.files)]
+    if report.unread:
+        body += ["<p>These files could not be read:</p>", bullets(report.unread)]
+    body += ["<h2>What the findings are worth</h2>", f"<p>{escaped(report.note)}</p>"]
+    return case_report.html_page(_told(report, source, at), body)
+
+
+def to_markdown(report: ScanReport, source: str, at: dt.datetime) -> str:
+    """Return the same as Markdown; parameters as of :func:`html_page`."""
+    apart = [f"{one.detector} took no part: {one.reason}" for one in report.skipped]
+    files = "\n".join(f"- {code(one)}" for one in (*report.files, *report.unread, *apart))
+    more = ["## What was judged", plain(report.note), files]
+    return case_report.markdown(_told(report, source, at), more)
+
+
+def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
+    row_of = {report.batch.ids[row]: row for row in report.remarkable}
+
+    def text(entry_id: str) -> ShownText:
+        row = row_of[entry_id]
+        span = span_of(report.remarkable[row].findings)
+        return ShownText(id=entry_id, text=report.batch.texts[row], span=span)
+
+    share = f"set to name about {100 * report.fpr:.3g} % of the clean entries by mistake"
+    return CaseReport(
+        question="Is this knowledge base clean?",
+        verdict=report.verdict,
+        style="bad" if report.cases else "good" if report.enough else "warn",
+        source=source,
+        looked_at=f"{looked_at(f'{report.n_audited:,} entries', at)}; {share}",
+        steps=next_steps(report, source),
+        heading="Suspected attacks",
+        cases=[
+            ShownCase(
+                title=case.title,
+                badge=case.severity,
+                entry_ids=case.entry_ids,
+                texts=tuple(map(text, case.entry_ids[:SHOWN_TEXTS])),
+                evidence=case.evidence,
+                by=f"Found by {', '.join(case.detectors)}",
+                effect=case.effect,
+                advice=case.advice,
+                beside=case.beside,
+                quote=case.quote,
             )
-    return file.getvalue()
+            for case in report.cases
+        ],
+        n_cases=len(report.cases),
+    )
 
 
-def safe_cell(text: str) -> str:
-    """Return text that no spreadsheet computes and no terminal obeys.
-
-    >>> safe_cell("=HYPERLINK(A1)"), safe_cell("plain")
-    ("'=HYPERLINK(A1)", 'plain')
-    """
-    shown = printable(text, CELL)
-    return f"'{shown}" if shown.lstrip().startswith(FORMULA_STARTS) else shown
+def next_steps(report: ScanReport, source: str) -> list[str]:
+    """Return what a person does now, a sentence each."""
+    steps = []
+    if report.cases:
+        steps += [
+            "Read each case, the worst first. Look for what it makes a reader do or believe.",
+            (
+                "Put the findings into quarantine, where they wait for a decision: ragshield scan "
+                f"{source} --quarantine --database guard.db"
+            ),
+            "Decide on them: ragshield review --database guard.db",
+            "Delete the confirmed ones from the knowledge base; the audit changes nothing there.",
+        ]
+    if report.unread:
+        steps.append("Make the files readable that are named below, and audit again.")
+    if report.idle:
+        steps.append(
+            f"These detectors judged nothing: {', '.join(report.idle)}. The reasons are below; "
+            "most need more entries."
+        )
+    if report.power and min(report.power.values()) < WEAK:
+        steps.append(
+            "Parts of an attack would not be found here, see below. Name entries that you trust "
+            "(--clean), and watch important questions with canaries (ragshield canary)."
+        )
+    steps.append("Guard what comes from now on: ragshield fit, and the page 'Guard what you have'.")
+    return steps

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
 from ragshield_core.model.severity import Severity
 from ragshield_core.tools.audit.cases import Case, cases_of
@@ -118,43 +120,32 @@ class ScanReport(Report):
     @property
     def verdict(self) -> str:
         """The answer: what was found, how much was judged, and what would have been found."""
-        counts = Counter(case.severity for case in self.cases)
-        by_severity = ", ".join(f"{counts[one]} {one}" for one in Severity if counts[one])
-        n, n_found = len(self.cases), len(self.found)
+        n, n_found, n_all = len(self.cases), len(self.found), f"{self.n_audited:,}"
         if n:
-            found = f"{n} suspected attack{'s' * (n > 1)} found in {n_found} of {self.n_audited:,}"
-            found += f" entries: {by_severity}."
+            counts = Counter(case.severity for case in self.cases)
+            by_severity = ", ".join(f"{counts[one]} {one}" for one in Severity if counts[one])
+            attacks = "1 suspected attack" if n == 1 else f"{n} suspected attacks"
+            told = [f"{attacks} found in {n_found} of {n_all} entries: {by_severity}."]
         elif self.enough:
-            new = "new " if self.n_old else ""
-            found = f"No {new}attack found in {self.n_audited:,} entries."
+            told = [f"No {'new ' if self.n_old else ''}attack found in {n_all} entries."]
         else:
-            found = f"Nothing was found, but not enough was judged of {self.n_audited:,} entries."
-        return " ".join(filter(None, (found, self._old, self._coverage, self._power)))
-
-    @property
-    def _old(self) -> str:
-        if not self.n_old:
-            return ""
-        cases = "1 case" if self.n_old == 1 else f"{self.n_old} cases"
-        return f"Besides, there are still {cases} of the baseline."
-
-    @property
-    def _coverage(self) -> str:
-        judged = self.n_audited - self.n_unjudged
-        of = len(self.scores) + len(self.idle)
-        said = f"{judged:,} entries were judged, by {len(self.scores)} of {of} detectors"
+            told = [f"Nothing was found, but not enough was judged of {n_all} entries."]
+        if self.n_old:
+            cases = "1 case" if self.n_old == 1 else f"{self.n_old} cases"
+            told.append(f"Besides, there are still {cases} of the baseline.")
+        judged, n_acting = self.n_audited - self.n_unjudged, len(self.scores)
         unread = f"; {len(self.unread)} files could not be read" if self.unread else ""
-        return f"{said}{unread}."
-
-    @property
-    def _power(self) -> str:
-        if not self.power:
-            return (
+        of = n_acting + len(self.idle)
+        told.append(f"{judged:,} entries were judged, by {n_acting} of {of} detectors{unread}.")
+        if self.power:
+            shares = ", ".join(f"{name} {share:.0%}" for name, share in self.power.items())
+            told.append(f"Of planted attacks it would find: {shares}.")
+        else:
+            told.append(
                 "How much of an attack would be found was not measured: that takes texts, their "
                 "embedding model and about 350 entries."
             )
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.power.items())
-        return f"Of planted attacks it would find: {shares}."
+        return " ".join(told)
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
@@ -200,30 +191,30 @@ class ScanReport(Report):
         """What the findings are worth."""
         if not self.audited:
             return "Nothing was audited: every detector was skipped."
-        rules = (
-            f" Default thresholds are in force for {', '.join(self.by_rule)}, whatever the rate: "
-            "they may find many clean entries."
-            if self.by_rule
-            else ""
-        )
+        rules = more = ""
+        if self.by_rule:
+            rules = (
+                f" Default thresholds are in force for {', '.join(self.by_rule)}, whatever the "
+                "rate: they may find many clean entries."
+            )
         if self.n_clean:
             note = (
                 f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
-                f"of at most {self.fpr:g} is expected among the findings.{rules}"
+                f"of at most {self.fpr:g} is expected among the findings."
             )
         elif len(self.found) > self.fpr * self.n_audited:
             note = (
                 "More was found than the accepted rate allows: there are too few entries to tell "
-                f"what is usual here, or much poison.{rules} Read all findings, or name trusted "
-                "entries to have the rate kept."
+                "what is usual here, or much poison."
             )
+            more = " Read all findings, or name trusted entries to have the rate kept."
         else:
             note = (
                 "Thresholds come from the knowledge base itself, without what looks poisoned: of "
                 f"its clean entries, a share of about {self.fpr:g} is expected among the findings."
-                f"{rules} Name trusted entries to have the rate kept."
             )
-        return f"{note} {self.missed}".rstrip()
+            more = " Name trusted entries to have the rate kept."
+        return f"{note}{rules}{more} {self.missed}".rstrip()
 
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry."""
@@ -234,45 +225,37 @@ class ScanReport(Report):
 
     def to_json(self) -> str:
         """Return the findings, worst first, as JSON; no texts, no vectors, no other entries."""
-        return json.dumps(
-            {
-                "entries": self.n_audited,
-                "detectors": list(self.scores),
-                "judged": self.n_audited - self.n_unjudged,
-                "fpr": self.fpr,
-                "calibrated": bool(self.n_clean),
-                "trusted_entries": self.n_clean,
-                "verdict": self.verdict,
-                "enough": self.enough,
-                "power": dict(self.power),
-                "cases": [case.to_dict() for case in self.cases],
-                "note": self.note,
-                "thresholds": {name: _json_number(v) for name, v in self.thresholds.items()},
-                "old": [{"entry_id": one, "revision": revision} for one, revision in self.old],
-                "old_cases": self.n_old,
-                "findings": [
-                    {
-                        "entry_id": decision.entry_id,
-                        "revision": revision,
-                        "findings": [
-                            {
-                                key: _json_number(value) if isinstance(value, float) else value
-                                for key, value in finding_to_dict(finding).items()
-                            }
-                            for finding in decision.findings
-                        ],
-                    }
-                    for decision, revision in zip(self.found, self.revisions(), strict=True)
-                ],
-                "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
-                "failed": list(self.failed),
-                "unread": list(self.unread),
-                "files": list(self.files),
-                "timings": dict(self.timings),
-                "provenance": dict(self.provenance),
-            },
-            allow_nan=False,
-        )
+        values = {
+            "entries": self.n_audited,
+            "detectors": list(self.scores),
+            "judged": self.n_audited - self.n_unjudged,
+            "fpr": self.fpr,
+            "calibrated": bool(self.n_clean),
+            "trusted_entries": self.n_clean,
+            "verdict": self.verdict,
+            "enough": self.enough,
+            "power": self.power,
+            "cases": [case.to_dict() for case in self.cases],
+            "note": self.note,
+            "thresholds": self.thresholds,
+            "old": [{"entry_id": one, "revision": revision} for one, revision in self.old],
+            "old_cases": self.n_old,
+            "findings": [
+                {
+                    "entry_id": decision.entry_id,
+                    "revision": revision,
+                    "findings": list(map(finding_to_dict, decision.findings)),
+                }
+                for decision, revision in zip(self.found, self.revisions(), strict=True)
+            ],
+            "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
+            "failed": self.failed,
+            "unread": self.unread,
+            "files": self.files,
+            "timings": self.timings,
+            "provenance": self.provenance,
+        }
+        return json.dumps(_strict(values), allow_nan=False)
 
     def revisions(self) -> list[str]:
         """Return the fingerprint of each entry that was found; of an audit by partitions, none."""
@@ -316,5 +299,45 @@ class ScanReport(Report):
         yield Text(self.note)
 
 
-def _json_number(value: Any) -> Any:
-    return value if math.isfinite(value) else None
+def _strict(value: Any) -> Any:
+    """Return values without numbers that strict JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _strict(one) for key, one in value.items()}
+    return [_strict(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def read_baseline(path: Path) -> frozenset[tuple[str, str]]:
+    """Return ids and revisions of the entries that an earlier report in JSON has found.
+
+    Raises
+    ------
+    SourceError
+        If it is no such report.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        rows = [*report["findings"], *report["old"]]
+        known = frozenset((str(row["entry_id"]), str(row["revision"])) for row in rows)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = (
+            f"{path} cannot be read as a baseline ({type(error).__name__}), expected what "
+            "ragshield scan --output FILE.json wrote."
+        )
+        raise SourceError(msg) from error
+    return known
+
+
+def without_known(report: ScanReport, known: frozenset[tuple[str, str]]) -> ScanReport:
+    """Return a report in which only those cases are findings that have an entry that is new.
+
+    An entry is new if its id is, or its text: an attacker may change a page that was found before.
+    """
+    marks = dict(
+        zip((decision.entry_id for decision in report.found), report.revisions(), strict=True)
+    )
+    cases = [case for case in report.cases if all((i, marks[i]) in known for i in case.entry_ids)]
+    ids = [i for case in cases for i in case.entry_ids]
+    kept = report.overruled(dict.fromkeys(ids, "stood in the baseline"))
+    return replace(kept, old=tuple((i, marks[i]) for i in ids), n_old=len(cases))

@@ -15,13 +15,6 @@ from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import Severity
-from ragshield_core.model.taxonomy import (
-    EDITIONS,
-    ORGANIZATIONS,
-    TAXONOMY,
-    Framework,
-    by_framework,
-)
 from ragshield_core.tools.audit.report import ScanReport
 
 SCHEMA = (
@@ -59,14 +52,10 @@ def to_sarif(report: ScanReport, source: str) -> str:
     """
     level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
     rows = {report.batch.ids[row]: row for row in report.remarkable}
-    findings = [finding for decision in report.found for finding in decision.findings]
-    notes = [
-        (
-            "error" if skipped.detector in report.failed else "note",
-            f"{skipped.detector}: {skipped.reason}",
-        )
-        for skipped in report.skipped
-    ]
+    levels = {
+        one.detector: "error" if one.detector in report.failed else "note" for one in report.skipped
+    }
+    notes = [(levels[one.detector], f"{one.detector}: {one.reason}") for one in report.skipped]
     notes += [("error", sentence) for sentence in report.unread]
     return document_of(
         [
@@ -75,7 +64,8 @@ def to_sarif(report: ScanReport, source: str) -> str:
                 level[finding.entry_id],
                 _location(report.batch, rows[finding.entry_id], finding, source),
             )
-            for finding in findings
+            for decision in report.found
+            for finding in decision.findings
         ],
         notes=notes,
         successful=report.audited and not report.failed and not report.unread,
@@ -116,11 +106,12 @@ def document_of(
     said
         What those find that are no detectors, by their names.
     """
-    findings = [one.finding for one in found]
-    kinds = list(dict.fromkeys(finding.detector for finding in findings))
-    terms = by_framework(name for finding in findings for name in finding.taxonomy)
+    firsts: dict[str, Finding] = {}
+    for one in found:
+        firsts.setdefault(one.finding.detector, one.finding)
+    kinds = list(firsts)
     return document(
-        rules=[_rule(kind, findings, terms, said) for kind in kinds],
+        rules=[_rule(finding, said) for finding in firsts.values()],
         results=[
             {
                 **_result(one, kinds.index(one.finding.detector)),
@@ -132,7 +123,6 @@ def document_of(
         notes=notes,
         successful=successful,
         properties=properties,
-        terms=terms,
     )
 
 
@@ -143,7 +133,6 @@ def document(
     notes: Sequence[tuple[str, str]],
     successful: bool,
     properties: Mapping[str, Any],
-    terms: Mapping[Framework, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Return one run as a whole file.
 
@@ -155,8 +144,6 @@ def document(
         Level and text of what is to be said of the run.
     successful
         Whether all was done.
-    terms
-        Ids that rules name, by framework.
     """
     run = {
         "tool": {
@@ -164,13 +151,8 @@ def document(
                 "name": "RAGShield",
                 "semanticVersion": version("ragshield"),
                 "rules": rules,
-                "supportedTaxonomies": [
-                    {"name": str(framework), "index": index}
-                    for index, framework in enumerate(terms)
-                ],
             }
         },
-        "taxonomies": [_taxonomy(framework, names) for framework, names in terms.items()],
         "invocations": [
             {
                 "executionSuccessful": successful,
@@ -208,48 +190,18 @@ def _location(batch: Batch, row: int, finding: Finding, source: str) -> dict[str
     return location
 
 
-def _rule(
-    kind: str,
-    findings: list[Finding],
-    terms: Mapping[Framework, Sequence[str]],
-    said: Mapping[str, str],
-) -> dict[str, Any]:
-    first = next(finding for finding in findings if finding.detector == kind)
+def _rule(first: Finding, said: Mapping[str, str]) -> dict[str, Any]:
+    kind = first.detector
     what = said.get(kind, kind)
     if kind in BUILT_IN:
         what = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0]
-    # Code hosts know weaknesses by such tags, and read no taxonomies.
+    # Code hosts read tags, and no taxonomies of SARIF; they know weaknesses by such ones.
     weaknesses = [f"external/cwe/{name.lower()}" for name in first.taxonomy if name[:4] == "CWE-"]
     return {
         "id": kind,
         "shortDescription": {"text": what},
         "help": {"text": HELP},
-        "relationships": [
-            {
-                "target": {
-                    "id": name,
-                    "index": names.index(name),
-                    "toolComponent": {"name": str(framework), "index": index},
-                },
-                "kinds": ["relevant"],
-            }
-            for index, (framework, names) in enumerate(terms.items())
-            for name in names
-            if name in first.taxonomy
-        ],
         "properties": {"tags": ["security", *first.taxonomy, *weaknesses]},
-    }
-
-
-def _taxonomy(framework: Framework, names: Sequence[str]) -> dict[str, Any]:
-    return {
-        "name": str(framework),
-        "version": EDITIONS[framework],
-        "organization": ORGANIZATIONS[framework],
-        "isComprehensive": False,
-        "taxa": [
-            {"id": name, "shortDescription": {"text": TAXONOMY[name].title}} for name in names
-        ],
     }
 
 

@@ -146,7 +146,7 @@ def check(
     Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        reports.check(FORMS)
+        reports.check()
         monitor = watched.monitor(suite)
         report = monitor.compare(baseline=version)
         _check_compared(report)  # or it would stand in the history as a check that found nothing
@@ -200,7 +200,7 @@ def trace(  # noqa: PLR0913 - options of a command line
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
     with no_crash_looks_like_a_finding(), modules_here():
-        reports.check(FORMS)
+        reports.check()
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
@@ -240,7 +240,7 @@ def report(
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with no_crash_looks_like_a_finding():
-        reports.check(FORMS)
+        reports.check()
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
         quarantine = tenant.quarantine()

@@ -134,7 +134,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: done; 1: worse than --baseline or --bound allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        reports.check(("json", "sarif", "html", "markdown"))
+        reports.check()
         check_fpr(fpr)
         bounds = read_bounds(bound or ())
         before = None if baseline is None else Evaluation.read(baseline)

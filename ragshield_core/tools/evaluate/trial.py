@@ -16,7 +16,6 @@ from multiprocessing import get_context
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.guard import Guard
 from ragshield_core.logs import quiet
 from ragshield_core.model.entries import Batch, concatenate
@@ -24,6 +23,7 @@ from ragshield_core.model.errors import CalibrationError, SourceError
 from ragshield_core.model.findings import Decision, Report
 from ragshield_core.model.p_values import clean_entries_needed
 from ragshield_core.quarantine import Quarantine
+from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     LABEL_FLIPS,

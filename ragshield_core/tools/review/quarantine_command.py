@@ -164,7 +164,7 @@ def list_cases(
 
     As html or markdown it is a report with texts and reasons.
     """
-    reports.check(("json", "html", "markdown", "sarif"))
+    reports.check()
     quarantine = place.opened()
     found, count, offset = Cases(quarantine).page(
         waiting={Which.WAITING: True, Which.DECIDED: False}.get(status),

@@ -1,32 +1,29 @@
 """The audit of a knowledge base that is in no single memory: the driver of its tasks.
 
-The driver knows counts, centres and findings; see
-:mod:`ragshield_core.tools.audit.partitioned.steps`.
+The driver knows counts, centres and findings; all else is in files that tasks write and read.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Scope, learns
-from ragshield_core.detectors.base.pieces import Progress
 from ragshield_core.detectors.groups.detector import CliqueDetector
-from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
-from ragshield_core.tools.audit.judging import Judge, found_by, unjudged, unknown_ids
-from ragshield_core.tools.audit.partitioned import grouping, placing, searching
-from ragshield_core.tools.audit.partitioned.engines import Engine
-from ragshield_core.tools.audit.partitioned.files import as_text, read_evidence
-from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.store.adapter import Progress
+from ragshield_core.tools.audit.judging import Judge, report_of, unknown_ids
+from ragshield_core.tools.audit.partitioned import grouping, placing
+from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
+from ragshield_core.tools.audit.partitioned.files import Files, work_folder
+from ragshield_core.tools.audit.partitioned.plan import Parts, Plan
 from ragshield_core.tools.audit.partitioned.rows import Partitions, grouped
-from ragshield_core.tools.audit.partitioned.steps import Steps
 from ragshield_core.tools.audit.report import ScanReport
 
 
@@ -34,7 +31,7 @@ def audit(
     parts: Parts,
     detectors: Sequence[Detector],
     policy: Policy,
-    clean_ids: Iterable[str] | None,
+    clean: Sequence[str] | None,
     *,
     engine: str | Engine | None,
     seed: int,
@@ -49,7 +46,7 @@ def audit(
     detectors
         Of which those take part that judge an entry by itself and learn nothing, and the first
         :class:`~ragshield_core.detectors.CliqueDetector` by its default rule.
-    policy, clean_ids, engine, seed, progress
+    policy, clean, engine, seed, progress
         As of :func:`ragshield_core.tools.audit.scan`.
 
     Raises
@@ -60,10 +57,20 @@ def audit(
         If an id repeats, a vector is wrong, or a trusted entry is not there.
     """
     by_text, groups, skipped = _sorted_out(detectors)
-    config = None if groups is None else groups.config()
-    with parts.work(config, by_text, engine=engine, seed=seed, progress=progress) as steps:
-        steps.place()
-        plan, partitions = steps.plan, steps.partitions
+    with work_folder(parts.work_dir) as folder, engine_of(engine) as runner:
+        plan = Plan(
+            files=Files(folder),
+            pieces=parts.pieces(),
+            columns=parts.columns,
+            partition_rows=parts.partition_rows,
+            by_text=tuple((type(one), one.config()) for one in by_text),
+            groups=None if groups is None else groups.config(),
+            seed=seed,
+        )
+        plan.begin_or_check()
+        steps = _Steps(plan, runner, progress)
+        _place(steps)
+        partitions = Partitions(plan)
         if groups is not None and plan.n_rows < groups.min_entries:
             reason = (
                 f"the knowledge base has {plan.n_rows} entries, {groups.min_entries} are needed"
@@ -71,92 +78,143 @@ def audit(
             skipped.append(Skipped(detector=groups.name, reason=reason))
             groups = None
         if groups is not None:
-            _find_groups(steps)
+            _find_groups(steps, partitions)
         failed = {
-            by_text[int(name.partition(".")[2])].name: as_text(reason)
-            for name, reason in plan.files.read("layout").items()
-            if name.startswith("failed.")
+            by_text[int(key.partition(".")[2])].name: str(reason)
+            for key, reason in plan.files.read("layout").items()
+            if key.startswith("failed.")
         }
         skipped += [Skipped(detector=name, reason=reason) for name, reason in failed.items()]
-        clean = None if clean_ids is None else tuple(dict.fromkeys(clean_ids))
-        trusted = None if clean is None else _numbers_of(clean, partitions)
-        # What was explained in the work folder is that of the same findings.
-        explain = partial(_explained, steps, json.dumps([policy.quarantine_at, clean]))
         judges = [
             Judge(
                 detector=one,
                 scores=partitions.column(f"score.{which}"),
-                explain=partial(explain, one, which),
+                explain=partial(_explained, steps, partitions, one, which),
             )
             for which, one in enumerate(by_text)
             if one.name not in failed
         ]
         if groups is not None:
-            scores, why = partitions.column("scores", "scored"), partial(explain, groups, None)
+            scores = partitions.column("scores", "scored")
+            why = partial(_explained, steps, partitions, groups, None)
             judges.append(Judge(detector=groups, scores=scores, explain=why))
         reason = "it could judge none of the entries"
         silent = [one.name for one in judges if not one.judged]
         skipped += [Skipped(detector=name, reason=reason) for name in silent]
-        judges = [one for one in judges if one.name not in silent]
-        found = found_by(judges, policy, trusted, partitions.ids)
-        numbers = np.array(sorted(found.findings), dtype=np.int64)
-        ids = partitions.ids(numbers)
-        shares = {} if groups is None else searching.share_found(plan)
-        return ScanReport(
-            batch=Batch.of(ids=ids, texts=[""] * len(ids), embeddings=None),
-            remarkable={
-                row: policy.decide(ids[row], found.findings[number])
-                for row, number in enumerate(numbers.tolist())
-            },
-            scores={one.name: one.scores[numbers] for one in judges if one.name in found.judged},
-            skipped=(*skipped, *found.skipped),
-            timings=steps.timings,
-            fpr=policy.quarantine_at,
-            thresholds=found.thresholds,
-            n_clean=0 if trusted is None else len(trusted),
+        shares = {} if groups is None else grouping.share_found(plan)
+        return report_of(
+            [one for one in judges if one.name not in silent],
+            policy,
+            None if clean is None else _numbers_of(clean, partitions),
+            partitions.ids,
+            batch=None,
+            skipped=skipped,
             failed=tuple(failed),
-            by_rule=found.by_rule,
+            timings=steps.timings,
             n_audited=plan.n_rows,
-            n_unjudged=unjudged(judges, plan.n_rows),
             has_texts=any(len(partitions.rows(p)["words"]) for p in partitions.filled),
-            judged=found.judged,
-            high=found.high,
             n_partitions=partitions.n,
             neighbors_found=shares,
-            missed=searching.missed(partitions.n, shares),
+            missed=grouping.missed(partitions.n, shares),
         )
 
 
-def _find_groups(steps: Steps) -> None:
-    steps.find_neighbors()
-    steps.measure_tightness()
-    steps.each_partition("contrasting", grouping.contrast, "contrast")
-    steps.each_partition("tying", grouping.tie, "tied")
-    steps.once("what is usual", grouping.usual, "usual")
-    steps.each_partition("scoring", grouping.score, "scored")
+class _Steps:
+    """Runs steps, and remembers in ``timings`` how many seconds each took.
+
+    Each step writes a file per task; what is there is not done again, which is how work goes on
+    that was interrupted.
+    """
+
+    def __init__(self, plan: Plan, engine: Engine, progress: Progress) -> None:
+        self.plan, self._engine, self._tell = plan, engine, progress
+        self.timings: dict[str, float] = {}
+
+    def run(
+        self,
+        what: str,
+        function: Callable[..., Any],
+        file: str | None,
+        tasks: Sequence[tuple[Any, ...]] = ((),),
+    ) -> list[Any]:
+        """Run the tasks of a step whose files are not there yet; return their results.
+
+        Parameters
+        ----------
+        what
+            The step, as people are told.
+        function
+            Takes the plan, and what is in a task.
+        file
+            That a task writes, with a place for its first argument; ``None`` if it writes none.
+        tasks
+            Arguments; one task without any by default.
+        """
+        begin, results = time.perf_counter(), []
+        there = self.plan.files
+        left = [task for task in tasks if file is None or file.format(*task) not in there]
+        done = len(tasks) - len(left)
+        self._tell(what, done, len(tasks))
+        for result in self._engine.run(partial(function, self.plan), left):
+            results.append(result)
+            self._tell(what, done + len(results), len(tasks))
+        step = what.partition(":")[0]
+        self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - begin
+        return results
+
+
+def _place(steps: _Steps) -> None:
+    """Bring the entries of each partition together, and make sure that no id repeats."""
+    plan = steps.plan
+    pieces = [(number,) for number in range(len(plan.pieces))]
+    if "layout" not in plan.files:
+        steps.run("sampling", placing.sample, "sample/{}", pieces)
+        steps.run("dividing", placing.train, "centres")
+        steps.run("placing", placing.place, "placed/{}", pieces)
+        steps.run("numbering", placing.lay_out, "layout")
+    filled = [(partition,) for partition in Partitions(plan).filled]
+    steps.run("gathering", placing.gather, "rows/{}", filled)
+    plan.files.remove("placed")
+    steps.run("comparing ids", placing.compare_ids, "ids")
+
+
+def _find_groups(steps: _Steps, partitions: Partitions) -> None:
+    """Find the neighbours of all entries, and score their groups."""
+    each = [(partition,) for partition in partitions.filled]
+    steps.run("searching", grouping.search, "lists/{}", each)
+    steps.run("drawing", grouping.probes, "probes")
+    steps.run("probing", grouping.probe, "probed/{}", each)
+    steps.run("families", grouping.families, "families")
+    tight, again = ([(p, kind) for (p,) in each] for kind in ("tight", "tight_any"))
+    steps.run("measuring", grouping.tighten, "tight/{}", tight)
+    steps.run("kin", grouping.kin, "kin")
+    steps.run("measuring again", grouping.tighten, "tight_any/{}", again)
+    steps.run("contrasting", grouping.contrast, "contrast/{}", each)
+    steps.run("tying", grouping.tie, "tied/{}", each)
+    steps.run("what is usual", grouping.usual, "usual")
+    steps.run("scoring", grouping.score, "scored/{}", each)
 
 
 def _explained(
-    steps: Steps, key: str, detector: Detector, which: int | None, numbers: NDArray[np.int64]
+    steps: _Steps,
+    partitions: Partitions,
+    detector: Detector,
+    which: int | None,
+    numbers: NDArray[np.int64],
 ) -> Sequence[Evidence]:
     """Return why entries were found: by the groups, or by the text detector of that number."""
-    partitions = steps.partitions
     if which is None:
-        step: Callable[..., None] = grouping.explain
+        step: Callable[..., Any] = grouping.explain
         places = np.searchsorted(partitions.starts, numbers, side="right") - 1
         rows = numbers - partitions.starts[places]
     else:  # by their texts, which are in the input only
         step = partial(placing.explain_texts, which)
         places, rows = (partitions.gather(numbers, name) for name in ("piece", "row"))
-    digest = hashlib.blake2b(f"{key}{detector.name}".encode(), digest_size=8).hexdigest()
     order = np.lexsort((rows, places))
-    tasks = [
-        (place, part.tolist(), f"explained/{digest}.{place}")
-        for place, part in grouped(places[order], rows[order])
-    ]
-    steps.each(f"explaining: {detector.name}", step, tasks, "{2}")
-    told = [one for *_, name in tasks for one in read_evidence(steps.plan.files, name)]
-    return [told[place] for place in np.argsort(order).tolist()]
+    tasks = grouped(places[order], rows[order])
+    told = dict(steps.run(f"explaining: {detector.name}", step, None, tasks))
+    in_order = [one for place, _ in tasks for one in told[place]]
+    return [in_order[place] for place in np.argsort(order).tolist()]
 
 
 def _numbers_of(ids: Sequence[str], partitions: Partitions) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Who runs the tasks of an audit or a fit: this process, or the machines of a Ray cluster."""
+"""Who runs the tasks of an audit: this process, or the machines of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
-# How often a task is run again whose worker died; memory that ran out is tried again until it is
-# there, which is Ray's own rule.
+# How often a task is run again whose worker dies; Ray itself waits for memory that ran out.
 RETRIES = 3
 # Tasks handed to the cluster at a time, per core that it has and at least: enough that none waits,
 # and that a cluster that grows by itself sees that there is more to do.
@@ -20,10 +19,10 @@ OBJECT_BYTES = 128 * 2**20
 
 
 class Engine:
-    """Runs tasks that write files and return nothing: one after the other, in this process."""
+    """Runs tasks, most of which write a file: one after the other, in this process."""
 
-    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
-        """Run a function once for each tuple of arguments; yield after each one that is done.
+    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Run a function once for each tuple of arguments; yield the results in any order.
 
         Raises
         ------
@@ -31,8 +30,7 @@ class Engine:
             The first that a task raises. Others that are running come to their end.
         """
         for task in tasks:
-            function(*task)
-            yield 1
+            yield function(*task)
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +49,6 @@ class RayEngine(Engine):
     address
         Of a cluster that runs, such as ``"auto"`` or ``"ray://head:10001"``. ``None`` for the one
         that this process is connected to, or else one on this machine that ends with the work.
-    num_cpus
-        Cores of the one on this machine; ``None`` for all.
 
     Raises
     ------
@@ -60,7 +56,7 @@ class RayEngine(Engine):
         If Ray is not installed; names the extra.
     """
 
-    def __init__(self, address: str | None = None, *, num_cpus: int | None = None) -> None:
+    def __init__(self, address: str | None = None) -> None:
         try:
             import ray  # noqa: PLC0415 - an extra, and slow to import
         except ImportError as error:
@@ -68,28 +64,28 @@ class RayEngine(Engine):
                 "the engine 'ray' needs Ray, which is not installed; pip install 'ragshield[ray]'."
             )
             raise SourceError(msg) from error
-        self._ray, self._address, self._num_cpus = ray, address, num_cpus
-        self._started = False
+        self._ray, self._address, self._started = ray, address, False
 
     def __enter__(self) -> Self:
-        if not self._ray.is_initialized():
-            # Ray would report how it is used to its makers; whoever wants that sets it.
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            options: dict[str, Any] = {"address": self._address}
-            if self._address is None:
-                options = {"address": "local", "num_cpus": self._num_cpus}
-                options |= {"object_store_memory": OBJECT_BYTES, "include_dashboard": False}
-            try:
-                # What detectors print on workers may be hostile.
-                self._ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                where = "on this machine" if self._address is None else f"at {self._address!r}"
-                msg = (
-                    f"there is no Ray cluster {where} ({type(error).__name__}); start one with "
-                    "'ray start --head', or leave --address out."
-                )
-                raise SourceError(msg) from error
-            self._started = True
+        if self._ray.is_initialized():
+            return self
+        # Ray would report how it is used to its makers; whoever wants that sets it.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options: dict[str, Any] = {"address": self._address}
+        if self._address is None:
+            options = {"address": "local", "include_dashboard": False}
+            options["object_store_memory"] = OBJECT_BYTES
+        try:
+            # What detectors print on workers may be hostile.
+            self._ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            where = "on this machine" if self._address is None else f"at {self._address!r}"
+            msg = (
+                f"there is no Ray cluster {where} ({type(error).__name__}); start one with "
+                "'ray start --head', or leave --address out."
+            )
+            raise SourceError(msg) from error
+        self._started = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,8 +93,8 @@ class RayEngine(Engine):
             self._ray.shutdown()
             self._started = False
 
-    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
-        """Run them on the cluster, in any order."""
+    def run(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Run them on the cluster."""
         ray = self._ray
         # Handed over once, however many tasks there are. One core each: more would stand idle in
         # steps that are no products of matrices.
@@ -111,18 +107,17 @@ class RayEngine(Engine):
                 cores = int(ray.cluster_resources().get("CPU", 1))
                 while waiting and len(running) < max(LEAST_AHEAD, AHEAD * cores):
                     running.append(remote.remote(shared, *waiting.pop()))
-                done, running = ray.wait(running, num_returns=1)
-                self._check(done)
-                yield len(done)
+                (done,), running = ray.wait(running, num_returns=1)
+                yield self._result(done)
         finally:
             for task in running:
                 ray.cancel(task)
 
-    def _check(self, done: Sequence[Any]) -> None:
-        """Raise what went wrong in our own words: messages of others may quote hostile text."""
+    def _result(self, task: Any) -> Any:
+        """Return the result, or raise in our own words: messages of others may be hostile."""
         exceptions = self._ray.exceptions
         try:
-            self._ray.get(list(done))
+            return self._ray.get(task)
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, RAGShieldError):
                 raise error.cause from None
@@ -136,13 +131,13 @@ class RayEngine(Engine):
             raise SourceError(msg) from error
 
 
-def _call(function: Callable[..., None], *task: Any) -> None:
-    """Run a task on a worker."""
-    function(*task)
+def _call(function: Callable[..., Any], *task: Any) -> Any:
+    """Run a task on a worker: Ray wants a plain function, and hands over what was put."""
+    return function(*task)
 
 
-def engine_of(engine: str | Engine, address: str | None = None) -> Engine:
-    """Return an engine by its name.
+def engine_of(engine: str | Engine | None, address: str | None = None) -> Engine:
+    """Return an engine by its name; this process by default.
 
     Raises
     ------
@@ -153,7 +148,7 @@ def engine_of(engine: str | Engine, address: str | None = None) -> Engine:
         return engine
     if engine == "ray":
         return RayEngine(address)
-    if engine != "local":
+    if engine not in (None, "local"):
         msg = f"the engine is {engine!r}, expected 'local' or 'ray'."
         raise SourceError(msg)
     if address is not None:

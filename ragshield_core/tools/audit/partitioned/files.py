@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence
 from ragshield_core.model.errors import SourceError
 from ragshield_core.state import replacing
 
@@ -44,14 +43,7 @@ class Files:
         return self._path(name).is_file()
 
     def write(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write a file.
-
-        Parameters
-        ----------
-        name
-            With ``/`` between folder and file.
-        arrays
-            Of numbers.
+        """Write a file of arrays; its name has ``/`` between folder and file.
 
         Raises
         ------
@@ -72,10 +64,14 @@ class Files:
                 array = np.asarray(given, order="C")
                 file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
                 contents[key] = (array.dtype.str, array.shape, file.tell())
-                file.write(array.data if array.size else b"")
+                file.write(array.tobytes() if array.dtype.kind == "U" else array.data)
             table = json.dumps(contents).encode()
             file.write(table + len(table).to_bytes(TAIL, "little"))
-        _sync_folder(path.parent)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def read(self, name: str) -> dict[str, NDArray[Any]]:
         """Return the arrays of a file, mapped; they are not to be written to.
@@ -85,12 +81,14 @@ class Files:
         SourceError
             If it is not there, or was changed by others.
         """
-        path = self._path(name)
+        path, arrays = self._path(name), {}
         try:
             data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
             size = int.from_bytes(data[-TAIL:].tobytes(), "little")
             contents = json.loads(data[-TAIL - size : -TAIL].tobytes())
-            return dict(_views(data, contents))
+            for key, (dtype, shape, start) in contents.items():
+                stop = start + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+                arrays[key] = data[start:stop].view(dtype).reshape(shape)
         except (OSError, ValueError, TypeError, KeyError) as error:
             kind = type(error).__name__
             msg = (
@@ -98,6 +96,7 @@ class Files:
                 "and nobody else may write there. Remove the folder to begin anew."
             )
             raise SourceError(msg) from error
+        return arrays
 
     def remove(self, folder: str) -> None:
         """Remove all files of a folder, if there are any."""
@@ -106,22 +105,6 @@ class Files:
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.arrays"
-
-
-def _views(
-    data: NDArray[np.uint8], contents: Mapping[str, Any]
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    for key, (dtype, shape, start) in contents.items():
-        stop = start + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-        yield key, data[start:stop].view(dtype).reshape(shape)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -146,27 +129,3 @@ def divided(flat: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[Any]) -> 
     """Return some of the arrays that were :func:`joined`."""
     starts = np.where(rows > 0, ends[rows - 1], 0) if len(rows) else rows
     return [flat[a:b] for a, b in zip(starts.tolist(), ends[rows].tolist(), strict=True)]
-
-
-def as_bytes(text: str) -> NDArray[np.uint8]:
-    """Return a text as an array; lone surrogates stay what they are."""
-    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-
-
-def as_text(data: NDArray[np.uint8]) -> str:
-    """Return the text of :func:`as_bytes`."""
-    return data.tobytes().decode("utf-8", "surrogatepass")
-
-
-def write_evidence(files: Files, name: str, evidence: Sequence[Evidence]) -> None:
-    """Write down why entries were found, on its way from the workers to the report."""
-    lines = [[one.sentence, one.related_ids, one.span] for one in evidence]
-    files.write(name, {"evidence": as_bytes(json.dumps(lines))})
-
-
-def read_evidence(files: Files, name: str) -> list[Evidence]:
-    """Return what :func:`write_evidence` wrote."""
-    return [
-        Evidence(sentence=sentence, related_ids=tuple(ids), span=span and (span[0], span[1]))
-        for sentence, ids, span in json.loads(as_text(files.read(name)["evidence"]))
-    ]

@@ -1,9 +1,10 @@
-"""The evidence of groups, gathered by partitions; what is usual is taken from all of them.
+"""Neighbours and the evidence of groups, by partitions; what is usual is taken from all of them.
 
 An entry's evidence depends on its neighbours' own, which may be in another partition: so every
-partition takes the first step before any takes the second (:func:`tighten`, :func:`contrast`,
-:func:`tie`, :func:`score`), and each step writes what the next one looks up. Numbers that describe
-the whole knowledge base are taken from the columns of all partitions (:func:`usual`).
+partition takes the first step before any takes the second (:func:`search`, :func:`tighten`,
+:func:`contrast`, :func:`tie`, :func:`score`), and each step writes what the next one looks up.
+Numbers that describe the whole knowledge base are taken from the columns of all partitions
+(:func:`families`, :func:`kin`, :func:`usual`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.groups.detector import CliqueDetector
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
@@ -21,10 +23,11 @@ from ragshield_core.detectors.groups.evidence import (
     SIZES,
     Channel,
     GroupEvidence,
+    K,
     Kin,
     Raw,
 )
-from ragshield_core.detectors.groups.graph import Lists
+from ragshield_core.detectors.groups.graph import ROUNDING, Lists
 from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
 from ragshield_core.detectors.groups.usual import (
     COPIES,
@@ -33,50 +36,128 @@ from ragshield_core.detectors.groups.usual import (
     Judgement,
     Tied,
     Usual,
+    new_copies,
 )
+from ragshield_core.neighbors.rows import Neighbors, load_faiss, none_found
 from ragshield_core.screening.screening import explained
-from ragshield_core.tools.audit.partitioned.files import write_evidence
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
-from ragshield_core.tools.audit.partitioned.plan import Plan
-from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Window
+from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan
+from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Window, window
 
 # Evidence that is measured; agreement needs to know old from new, which an audit cannot.
 MEASURED = SHARED_PARTS
+# The file in which the tightness of each channel's groups is; "any" is measured last.
+TIGHT: Mapping[Channel, str] = {"cross": "tight", "same": "tight", "any": "tight_any"}
+# Entries whose neighbours are looked for everywhere, to tell what the partitions miss: the share
+# that is found is known to 2 percentage points then.
+PROBES = 500
+# The numbers of neighbours of which it is told how many were found.
+TOLD = (2, K)
+
+
+def search(plan: Plan, partition: int) -> None:
+    """Find the nearest of each entry of a partition, exactly in each that it looks into.
+
+    Texts are compared along the lists that are found so.
+    """
+    partitions = Partitions(plan)
+    own, rows = partitions.own(partition), partitions.rows(partition)
+    vectors, hosts = rows["vectors"], rows["nearest"]
+    best = none_found(len(own), K)
+    for host in np.intersect1d(hosts, partitions.filled).tolist():
+        looking = np.flatnonzero((hosts == host).any(axis=1))
+        found = _nearest(vectors[looking], own[looking], partitions, host)
+        here = Neighbors(best.slots[looking], best.similarities[looking])
+        best.slots[looking], best.similarities[looking] = _best(here, found)
+    nothing = np.zeros(best.slots.shape, dtype=np.float32)
+    graph, overlay, *_ = window(partitions, own, Lists(*best, nothing))
+    overlay.lists.copied[:] = graph.copied(overlay.numbers, overlay.lists)
+    everything = np.ones(graph.n_slots, dtype=np.bool_)  # an audit cannot tell new from old
+    copies = {kind: new_copies(overlay, everything, copy) for kind, copy in COPIES.items()}
+    columns = {**best._asdict(), "copied": overlay.lists.copied, "kin": overlay.with_kin()}
+    plan.files.write(f"{LISTS}/{partition}", columns | copies)
+
+
+def probes(plan: Plan) -> None:
+    """Draw the entries whose neighbours are looked for everywhere; one task."""
+    rng = np.random.default_rng(plan.seed)
+    numbers = np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
+    vectors = Partitions(plan).vectors(numbers)
+    plan.files.write("probes", {"numbers": numbers, "vectors": vectors})
+
+
+def probe(plan: Plan, partition: int) -> None:
+    """Find the nearest of the entries that were drawn in a partition."""
+    drawn = plan.files.read("probes")
+    found = _nearest(drawn["vectors"], drawn["numbers"], Partitions(plan), partition)
+    plan.files.write(f"probed/{partition}", {"similarities": found.similarities})
+
+
+def share_found(plan: Plan) -> dict[int, float]:
+    """Return which share of the nearest neighbours was found, by how many of them are meant.
+
+    An entry that is as near as the one that was missed is as good.
+    """
+    partitions, numbers = Partitions(plan), plan.files.read("probes")["numbers"]
+    true = np.full((len(numbers), K), -np.inf, dtype=np.float32)
+    for partition in partitions.filled:
+        more = partitions.rows(partition, "probed")["similarities"]
+        true = -np.sort(-np.concatenate([true, more], axis=1), axis=1)[:, :K]
+    found = partitions.gather(numbers, "similarities", LISTS)
+    shares = {}
+    for k in TOLD:
+        there = np.isfinite(true[:, :k]).sum(axis=1)
+        least = true[np.arange(len(true)), np.maximum(there, 1) - 1]
+        hit = np.minimum((found > (least - ROUNDING)[:, None]).sum(axis=1), there)
+        shares[k] = float(hit.sum() / max(1, there.sum()))
+    return shares
+
+
+def missed(n_partitions: int, shares: Mapping[int, float]) -> str:
+    """Say what the search misses, in a sentence; nothing where everybody was compared with all."""
+    if n_partitions <= LOOKED_INTO or not shares:
+        return ""
+    found = " and ".join(f"{share:.1%} of the {k} nearest" for k, share in shares.items())
+    return (
+        f"Each entry was compared with those of {LOOKED_INTO} of {n_partitions} partitions: "
+        f"{found} neighbours were found so, by a sample."
+    )
 
 
 def families(plan: Plan) -> None:
     """Tell whether lineages of more than one entry are usual; one task."""
+    n_kin = np.count_nonzero(Partitions(plan).column("kin", LISTS))
+    plan.files.write("families", {"usual": np.array(n_kin >= MIN_FAMILY_ENTRIES)})
+
+
+def tighten(plan: Plan, partition: int, kind: str) -> None:
+    """Measure how tight the groups of a partition's entries are, in the channels of a kind."""
     partitions = Partitions(plan)
-    kin = np.count_nonzero(partitions.column("kin", LISTS))
-    plan.files.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
-
-
-def tighten(plan: Plan, partition: int) -> None:
-    """Measure how tight the groups of a partition's entries are, within and between lineages."""
-    _tighten(plan, partition, ("cross", "same"), "tight")
-
-
-def tighten_any(plan: Plan, partition: int) -> None:
-    """Measure the same of groups in both; asks what resemblance within a lineage is worth."""
-    _tighten(plan, partition, ("any",), "tight_any")
+    seen = window(partitions, partitions.own(partition), vectors=True)
+    arrays: dict[str, NDArray[Any]] = {}
+    for channel in (one for one in CHANNELS if TIGHT[one] == kind):
+        evidence = _evidence(plan, partitions, seen, channel)
+        arrays[channel] = evidence.raw.tight
+        arrays[f"{channel}.nearest"] = evidence.nearness[:, 0]
+    plan.files.write(f"{kind}/{partition}", arrays)
 
 
 def kin(plan: Plan) -> None:
     """Learn what resemblance within a lineage is worth; one task, 8 bytes an entry."""
-    partitions = Partitions(plan)
-    same, cross = (partitions.column(f"{c}.nearest", "tight") for c in ("same", "cross"))
-    plan.files.write("kin", {"kin": Kin(same, cross).state()})
+    partitions, found = Partitions(plan), {}
+    if plan.files.read("families")["usual"]:
+        same, cross = (partitions.column(f"{c}.nearest", TIGHT[c]) for c in ("same", "cross"))
+        found["kin"] = Kin(same, cross).state()
+    plan.files.write("kin", found)
 
 
 def contrast(plan: Plan, partition: int) -> None:
     """Hold the groups of a partition's entries against those around their surroundings."""
     partitions = Partitions(plan)
-    own = partitions.own(partition)
-    window = _window(partitions, own)
+    seen = window(partitions, partitions.own(partition))
     arrays: dict[str, NDArray[Any]] = {}
     for channel in CHANNELS:
-        around = {"tight": _behind(len(own), _tight(partitions, window.others, channel))}
-        raw = _evidence(plan, window, channel, around, _tight(partitions, own, channel)).raw
+        raw = _evidence(plan, partitions, seen, channel, ("tight",)).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
     plan.files.write(f"contrast/{partition}", arrays)
 
@@ -84,7 +165,7 @@ def contrast(plan: Plan, partition: int) -> None:
 def tie(plan: Plan, partition: int) -> None:
     """Let entries count only as far as another of their group does."""
     partitions = Partitions(plan)
-    _, evidence = _all_evidence(plan, partitions, partitions.own(partition))
+    evidence = _all_evidence(plan, partitions, window(partitions, partitions.own(partition)))
     lists = partitions.rows(partition, LISTS)
     tied = Tied.of(evidence, np.s_[:], {kind: lists[kind] for kind in COPIES})
     columns = {
@@ -115,121 +196,67 @@ def usual(plan: Plan) -> None:
 
 def score(plan: Plan, partition: int) -> None:
     """Score the entries of a partition by what is usual in all."""
-    columns = _tied(Partitions(plan), partition).columns(_usual(plan))
+    arrays = Partitions(plan).rows(partition, "tied")
+    groups = {channel: _raw(channel, arrays.__getitem__) for channel in CHANNELS}
+    tied = Tied(groups, arrays["crowd"], {kind: arrays[kind] for kind in COPIES})
+    columns = tied.columns(Usual.restored(plan.files.read("usual")))
     plan.files.write(
         f"scored/{partition}",
         {"scores": columns.max(axis=1), "why": columns.argmax(axis=1).astype(np.int8)},
     )
 
 
-def explain(plan: Plan, partition: int, rows: Sequence[int], name: str) -> None:
-    """Say why some entries of a partition have the score they have.
-
-    Parameters
-    ----------
-    rows
-        Of the partition, ascending.
-    name
-        Of the file that is written.
-    """
+def explain(plan: Plan, partition: int, rows: NDArray[np.int64]) -> tuple[int, Sequence[Evidence]]:
+    """Say why some entries of a partition have the score they have, given their rows, ascending."""
     partitions = Partitions(plan)
-    own = partitions.own(partition)[list(rows)]
-    window, evidence = _all_evidence(plan, partitions, own, ids=True)
+    seen = window(partitions, partitions.own(partition)[rows], vectors=True, ids=True)
     scored, lists = (partitions.rows(partition, kind) for kind in ("scored", LISTS))
     judgement = Judgement(
-        scores=np.asarray(scored["scores"][list(rows)]),
-        why=np.asarray(scored["why"][list(rows)], dtype=np.intp),
-        evidence=evidence,
-        lineages={kind: lists[kind][list(rows)] for kind in COPIES},
+        scores=np.asarray(scored["scores"][rows]),
+        why=np.asarray(scored["why"][rows], dtype=np.intp),
+        evidence=_all_evidence(plan, partitions, seen),
+        lineages={kind: lists[kind][rows] for kind in COPIES},
         edges=NO_EDGES,
     )
     detector = CliqueDetector(**(plan.groups or {}))
-    detector.take_audit(window.overlay, judgement, _usual(plan))
-    nothing = window.overlay.batch
-    told = explained(detector.name, detector.explain_audit, nothing, list(range(len(own))))
-    write_evidence(plan.files, name, told)
-
-
-def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str) -> None:
-    partitions = Partitions(plan)
-    window = _window(partitions, partitions.own(partition), vectors=True)
-    arrays: dict[str, NDArray[Any]] = {}
-    for channel in channels:
-        evidence = _evidence(plan, window, channel)
-        arrays[channel] = evidence.raw.tight
-        arrays[f"{channel}.nearest"] = evidence.nearness[:, 0]
-    plan.files.write(f"{kind}/{partition}", arrays)
-
-
-def _behind(n: int, evidence: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return evidence of entries that come after n others, whose own is not asked for."""
-    return np.concatenate([np.zeros((n, len(SIZES)), dtype=np.float32), evidence])
-
-
-def _tight(
-    partitions: Partitions, numbers: NDArray[np.int64], channel: Channel
-) -> NDArray[np.float32]:
-    """Return how tight the groups of entries are."""
-    return partitions.gather(numbers, channel, "tight_any" if channel == "any" else "tight")
-
-
-def _window(
-    partitions: Partitions, own: NDArray[np.int64], *, vectors: bool = False, ids: bool = False
-) -> Window:
-    """Return what is seen from some entries."""
-    lists = Lists(
-        *(partitions.gather(own, name, LISTS) for name in ("slots", "similarities", "copied"))
-    )
-    return Window.around(partitions, own, lists, vectors=vectors, ids=ids)
+    detector.take_audit(seen.overlay, judgement, Usual.restored(plan.files.read("usual")))
+    batch, places = seen.overlay.batch, list(range(len(rows)))
+    return partition, explained(detector.name, detector.explain_audit, batch, places)
 
 
 def _evidence(
-    plan: Plan,
-    window: Window,
-    channel: Channel,
-    around: Mapping[str, NDArray[np.float32]] | None = None,
-    tightness: NDArray[np.float32] | None = None,
+    plan: Plan, partitions: Partitions, seen: Window, channel: Channel, known: Sequence[str] = ()
 ) -> GroupEvidence:
-    """Return the evidence about the entries of a window, as an audit in memory gathers it."""
+    """Return the evidence about the entries of a window, as an audit in memory gathers it.
+
+    ``known`` names what was measured before, and is looked up: of the entries their tightness, and
+    of those around them all of it.
+    """
+    kinds: dict[str, tuple[str, str]] = {"tight": (channel, TIGHT[channel])}
+    kinds |= {name: (f"{channel}.{name}", "contrast") for name in ("near", "far")}
+    # The entries themselves come before those around them, and are not asked for.
+    nothing = np.zeros((len(seen.own), len(SIZES)), dtype=np.float32)
+    around = {
+        name: np.concatenate([nothing, partitions.gather(seen.others, *kinds[name])])
+        for name in known
+    }
     trusted = (plan.groups or {}).get("trusted_lineages", ())
+    state = plan.files.read("kin").get("kin") if channel == "any" else None
     return GroupEvidence(
-        window.overlay,
+        seen.overlay,
         channel,
-        around,
+        around or None,
         np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
         families=bool(plan.files.read("families")["usual"]),
-        kin=_kin(plan, channel),
-        tightness=tightness,
+        kin=None if state is None else Kin.restored(state),
+        tightness=partitions.gather(seen.own, *kinds["tight"]) if known else None,
     )
 
 
-def _all_evidence(
-    plan: Plan, partitions: Partitions, own: NDArray[np.int64], *, ids: bool = False
-) -> tuple[Window, dict[Channel, GroupEvidence]]:
+def _all_evidence(plan: Plan, partitions: Partitions, seen: Window) -> dict[Channel, GroupEvidence]:
     """Return the evidence of all channels, given all that was measured."""
-    window = _window(partitions, own, vectors=ids, ids=ids)
-    evidence = {}
-    for channel in CHANNELS:
-        around = {"tight": _behind(len(own), _tight(partitions, window.others, channel))}
-        for name in ("near", "far"):
-            column = partitions.gather(window.others, f"{channel}.{name}", "contrast")
-            around[name] = _behind(len(own), column)
-        tight = _tight(partitions, own, channel)
-        evidence[channel] = _evidence(plan, window, channel, around, tight)
-    return window, evidence
-
-
-def _kin(plan: Plan, channel: Channel) -> Kin | None:
-    if channel != "any" or "kin" not in plan.files:
-        return None
-    return Kin.restored(plan.files.read("kin")["kin"])
-
-
-def _tied(partitions: Partitions, partition: int) -> Tied:
-    """Return what :func:`tie` wrote."""
-    arrays = partitions.rows(partition, "tied")
-    groups = {channel: _raw(channel, arrays.__getitem__) for channel in CHANNELS}
-    return Tied(groups, arrays["crowd"], {kind: arrays[kind] for kind in COPIES})
+    known = ("tight", "near", "far")
+    return {one: _evidence(plan, partitions, seen, one, known) for one in CHANNELS}
 
 
 def _raw(channel: Channel, column: Callable[[str], NDArray[Any]]) -> Raw:
@@ -238,5 +265,27 @@ def _raw(channel: Channel, column: Callable[[str], NDArray[Any]]) -> Raw:
     return Raw(**(Raw.empty(len(measured["tight"]))._asdict() | measured))
 
 
-def _usual(plan: Plan) -> Usual:
-    return Usual.restored(plan.files.read("usual"))
+def _nearest(
+    queries: NDArray[np.float32], numbers: NDArray[np.int64], partitions: Partitions, host: int
+) -> Neighbors:
+    """Return the nearest of numbered queries in a partition, but for themselves."""
+    faiss = load_faiss()
+    vectors = partitions.all_vectors(host)
+    fetched = min(K + 1, len(vectors))
+    similarities, rows = faiss.knn(
+        np.ascontiguousarray(queries), vectors, fetched, metric=faiss.METRIC_INNER_PRODUCT
+    )
+    slots = partitions.own(host)[rows]
+    itself = slots == numbers[:, None]
+    slots[itself], similarities[itself] = -1, -np.inf
+    return _best(Neighbors(slots, similarities), none_found(len(queries), K))
+
+
+def _best(one: Neighbors, other: Neighbors) -> Neighbors:
+    """Return the best of two lists; of equals those with the lowest numbers."""
+    slots = np.concatenate([one.slots, other.slots], axis=1)
+    similarities = np.concatenate([one.similarities, other.similarities], axis=1)
+    order = np.lexsort((slots, -similarities), axis=1)[:, :K]
+    return Neighbors(
+        np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
+    )

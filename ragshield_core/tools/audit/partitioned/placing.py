@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, judged_scores
+from ragshield_core.detectors.base import Evidence, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError, SourceError
@@ -22,10 +22,10 @@ from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
 from ragshield_core.tools.audit.knowledge_base import to_unit_length
-from ragshield_core.tools.audit.partitioned.files import as_bytes, divided, joined, write_evidence
+from ragshield_core.tools.audit.partitioned.files import divided, joined
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
 from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions
-from ragshield_core.tools.audit.readers.parquet import Parquet
+from ragshield_core.tools.audit.readers.records import Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Rows
 
 # Entries of the sample per centre, and rounds of k-means on them: a rough cut is good enough, since
@@ -90,16 +90,15 @@ def train(plan: Plan) -> None:
 def place(plan: Plan, number: int) -> None:
     """Read a piece, and sort its entries by the partitions that they belong to."""
     centres = np.array(plan.files.read("centres")["centres"])
-    failed: dict[int, str] = {}
+    failed: dict[str, NDArray[Any]] = {}
     counts: list[NDArray[np.int64]] = []
-    start = 0
-    total = np.zeros(centres.shape[1], dtype=np.float64)
+    start, total = 0, np.zeros(centres.shape[1], dtype=np.float64)
     for batch in _slices(plan, number):
         nearest = _nearest_centres(batch.embeddings, centres, min(LOOKED_INTO, len(centres)))
         order = np.argsort(nearest[:, 0], kind="stable")
         texts, ids = ([column[row] for row in order] for column in (batch.texts, batch.ids))
         words, word_ends = joined([word_hashes(text) for text in texts], np.uint32)
-        names, name_ends = joined(list(map(as_bytes, ids)), np.uint8)
+        names, name_ends = joined(list(map(_bytes_of, ids)), np.uint8)
         columns = {
             "vectors": batch.embeddings[order],
             "words": words,
@@ -111,16 +110,20 @@ def place(plan: Plan, number: int) -> None:
             "piece": np.full(len(order), number, dtype=np.int32),
             "row": start + order,
             "nearest": nearest[order].astype(np.int32),
-        } | {f"score.{i}": scores[order] for i, scores in enumerate(_scores(plan, batch, failed))}
+        }
+        for which, (kind, config) in enumerate(plan.by_text):
+            detector, scores = kind(**config), np.full(len(batch), np.nan)
+            try:
+                scores = judged_scores(detector, batch)
+                scores = checked(detector.name, scores, len(batch), partial=True)
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                failed[f"failed.{which}"] = np.array(crash(error))
+            columns[f"score.{which}"] = scores[order]
         plan.files.write(f"placed/{number}.{len(counts)}", columns)
         counts.append(np.bincount(nearest[:, 0], minlength=len(centres)))
         total += batch.embeddings.sum(axis=0, dtype=np.float64)
         start += len(batch)
-    plan.files.write(
-        f"placed/{number}",
-        {"counts": np.array(counts), "total": total}
-        | {f"failed.{i}": as_bytes(reason) for i, reason in failed.items()},
-    )
+    plan.files.write(f"placed/{number}", {"counts": np.array(counts), "total": total} | failed)
 
 
 def lay_out(plan: Plan) -> None:
@@ -128,22 +131,15 @@ def lay_out(plan: Plan) -> None:
     placed = [plan.files.read(f"placed/{number}") for number in range(len(plan.pieces))]
     counts = np.concatenate([arrays["counts"] for arrays in placed])
     slices = [(i, part) for i, arrays in enumerate(placed) for part in range(len(arrays["counts"]))]
-    failed = {
-        name: array
-        for arrays in placed
-        for name, array in arrays.items()
-        if name.startswith("failed.")
+    layout = {
+        "slices": np.array(slices),
+        "counts": counts,
+        "starts": np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
+        "mean": np.sum([arrays["total"] for arrays in placed], axis=0) / max(1, counts.sum()),
     }
-    plan.files.write(
-        "layout",
-        {
-            "slices": np.array(slices),
-            "counts": counts,
-            "starts": np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
-            "mean": np.sum([arrays["total"] for arrays in placed], axis=0) / max(1, counts.sum()),
-            **failed,
-        },
-    )
+    for arrays in placed:
+        layout |= {key: array for key, array in arrays.items() if key.startswith("failed.")}
+    plan.files.write("layout", layout)
 
 
 def gather(plan: Plan, partition: int) -> None:
@@ -195,16 +191,18 @@ def compare_ids(plan: Plan) -> None:
     plan.files.write("ids", {})
 
 
-def explain_texts(which: int, plan: Plan, number: int, rows: Sequence[int], name: str) -> None:
+def explain_texts(
+    which: int, plan: Plan, number: int, rows: NDArray[np.int64]
+) -> tuple[int, Sequence[Evidence]]:
     """Say why a detector finds entries of a piece, given their rows, ascending."""
-    wanted, found, start = np.array(rows), [], 0
+    found, start = [], 0
     for batch in batches_of(plan, number):
-        inside = wanted[(wanted >= start) & (wanted < start + len(batch))] - start
+        inside = rows[(rows >= start) & (rows < start + len(batch))] - start
         found.append(batch.take(inside))
         start += len(batch)
-    entries, detector = concatenate(found), plan.detectors()[which]
-    told = explained(detector.name, detector.explain, entries, list(range(len(entries))))
-    write_evidence(plan.files, name, told)
+    (kind, config), entries = plan.by_text[which], concatenate(found)
+    detector = kind(**config)
+    return number, explained(detector.name, detector.explain, entries, list(range(len(entries))))
 
 
 def batches_of(plan: Plan, number: int) -> Iterator[Batch]:
@@ -222,15 +220,17 @@ def batches_of(plan: Plan, number: int) -> Iterator[Batch]:
 
 def lineage_code(lineage: str | None) -> int:
     """Return the code of a lineage, the same on all machines."""
-    if lineage is None:
-        return NO_LINEAGE
-    return id_hash(lineage) >> 1
+    return NO_LINEAGE if lineage is None else id_hash(lineage) >> 1
 
 
 def id_hash(text: str) -> int:
     """Return 64 bits of an id, or another text, by which it is found."""
-    data = text.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _bytes_of(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
 def _chunks(piece: Piece, columns: Columns) -> Iterator[Rows]:
@@ -264,20 +264,6 @@ def _slices(plan: Plan, number: int) -> Iterator[Batch]:
             parts = []
     if parts:
         yield concatenate(parts)
-
-
-def _scores(plan: Plan, batch: Batch, failed: dict[int, str]) -> list[NDArray[np.float64]]:
-    """Return what each detector that judges by the text says; note those that crash."""
-
-    def judged(number: int, detector: Detector) -> NDArray[np.float64]:
-        try:
-            scores = judged_scores(detector, batch)
-            return checked(detector.name, scores, len(batch), partial=True)
-        except Exception as error:  # noqa: BLE001 - any crash, of any detector
-            failed[number] = crash(error)
-            return np.full(len(batch), np.nan)
-
-    return [judged(number, detector) for number, detector in enumerate(plan.detectors())]
 
 
 def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.float32]:

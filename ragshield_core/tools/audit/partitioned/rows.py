@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph, distance_of
 from ragshield_core.neighbors.index import FixedVectors
-from ragshield_core.tools.audit.partitioned.files import as_text, divided
+from ragshield_core.tools.audit.partitioned.files import divided
 from ragshield_core.tools.audit.partitioned.plan import Plan
 
 # Files that are mapped at a time: a process may have 65,530 mappings.
@@ -87,27 +86,24 @@ class Partitions:
         """Return the vectors of a partition; their file stays mapped as long as they are used."""
         return self._files.read(f"{ROWS}/{partition}")["vectors"]
 
-    def words(self, numbers: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
+    def words(self, numbers: NDArray[np.int64], flat: str = "words") -> list[NDArray[Any]]:
         """Return the words of entries, in ascending order of their numbers."""
-        return self._divided(numbers, "words")
+        found: list[NDArray[Any]] = []
+        for home, mine in self.by_home(numbers):
+            arrays = self.rows(home)
+            found += divided(arrays[flat], arrays[RAGGED[flat]], mine)
+        return found
 
     def ids(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return the ids of entries, in the given order."""
         named, places = np.unique(numbers, return_inverse=True)
-        ids = [as_text(data) for data in self._divided(named, "ids")]
+        ids = [data.tobytes().decode() for data in self.words(named, "ids")]
         return [ids[place] for place in places.tolist()]
 
     def by_home(self, numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Return partitions, and the rows in them in which ascending numbers are."""
         home = np.searchsorted(self.starts, numbers, side="right") - 1
         return grouped(home, numbers - self.starts[home])
-
-    def _divided(self, numbers: NDArray[np.int64], flat: str) -> list[NDArray[Any]]:
-        found: list[NDArray[Any]] = []
-        for home, mine in self.by_home(numbers):
-            arrays = self.rows(home)
-            found += divided(arrays[flat], arrays[RAGGED[flat]], mine)
-        return found
 
     def _nothing(self, column: str, kind: str) -> NDArray[Any]:
         return np.array(self.rows(self.filled[0], kind)[column][:0])
@@ -122,61 +118,51 @@ def grouped(
     return list(zip(names.tolist(), parts, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
-    """The part of the graph that is seen from some entries, renumbered from 0: they are first.
+class Window(NamedTuple):
+    """The part of the graph that is seen from some entries, renumbered from 0: they are first."""
 
-    Attributes
+    graph: SimilarityGraph  # knows the entries and their neighbours
+    overlay: Overlay  # of the entries
+    own: NDArray[np.int64]  # numbers of the entries; ascending
+    others: NDArray[np.int64]  # neighbours that are no such entries, by their number; ascending
+
+
+def window(
+    partitions: Partitions,
+    own: NDArray[np.int64],
+    lists: Lists | None = None,
+    *,
+    vectors: bool = False,
+    ids: bool = False,
+) -> Window:
+    """Return what is seen from some entries.
+
+    Parameters
     ----------
-    graph, overlay
-        The entries are those of the overlay; the graph knows their neighbours as well.
-    others
-        Numbers, in the whole knowledge base, of the neighbours that are no such entries
-        themselves; ascending.
+    partitions
+        All entries.
+    own
+        Numbers of the entries, ascending.
+    lists
+        Their lists, which name entries by their number; those that were found by default.
+    vectors, ids
+        Whether vectors and ids are needed.
     """
-
-    graph: SimilarityGraph
-    overlay: Overlay
-    others: NDArray[np.int64]
-
-    @classmethod
-    def around(
-        cls,
-        partitions: Partitions,
-        own: NDArray[np.int64],
-        lists: Lists,
-        *,
-        vectors: bool,
-        ids: bool = False,
-    ) -> Window:
-        """Return what is seen from some entries.
-
-        Parameters
-        ----------
-        partitions
-            All entries.
-        own
-            Numbers of the entries, ascending.
-        lists
-            Their lists, which name entries by their number.
-        vectors, ids
-            Whether vectors and ids are needed.
-        """
-        named = lists.slots[lists.slots >= 0]
-        others = np.setdiff1d(named, own)
-        everybody = np.concatenate([own, others])
-        order = np.argsort(everybody, kind="stable")
-        place = order[np.searchsorted(everybody, lists.slots, sorter=order) % len(everybody)]
-        slots = np.where(lists.slots < 0, -1, place)
-        matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
-        if vectors:
-            matrix = np.concatenate([partitions.vectors(part) for part in (own, others)])
-        names = partitions.ids(everybody) if ids else []
-        graph = SimilarityGraph.assembled(
-            FixedVectors(names, matrix),
-            [*partitions.words(own), *partitions.words(others)],
-            np.concatenate([partitions.gather(part, "lineage") for part in (own, others)]),
-            Lists(slots, lists.similarities, lists.copied),
-            partitions.unrelated,
-        )
-        return cls(graph=graph, overlay=graph.part(np.arange(len(own))), others=others)
+    if lists is None:
+        columns = ("slots", "similarities", "copied")
+        lists = Lists(*(partitions.gather(own, name, LISTS) for name in columns))
+    others = np.setdiff1d(lists.slots[lists.slots >= 0], own)
+    everybody = np.concatenate([own, others])
+    order = np.argsort(everybody, kind="stable")
+    place = order[np.searchsorted(everybody, lists.slots, sorter=order) % len(everybody)]
+    matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
+    if vectors:
+        matrix = np.concatenate([partitions.vectors(part) for part in (own, others)])
+    graph = SimilarityGraph.assembled(
+        FixedVectors(partitions.ids(everybody) if ids else [], matrix),
+        [*partitions.words(own), *partitions.words(others)],
+        np.concatenate([partitions.gather(part, "lineage") for part in (own, others)]),
+        Lists(np.where(lists.slots < 0, -1, place), lists.similarities, lists.copied),
+        partitions.unrelated,
+    )
+    return Window(graph, graph.part(np.arange(len(own))), own, others)

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
-from ragshield_core.tools.audit.readers.json_lines import JsonLines
 from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
-from ragshield_core.tools.audit.readers.npz import Npz
-from ragshield_core.tools.audit.readers.parquet import Parquet
+from ragshield_core.tools.audit.readers.records import JsonLines, Npz, Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Source, reading
 from ragshield_core.tools.audit.readers.text_folder import ENDINGS, TextFolder, holds_documents
 

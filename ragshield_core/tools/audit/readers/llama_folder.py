@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ragshield_core.model.claims import NODE_KEY, lineage_of
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.readers.json_lines import JSON_ROWS
+from ragshield_core.tools.audit.readers.records import JSON_ROWS
 from ragshield_core.tools.audit.readers.source import (
     Rows,
     Source,

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,85 +130,6 @@ class Source(ABC):
         """
 
 
-class RecordReader:
-    """Turns records, one mapping per row, into columns; remembers which columns it has met."""
-
-    def __init__(self, source: Source) -> None:
-        self._path = source.path
-        self._metadata = source.metadata
-        self._names = {role: source.columns.names(role) for role in USUAL}
-        self._given = {role: getattr(source.columns, role) for role in USUAL}
-        self._met: set[str] = set()
-        self._seen: tuple[str, ...] = ()
-
-    def rows(
-        self,
-        records: Sequence[tuple[str, Mapping[str, Any]]],
-        matrix: NDArray[np.float32] | None = None,
-    ) -> Rows:
-        """Return a chunk; ``matrix`` are vectors that were read already, one per record."""
-        self._seen = self._seen or tuple(map(str, records[0][1]))
-        places = [f"{self._path}, {place}" for place, _ in records]
-        plain = [record for _, record in records]
-        columns = {role: [self._value(role, record) for record in plain] for role in USUAL}
-        ids = []
-        for value, record, place in zip(columns["id"], plain, places, strict=True):
-            if value is None:
-                msg = (
-                    f"{place}: no id, expected one under {self._named('id')}; it has "
-                    f"{sorted(map(str, record))[:8]}. Name the column with --id-column."
-                )
-                raise SourceError(msg)
-            ids.append(as_id(value, place))
-        if matrix is not None:
-            self._met.add("embedding")
-            vectors: Vectors | None = Vectors(np.arange(len(ids)), matrix)
-        else:
-            vectors = vectors_of(columns["embedding"], places)
-        has_vector = set() if vectors is None else set(vectors.rows.tolist())
-        texts = []
-        for row, text in enumerate(columns["text"]):
-            if text is None and row not in has_vector:
-                msg = (
-                    f"{places[row]}: neither a text under {self._named('text')} nor a vector under "
-                    f"{self._named('embedding')}, expected one of them; name the column with "
-                    "--text-column or --embedding-column."
-                )
-                raise SourceError(msg)
-            if text is not None and not isinstance(text, str):
-                msg = f"{places[row]}: text is of type {type(text).__name__}, expected a str."
-                raise SourceError(msg)
-            texts.append(text or "")
-        dropped = {*self._names["id"], *self._names["text"], *self._names["embedding"]}
-        return Rows(
-            ids=ids,
-            texts=texts,
-            labels=list(map(partial(as_scalar, "label"), columns["label"], places)),
-            lineages=list(map(partial(as_scalar, "lineage"), columns["lineage"], places)),
-            metadatas=[{k: v for k, v in record.items() if k not in dropped} for record in plain]
-            if self._metadata
-            else [],
-            vectors=vectors,
-        )
-
-    def check_columns(self) -> None:
-        """Refuse a column that was asked for by name and is in no row."""
-        for role, name in self._given.items():
-            if name and self._seen and role not in self._met:
-                raise_for_column(self._path, role, name, list(self._seen))
-
-    def _value(self, role: str, record: Mapping[str, Any]) -> Any:
-        for name in self._names[role]:
-            if name in record:
-                self._met.add(role)
-                if record[name] is not None:
-                    return record[name]
-        return None
-
-    def _named(self, role: str) -> str:
-        return " or ".join(map(repr, self._names[role])) or "no name"
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turn whatever a damaged file makes go wrong into a :class:`SourceError`."""
@@ -224,17 +144,6 @@ def reading(path: Path) -> Iterator[None]:
         raise SourceError(
             msg + "check that it is complete and of the kind its name says."
         ) from error
-
-
-def first_of(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    """Return the first wanted name that is there."""
-    return next((name for name in wanted if name in names), None)
-
-
-def raise_for_column(path: Path, role: str, name: str, names: Sequence[str]) -> None:
-    """Raise the error of a column that is missing."""
-    msg = f"{path} has no {role} column {name!r}, expected one of {list(names)[:20]}."
-    raise SourceError(msg)
 
 
 def storable(name: str) -> str:

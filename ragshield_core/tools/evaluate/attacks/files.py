@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.readers.json_lines import objects
+from ragshield_core.tools.audit.readers.records import objects
 from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
 
 

@@ -149,20 +149,6 @@ def test_screening_notes_no_names(guard):
     assert snapshot(detector) == before
 
 
-def test_a_knowledge_base_that_is_fitted_in_pieces_has_the_same_sources():
-    pieces = CliqueDetector()
-    entries = concatenate([KNOWN, of_source(passages(300, 2, "other"), "feed")])
-    for part in parts(entries, 250):
-        pieces.learn_piece(part)
-    whole = CliqueDetector().fit(entries)
-    tables = [SourceTable.restored(*one._known.sources.state()) for one in (pieces, whole)]
-    wanted = [table.codes_of(entries.sources).tolist() for table in tables]
-    assert [table.by_slot[: len(entries)].tolist() for table in tables] == wanted
-    assert [table.joining(table.codes_of(["wiki", "feed", "x"])).tolist() for table in tables] == [
-        *([[False, False, True]] * 2),
-    ]
-
-
 def test_what_is_known_of_sources_is_right_after_many_have_left(guard):
     write_all(guard, template(150, 1), 150)
     write_all(guard, template(150, 2, source="gone"), 150)

@@ -232,10 +232,16 @@ def test_entries_that_nobody_vouched_for_make_no_question_usual(detector):
     np.testing.assert_array_equal(again.score(BAD), other.score(BAD))
 
 
+def of_two_sources(**more):
+    """Return a detector that was fitted on an encyclopaedia and one more source."""
+    ((source, texts),) = more.items()
+    wiki = encyclopaedia(2000)
+    sources = ["wiki"] * len(wiki) + [source] * len(texts)
+    return LeadingQuestionDetector().fit(entries([*wiki, *texts], sources=sources))
+
+
 def test_questions_are_usual_source_by_source():
-    detector = LeadingQuestionDetector()
-    detector.learn_piece(of_source(entries(encyclopaedia(2000)), "wiki"))
-    detector.learn_piece(of_source(entries(faq(200)), "faq"))
+    detector = of_two_sources(faq=faq(200))
     question = POISON[:1]
     in_faq, unknown, in_wiki = (
         detector.score(of_source(entries(question), source))[0] for source in ("faq", "new", "wiki")
@@ -433,9 +439,7 @@ def test_a_long_text_is_not_suspicious_for_asking_as_often_as_short_ones():
 
 
 def test_answered_questions_inside_are_usual_source_by_source():
-    detector = LeadingQuestionDetector()
-    detector.learn_piece(of_source(entries(encyclopaedia(2000)), "wiki"))
-    detector.learn_piece(of_source(entries([f"It is a page. {text}" for text in faq(200)]), "help"))
+    detector = of_two_sources(help=[f"It is a page. {text}" for text in faq(200)])
     text = [f"The sea is calm. {PLANTED}"]
     in_help, in_wiki = (
         float(detector.score(of_source(entries(text), source))[0]) for source in ("help", "wiki")

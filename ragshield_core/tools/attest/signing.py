@@ -1,0 +1,290 @@
+"""Ed25519 keys in files, as OpenSSL writes them too, and the DSSE envelopes that they sign."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ragshield_core.model.errors import AttestationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+# Bytes: a statement names every file, and some 200,000 fit in; a key file holds one key.
+LARGEST, LARGEST_KEY = 1 << 26, 1 << 16
+# Faults that a message names.
+NAMED = 3
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+# Signatures that are tried; more are an attempt to keep us busy.
+MOST_SIGNATURES = 32
+
+M = TypeVar("M", bound=BaseModel)
+
+# Files from elsewhere: of bounded size, nothing twice, nothing executed
+
+
+def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
+    """Return what a file holds.
+
+    Raises
+    ------
+    AttestationError
+        If it cannot be read, or holds more than ``largest`` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(largest + 1)
+    except OSError as error:
+        msg = f"{path} cannot be read ({error.strerror or type(error).__name__}); check its name."
+        raise AttestationError(msg) from None
+    if len(data) > largest:
+        msg = f"{path} has more than {largest:,} bytes, expected no more; name the right file."
+        raise AttestationError(msg)
+    return data
+
+
+def json_of(data: bytes, where: str, way_out: str) -> Any:
+    """Return the value of JSON in UTF-8; messages quote nothing of it.
+
+    Raises
+    ------
+    AttestationError
+        If it is no JSON, or holds a name twice in one object.
+    """
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):  # readers differ in which of both they take
+            raise ValueError
+        return found
+
+    def no_number(constant: str) -> Any:
+        raise ValueError(constant)
+
+    try:
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=each_once, parse_constant=no_number)
+    except (ValueError, RecursionError) as error:  # of Unicode, of JSON, of nesting
+        msg = f"{where} is no JSON that can be read ({type(error).__name__}); {way_out}"
+        raise AttestationError(msg) from None
+
+
+def checked(values: Any, model: type[M], where: str, way_out: str) -> M:
+    """Return JSON values as those of a model; messages quote nothing of it.
+
+    Raises
+    ------
+    AttestationError
+        If they are not as the model has them.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        faults = [
+            f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['type']}"
+            for one in error.errors()[:NAMED]
+        ]
+        msg = f"{where} is not as expected ({'; '.join(faults)}); {way_out}"
+        raise AttestationError(msg) from None
+
+
+# Keys
+
+
+def make_keys(private: Path, public: Path) -> str:
+    """Write a new pair of keys, the private one for its owner alone; return their name.
+
+    Raises
+    ------
+    AttestationError
+        If one of the files is there already: nothing is overwritten; or cannot be written.
+    """
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    key, pem = Ed25519PrivateKey.generate(), forms.Encoding.PEM
+    secret = key.private_bytes(pem, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    shown = key.public_key().public_bytes(pem, forms.PublicFormat.SubjectPublicKeyInfo)
+    for path in (private, public):
+        if os.path.lexists(path):
+            _refuse_to_overwrite(path)
+    # With their mode from the first moment.
+    for path, data, mode in ((private, secret, 0o600), (public, shown, 0o644)):
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
+        except FileExistsError:
+            _refuse_to_overwrite(path)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            msg = f"{path} cannot be written ({why}); name another."
+            raise AttestationError(msg) from None
+    return key_id(key.public_key())
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """Return the name of a key: the SHA-256 of its DER form."""
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
+
+    der = key.public_bytes(forms.Encoding.DER, forms.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """Return a private key.
+
+    Raises
+    ------
+    AttestationError
+        If the file holds none without a passphrase, or others may read it.
+    """
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
+
+    data, key = bytes_of(path, LARGEST_KEY), None
+    if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        msg = f"others may read the private key {path}, expected mode 600; chmod 600 {path}."
+        raise AttestationError(msg)
+    try:
+        key = forms.load_pem_private_key(data, password=None)
+    except TypeError:
+        msg = f"{path} has a passphrase, expected a key without; use one of ragshield attest keys."
+        raise AttestationError(msg) from None
+    except Exception:  # noqa: BLE001, S110 - whatever a file that is no key raises
+        pass
+    if not isinstance(key, Ed25519PrivateKey):
+        raise AttestationError(_no_key(path, "private"))
+    return key
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """Return a public key.
+
+    Raises
+    ------
+    AttestationError
+        If the file holds none.
+    """
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PublicKey,
+    )
+
+    data, key = bytes_of(path, LARGEST_KEY), None
+    with suppress(Exception):  # whatever a file that is no key raises
+        key = forms.load_pem_public_key(data)
+    if not isinstance(key, Ed25519PublicKey):
+        raise AttestationError(_no_key(path, "public"))
+    return key
+
+
+def _no_key(path: Path, half: str) -> str:
+    return (
+        f"{path} holds no {half} key, expected an Ed25519 key in PEM; make a pair with "
+        "ragshield attest keys."
+    )
+
+
+def _refuse_to_overwrite(path: Path) -> NoReturn:
+    msg = f"{path} is there already, and keys are not overwritten; name another file, or remove it."
+    raise AttestationError(msg) from None
+
+
+def _need_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        msg = "signatures need the package cryptography; pip install 'ragshield[attest]'."
+        raise AttestationError(msg) from None
+
+
+# Envelopes
+
+
+class _Signature(BaseModel):
+    model_config = ConfigDict(strict=True)
+    sig: str  # the id of the key beside it is a hint that nothing vouches for
+
+
+class _Envelope(BaseModel):
+    """As DSSE 1.0 has it; names that it does not know are ignored."""
+
+    model_config = ConfigDict(strict=True)
+    payload: str
+    payload_type: str = Field(alias="payloadType")
+    signatures: Annotated[list[_Signature], Field(min_length=1, max_length=MOST_SIGNATURES)]
+
+
+def pae(payload_type: str, payload: bytes) -> bytes:
+    """Return what is signed: DSSE's pre-authentication encoding.
+
+    >>> pae("http://example.com/HelloWorld", b"hello world")
+    b'DSSEv1 29 http://example.com/HelloWorld 11 hello world'
+    """
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def sealed(payload: bytes, key: Ed25519PrivateKey) -> str:
+    """Return an envelope with one signature, as JSON."""
+    signature = base64.b64encode(key.sign(pae(PAYLOAD_TYPE, payload))).decode()
+    values = {
+        "payload": base64.b64encode(payload).decode(),
+        "payloadType": PAYLOAD_TYPE,
+        "signatures": [{"keyid": key_id(key.public_key()), "sig": signature}],
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def opened(data: bytes, key: Ed25519PublicKey, where: str) -> bytes | None:
+    """Return the payload if the key has signed it; else ``None``.
+
+    Raises
+    ------
+    AttestationError
+        If it is no envelope of an in-toto statement.
+    """
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
+
+    way_out = "expected a DSSE envelope as ragshield attest sign writes it."
+    envelope = checked(json_of(data, where, way_out), _Envelope, where, way_out)
+    if envelope.payload_type != PAYLOAD_TYPE:
+        msg = f"{where} holds another payloadType, expected {PAYLOAD_TYPE!r}: an in-toto statement."
+        raise AttestationError(msg)
+    payload = _decoded(envelope.payload, f"the payload of {where}")
+    for one in envelope.signatures:
+        try:
+            signature = _decoded(one.sig, f"a signature of {where}")
+            key.verify(signature, pae(PAYLOAD_TYPE, payload))
+        except InvalidSignature:
+            continue
+        return payload
+    return None
+
+
+def _decoded(text: str, what: str) -> bytes:
+    """Decode base64, of the usual or of the URL-safe alphabet: DSSE allows both."""
+    try:
+        return base64.b64decode(text.translate(str.maketrans("-_", "+/")), validate=True)
+    except ValueError:
+        msg = f"{what} is not base64; the file was damaged: get it anew."
+        raise AttestationError(msg) from None
