@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ragshield_core.neighbors.index import NeighborIndex, all_neighbors
-from ragshield_core.neighbors.lists import LISTS_PER_ROOT
+from ragshield_core.neighbors.search import LISTS_PER_ROOT
 
 DIM = 384
 N_QUERIES = 1_000

@@ -43,9 +43,9 @@ from sqlalchemy import text as sql
 from ragshield_core import Batch, Guard, Quarantine, state
 from ragshield_core.calibration.calibrator import MOST_SCORED
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import NeighborIndex
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.neighbors.slots import packed
+from ragshield_core.neighbors.stored import FoundEntries, VectorTable
 from ragshield_core.store.postgres_vectors import FEW
 from ragshield_langchain.inner import access_to
 

@@ -27,7 +27,7 @@ from ragshield_core.model.errors import (
     MalformedEntriesError,
     UnfittedGuardWarning,
 )
-from ragshield_core.neighbors.table import Where
+from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import adoption, writing
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.malformed import Vectors, unusable

@@ -29,7 +29,7 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from ragshield_core import Guard
-from ragshield_core.neighbors.table import Where
+from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import adoption, writing
 from ragshield_core.store.malformed import unusable

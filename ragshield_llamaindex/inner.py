@@ -27,7 +27,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_
 
 from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.findings import printable
-from ragshield_core.neighbors.table import VectorTable
+from ragshield_core.neighbors.stored import VectorTable
 from ragshield_core.store import postgres_vectors, qdrant_vectors
 from ragshield_core.store.one_store import folder_of_chroma, name_of
 from ragshield_core.store.steps import Step, Steps, adone, asked, asynchronous, done, synchronous

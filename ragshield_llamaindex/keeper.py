@@ -22,7 +22,7 @@ from ragshield_core.model.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.model.findings import Decision, Verdict
-from ragshield_core.neighbors.table import Where
+from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored

@@ -18,7 +18,7 @@ from pydantic import PrivateAttr
 from ragshield_core import Guard, Report
 from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
-from ragshield_core.neighbors.table import Where
+from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import adoption
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed

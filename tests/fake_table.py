@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.neighbors.stored import FoundEntries, VectorTable
 
 DIM = 16
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.base.abilities import UsesEmbedder
-from ragshield_core.neighbors.stored import not_at_hand
-from ragshield_core.neighbors.table import TableUser, VectorTable, Where
+from ragshield_core.neighbors.stored import TableUser, VectorTable, Where, not_at_hand
 
 
 class Connections:

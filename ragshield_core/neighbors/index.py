@@ -14,25 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors.ids import packed, unpacked
-from ragshield_core.neighbors.lists import SHRUNK, InvertedLists
-from ragshield_core.neighbors.rows import (
-    DAMAGE,
-    QUERY_ROWS,
+from ragshield_core.neighbors.search import (
+    SHRUNK,
+    InvertedLists,
     Neighbors,
-    check_k,
     check_rows,
     exact,
     joined,
-    raise_damaged,
 )
-from ragshield_core.neighbors.slots import Slots
+from ragshield_core.neighbors.slots import Slots, packed, unpacked
 
 # A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
-
+# FAISS splits queries into blocks of 4,096 itself, so that smaller calls would only lose speed.
+QUERY_ROWS = 4_096
 FORMAT = 1
+# What reading damaged values and arrays raises.
+DAMAGE = (
+    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(OverflowError, MemoryError),
+)
 
 
 class EntryIndex(Slots, ABC):
@@ -42,21 +44,18 @@ class EntryIndex(Slots, ABC):
     ----------
     dim
         Length of a vector.
+    **fills
+        Of columns by slot.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
+    # Name of the store that keeps the vectors; None where they are here.
+    store: str | None = None
+    # Whether that store is at hand.
+    connected: bool = True
+
+    def __init__(self, dim: int, **fills: Any) -> None:
+        super().__init__(**fills)
         self.dim = dim
-
-    @property
-    def store(self) -> str | None:
-        """Name of the store that keeps the vectors; ``None`` where they are here."""
-        return None
-
-    @property
-    def connected(self) -> bool:
-        """Whether that store is at hand."""
-        return True
 
     @property
     def n_local(self) -> int:
@@ -69,27 +68,63 @@ class EntryIndex(Slots, ABC):
 
     @abstractmethod
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots."""
+        """Add entries and return their slots.
+
+        Parameters
+        ----------
+        ids
+            Unique, and none of them present.
+        embeddings
+            Shape (n, dim), float32, rows of unit length.
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError` that names the id that is present or repeated, or the row that is
+            not a unit vector of this dimension; nothing was added then.
+        """
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries and return the slots that were theirs."""
+        """Remove entries, unique and present, and return the slots that were theirs.
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError` that names the id that is unknown or repeated; nothing was
+            removed then.
+        """
 
     @abstractmethod
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps and in their order; return the slots they had."""
+        """Renumber the entries, without gaps and in the order in which they came.
+
+        Returns the slots that they had, by the new ones: of an array by slot, callers keep these.
+        """
 
     @abstractmethod
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return the unit vectors of slots, shape (n, dim)."""
+        """Return copies of the unit vectors of slots, shape (n, dim).
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
+        """
 
     @abstractmethod
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the k nearest entries of each query."""
+        """Return the k nearest entries of each query; an entry of the index is its own nearest.
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError`, if a row is not a unit vector of this dimension or k is below 1.
+        """
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as JSON-ready values and arrays."""
+        """Return the index as JSON-ready values and arrays without objects."""
 
 
 class FixedVectors:
@@ -152,16 +187,15 @@ class NeighborIndex(EntryIndex):
     """
 
     def __init__(self, dim: int, *, exact_up_to: int = EXACT_UP_TO, seed: int = 0) -> None:
-        if dim < 1:
-            msg = f"dim is {dim}, expected the length of a vector, at least 1."
+        if dim < 1 or exact_up_to < 0:
+            msg = (
+                f"dim is {dim} and exact_up_to {exact_up_to}, expected the length of a vector, at "
+                "least 1, and a number of entries, at least 0."
+            )
             raise ValueError(msg)
-        if exact_up_to < 0:
-            msg = f"exact_up_to is {exact_up_to}, expected a number of entries, at least 0."
-            raise ValueError(msg)
-        super().__init__(dim)
+        super().__init__(dim, vector=np.full(dim, np.nan, dtype=np.float32))  # NaN where removed
         self.exact_up_to = exact_up_to
         self.seed = seed
-        self._rows = np.empty((0, dim), dtype=np.float32)  # by slot; NaN where removed
         self.lists: InvertedLists | None = None
         self._n_sorted = 0  # entries when lists were made
 
@@ -171,116 +205,51 @@ class NeighborIndex(EntryIndex):
         return self.lists is None
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots.
-
-        Parameters
-        ----------
-        ids
-            Unique, and none of them present.
-        embeddings
-            Shape (n, dim), float32, rows of unit length.
-
-        Returns
-        -------
-        NDArray[np.int64]
-            Shape (n,), ascending.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is present or repeated, or the row that is
-            not a unit vector of this dimension; nothing was added then.
-        """
+        """Add entries and return their slots."""
         if len(embeddings) != len(ids):
             msg = f"embeddings has {len(embeddings)} rows for {len(ids)} ids, expected one per id."
             raise InvalidBatchError(msg)
         check_rows("embeddings", embeddings, self.dim, ids)
         slots = self.hand_out(ids)
-        if self.capacity > len(self._rows):
-            # A new array: a search that a time limit left behind may still read the old one.
-            room = max(self.capacity, len(self._rows) * 9 // 8)
-            grown = np.empty((room, self.dim), dtype=np.float32)
-            grown[: len(self._rows)] = self._rows
-            self._rows = grown
-        self._rows[slots] = embeddings
+        self.columns["vector"][slots] = embeddings
         if self.lists is not None:
             self.lists.add(slots, embeddings)
         self._sort_if_needed()
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries and return the slots that were theirs.
-
-        Parameters
-        ----------
-        ids
-            Unique, and all of them present.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is unknown or repeated; nothing was
-            removed then.
-        """
+        """Remove entries and return their slots."""
         slots = self.take_back(ids)
-        self._rows[slots] = np.nan
+        self.columns["vector"][slots] = np.nan
         self._sort_if_needed()
         return slots
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps and in the order in which they came.
-
-        Returns
-        -------
-        NDArray[np.int64]
-            Shape (n,): the slots that they had, by the new ones. Of an array by slot, callers keep
-            these rows.
-        """
+        """Renumber the entries, without gaps; return their slots so far."""
         before = self.renumber()
-        self._rows = self._rows[before]
         if self.lists is not None:
             self.lists = self.lists.renumbered(before)
         return before
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return copies of the vectors of the given slots, shape (n, dim), float32.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
-        """
+        """Return copies of the unit vectors of slots."""
         chosen = np.asarray(slots, dtype=np.int64)
         there = (chosen >= 0) & (chosen < self.capacity)
-        rows = self._rows[np.where(there, chosen, 0)] if len(self._rows) else self._rows[:0]
+        rows: NDArray[np.float32] = self.columns["vector"][chosen[there]]
         if not there.all() or np.isnan(rows[:, :1]).any():
             self.ids_of(chosen)  # names the slot
         return rows
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the k nearest entries of each query.
-
-        Parameters
-        ----------
-        embeddings
-            Shape (n_queries, dim), float32, rows of unit length.
-        k
-            How many, at least 1; an entry of the index is its own nearest.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a row is not a unit vector of this dimension or k is below 1.
-        """
-        check_k(k)
-        check_rows("embeddings", embeddings, self.dim)
-        queries, rows = np.ascontiguousarray(embeddings), self._rows[: self.capacity]
-        if self.lists is None:
-            return exact(queries, rows, k)
-        return self.lists.search(queries, k, rows)
+        """Return the k nearest entries of each query."""
+        check_rows("embeddings", embeddings, self.dim, k=k)
+        queries, rows = np.ascontiguousarray(embeddings), self.columns["vector"]
+        return (
+            exact(queries, rows, k) if self.lists is None else self.lists.search(queries, k, rows)
+        )
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as JSON-ready values and arrays without objects."""
+        """Return the index as JSON-ready values and arrays."""
         slots = self.present
         values: dict[str, Any] = {
             "format": FORMAT,
@@ -289,7 +258,7 @@ class NeighborIndex(EntryIndex):
             "seed": self.seed,
             "capacity": self.capacity,
         }
-        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self._rows[slots]}
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self.columns["vector"][slots]}
         arrays |= packed(self.ids)
         if self.lists is not None:
             values |= {"reach": self.lists.reach, "n_sorted": self._n_sorted}
@@ -308,37 +277,23 @@ class NeighborIndex(EntryIndex):
             another format.
         """
         try:
-            return cls._restored(values, arrays)
-        except StateError:
-            raise
-        except DAMAGE as error:
-            msg = (
-                f"the saved neighbour index cannot be read ({type(error).__name__}: {error}); "
-                "restore it from a backup or build it again."
+            check_format(values["format"])
+            index = cls(
+                int(values["dim"]),
+                exact_up_to=int(values["exact_up_to"]),
+                seed=int(values["seed"]),
             )
-            raise StateError(msg) from error
-
-    @classmethod
-    def _restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        if values["format"] != FORMAT:
-            raise_damaged(f"it is of format {values['format']}, this version reads {FORMAT}")
-        index = cls(
-            _whole(values["dim"]),
-            exact_up_to=_whole(values["exact_up_to"]),
-            seed=_whole(values["seed"]),
-        )
-        take_saved_slots(index, values, arrays)
-        vectors, slots = arrays["vectors"], arrays["slots"]
-        if vectors.shape != (len(slots), index.dim):
-            raise_damaged("ids, slots and vectors do not have the same length")
-        check_rows("vectors", vectors, index.dim)
-        index._rows = np.full((index.capacity, index.dim), np.nan, dtype=np.float32)
-        index._rows[slots] = vectors
-        if "reach" in values:
-            index.lists = _saved_lists(values, arrays, index.dim)
-            index._n_sorted = _whole(values["n_sorted"])
-        else:
-            index._sort_if_needed()
+            slots, vectors = arrays["slots"], arrays["vectors"]
+            index.take_over(unpacked(arrays), slots, values["capacity"])
+            check_rows("vectors", vectors, index.dim)
+            index.columns["vector"][slots] = vectors
+            if "reach" in values:
+                index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
+                index._n_sorted = int(values["n_sorted"])
+            else:
+                index._sort_if_needed()
+        except DAMAGE as error:
+            raise damaged(error) from error
         return index
 
     def _sort_if_needed(self) -> None:
@@ -352,52 +307,24 @@ class NeighborIndex(EntryIndex):
         else:
             wanted = self.lists.outgrown or n < SHRUNK * self._n_sorted
         if wanted:
-            rows = self._rows[: self.capacity]
-            self.lists = InvertedLists.trained(rows, self.present, self.seed)
+            self.lists = InvertedLists.trained(self.columns["vector"], self.present, self.seed)
             self._n_sorted = n
 
 
-def _saved_lists(
-    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], dim: int
-) -> InvertedLists:
-    """Return saved lists, once rows are known to stand in them."""
-    slots, numbers, centroids = arrays["slots"], arrays["lists"], arrays["centroids"]
-    if centroids.dtype != np.float32 or centroids.ndim != 2 or centroids.shape[1] != dim:  # noqa: PLR2004
-        raise_damaged("its centroids are not rows of float32, as long as its vectors")
-    if not np.isfinite(centroids).all():
-        raise_damaged("its centroids hold NaN or infinite values")
-    if numbers.dtype != np.int32 or numbers.shape != slots.shape:
-        raise_damaged("its lists are not one whole number per entry")
-    if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(centroids)):
-        raise_damaged("its lists are out of range")
-    if not isinstance(reach := values["reach"], float) or not np.isfinite(reach):
-        raise_damaged(f"the reach of its lists is {reach!r}, not a difference of cosines")
-    return InvertedLists(centroids.copy(), reach, slots, numbers.astype(np.int64))
+def check_format(found: object) -> None:
+    """Raise unless a saved index is of the format of this version."""
+    if found != FORMAT:
+        msg = f"it is of format {found}, this version reads {FORMAT}"
+        raise ValueError(msg)
 
 
-def take_saved_slots(
-    index: EntryIndex, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> None:
-    """Give an index the slots of a saved one, once they are known to fit together."""
-    capacity, slots = _whole(values["capacity"]), arrays["slots"]
-    ids = unpacked(arrays)
-    if slots.dtype != np.int64 or slots.ndim != 1:
-        raise_damaged(f"it holds an array of {slots.dtype} where whole numbers belong")
-    if slots.shape != (len(ids),):
-        raise_damaged("ids, slots and vectors do not have the same length")
-    in_range = not len(slots) or (slots.min() >= 0 and slots.max() < capacity)
-    if not in_range or len(np.unique(slots)) != len(slots):
-        raise_damaged("its slots are repeated or out of range")
-    if len(set(ids)) != len(ids):
-        raise_damaged("an id stands in it more than once")
-    index.take_over(ids, slots, capacity)
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise_damaged(f"it holds {value!r} where a whole number belongs")
-        raise AssertionError  # pragma: no cover
-    return value
+def damaged(error: Exception) -> StateError:
+    """Return the error of a saved index that cannot be read."""
+    msg = (
+        f"the saved neighbour index cannot be read ({type(error).__name__}: {error}); restore it "
+        "from a backup or build it again."
+    )
+    return StateError(msg)
 
 
 def all_neighbors(embeddings: NDArray[np.float32], k: int) -> Neighbors:
@@ -430,8 +357,7 @@ def neighbors_in_turn(
     InvalidBatchError
         A :class:`ValueError`, if a row is not a unit vector or k is below 1.
     """
-    check_k(k)
-    check_rows("embeddings", embeddings)
+    check_rows("embeddings", embeddings, k=k)
     rows, n = np.ascontiguousarray(embeddings), len(embeddings)
     if lists is None and n > EXACT_UP_TO:
         lists = InvertedLists.trained(rows, np.arange(n), seed=0)

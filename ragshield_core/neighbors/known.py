@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
-from ragshield_core.neighbors.labels import Labels
+from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.state import part_of
 
 # The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; a few more
@@ -44,55 +43,11 @@ class KnownNeighbors(NamedTuple):
     similarities: NDArray[np.float32]
 
 
-class NeighborSource(Protocol):
+class NeighborSource:
     """Knows the live entries of the knowledge base and finds the nearest of them.
 
     Entries held in quarantine are not live. A source that lends itself to a detector learns every
     entry before that detector does.
-    """
-
-    def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the k nearest known entries of each entry of a batch; changes nothing.
-
-        An older revision of an entry, known under the same id, is not its own neighbour. It is
-        still one of the others': a batch of new revisions must not hide what speaks against it.
-        """
-        ...
-
-    def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
-        """Return the k nearest *other* known entries of known ones."""
-        ...
-
-    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """Return the unit vectors of known entries, shape (n, dim)."""
-        ...
-
-    def overlook(self, ids: Collection[str]) -> None:
-        """Name no neighbours among these entries from now on, until called with none."""
-        ...
-
-
-class Lender(ABC):
-    """Base class of a detector that keeps an index and lends it.
-
-    It is declared, not guessed from an attribute: a guard lets the others rest on it.
-    """
-
-    @abstractmethod
-    def neighbors(self) -> NeighborSource:
-        """Return what is lent."""
-
-
-class Borrower(ABC):
-    """Base class of a detector that can do without an index of its own."""
-
-    @abstractmethod
-    def borrow(self, source: NeighborSource | None) -> None:
-        """Use another's index from now on; None for one's own again."""
-
-
-class KnownEntries:
-    """A :class:`NeighborSource` with an index of its own.
 
     Parameters
     ----------
@@ -101,7 +56,7 @@ class KnownEntries:
 
     Examples
     --------
-    >>> known = KnownEntries()
+    >>> known = NeighborSource()
     >>> known.learn(Batch.of(ids=["a", "b"], texts=["", ""], embeddings=[[1, 0], [0, 1]]))
     >>> found = known.known_neighbors(Batch.of(ids=["c"], texts=[""], embeddings=[[3, 4]]), 3)
     >>> found.ids.tolist(), found.similarities.round(3).tolist()
@@ -137,13 +92,24 @@ class KnownEntries:
                 self._index.compact()
 
     def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the k nearest known entries of each entry of a batch; changes nothing."""
-        return self._search(batch, k)
+        """Return the k nearest known entries of each entry of a batch; changes nothing.
+
+        An older revision of an entry, known under the same id, is not its own neighbour. It is
+        still one of the others': a batch of new revisions must not hide what speaks against it.
+        """
+        if not len(batch):
+            return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
+        # Each entry is near to a few of those at the most.
+        slots = self._nearest(batch, k + 1 + SPARE + min(len(self._overlooked), k))
+        if self._overlooked:
+            hidden = self._fitted().slots_of(list(self._overlooked))
+            slots = np.where(np.isin(slots, hidden), -1, slots)
+        return self._ranked(batch.ids, batch.embeddings, slots, k)
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
         """Return the k nearest other known entries of known ones."""
         known = Batch.of(ids=ids, texts=[""] * len(ids), embeddings=self.vectors(ids))
-        return self._search(known, k)
+        return self.known_neighbors(known, k)
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
         """Return the unit vectors of known entries, shape (n, dim)."""
@@ -178,16 +144,6 @@ class KnownEntries:
             raise NotFittedError(msg)
         return self._index
 
-    def _search(self, batch: Batch, k: int) -> KnownNeighbors:
-        if not len(batch):
-            return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
-        # Each entry is near to a few of those at the most.
-        slots = self._nearest(batch, k + 1 + SPARE + min(len(self._overlooked), k))
-        if self._overlooked:
-            hidden = self._fitted().slots_of(list(self._overlooked))
-            slots = np.where(np.isin(slots, hidden), -1, slots)
-        return self._ranked(batch.ids, batch.embeddings, slots, k)
-
     def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:
         """Return the slots of about k nearest entries of a batch; -1 where there are fewer."""
         index = self._fitted()
@@ -220,6 +176,25 @@ class KnownEntries:
         return KnownNeighbors(names, similarities)
 
 
+class Lender(ABC):
+    """Base class of a detector that keeps an index and lends it.
+
+    It is declared, not guessed from an attribute: a guard lets the others rest on it.
+    """
+
+    @abstractmethod
+    def neighbors(self) -> NeighborSource:
+        """Return what is lent."""
+
+
+class Borrower(ABC):
+    """Base class of a detector that can do without an index of its own."""
+
+    @abstractmethod
+    def borrow(self, source: NeighborSource | None) -> None:
+        """Use another's index from now on; None for one's own again."""
+
+
 class LabelledEntries:
     """The labels of the known entries, beside an index of one's own or a borrowed one.
 
@@ -232,7 +207,7 @@ class LabelledEntries:
     """
 
     def __init__(self, *, exact_up_to: int | None = None) -> None:
-        self._own = KnownEntries(exact_up_to=exact_up_to)
+        self._own = NeighborSource(exact_up_to=exact_up_to)
         self._borrowed: NeighborSource | None = None
         self._labels = Labels()
 
@@ -287,7 +262,7 @@ class LabelledEntries:
     def reset(self) -> None:
         """Forget everything, but not whose index is used."""
         self._own.reset()
-        self._labels.reset()
+        self._labels = Labels()
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new label and vector."""
@@ -325,7 +300,9 @@ class LabelledEntries:
         chosen = np.sort(rng.permutation(len(self))[:SCALE_SAMPLE])
         if len(self) < 2:  # noqa: PLR2004
             return 1.0
-        found = self.source.standing_neighbors(self._labels.ids_at(chosen), k)
+        found = self.source.standing_neighbors(
+            np.array(self.ids, dtype=np.object_)[chosen].tolist(), k
+        )
         last = np.where(np.isfinite(found.similarities), found.similarities, np.inf).min(axis=1)
         return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
 

@@ -1,9 +1,9 @@
-"""Slots of entries, counted up as they come: which id has which slot; columns by slot."""
+"""Id table: which entry has which slot, columns by slot, labels, and ids in a saved state."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -12,40 +12,74 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.errors import InvalidBatchError
 
-# Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
-# a third longer than need be, at the most, and renumbering costs little for each removal.
+# Share of slots whose entries were removed at which the others are renumbered: columns are a third
+# longer than need be, at the most, and renumbering costs little for each removal.
 SPARSE_AT = 0.25
+# The code of an entry without a label.
+NO_LABEL = -1
+# Ids may hold halves of surrogate pairs.
+ENCODING = ("utf-8", "surrogatepass")
 
 
-class Column:
-    """A growing one-dimensional array.
+def packed(ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return ids as arrays, for a saved state."""
+    parts = [entry_id.encode(*ENCODING) for entry_id in ids]
+    return {
+        "ids": np.frombuffer(bytearray().join(parts), dtype=np.uint8),
+        "id_lengths": np.fromiter(map(len, parts), np.int64, len(parts)),
+    }
+
+
+def unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the ids that were :func:`packed`; :class:`ValueError` if they do not fit together."""
+    text, lengths = arrays["ids"], arrays["id_lengths"]
+    if text.dtype != np.uint8 or lengths.dtype != np.int64 or lengths.ndim != 1:
+        msg = "its ids are not bytes and their lengths"
+        raise ValueError(msg)
+    if (lengths < 0).any() or lengths.sum() != len(text):
+        msg = f"{len(text)} bytes of ids, expected {lengths.sum()}"
+        raise ValueError(msg)
+    whole, ends = np.ascontiguousarray(text).data, np.cumsum(lengths)
+    borders = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
+    return [str(whole[start:end], *ENCODING) for start, end in borders]
+
+
+class Columns:
+    """Growing arrays of one length, by name: what is kept of each entry.
 
     Parameters
     ----------
-    values
-        What it begins with; taken over.
+    **fills
+        What a new row of each column holds, of the type and shape of a row.
     """
 
-    def __init__(self, values: NDArray[Any]) -> None:
-        self._array, self._n = values, len(values)
+    def __init__(self, **fills: Any) -> None:
+        self._fills = {name: np.asarray(fill) for name, fill in fills.items()}
+        self._n = 0
+        self._arrays = {n: np.empty((0, *f.shape), f.dtype) for n, f in self._fills.items()}
 
     def __len__(self) -> int:
         return self._n
 
-    @property
-    def values(self) -> NDArray[Any]:
-        """A view on what is filled; writing through it is meant."""
-        return self._array[: self._n]
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a view on the rows that are filled; writing through it is meant."""
+        return self._arrays[name][: self._n]
 
-    def append(self, values: NDArray[Any]) -> None:
-        """Add values behind the last one."""
-        n = self._n + len(values)
-        if n > len(self._array):
-            grown = np.empty(max(n, len(self._array) * 3 // 2), dtype=self._array.dtype)
-            grown[: self._n] = self.values
-            self._array = grown
-        self._array[self._n : n] = values
+    def grow(self, n: int) -> None:
+        """Have ``n`` rows, no fewer than now; with room for an eighth more."""
+        for name, array in self._arrays.items():
+            if n > len(array):
+                # A new array: a search that a time limit left behind may still read the old one.
+                grown = np.empty((max(n, len(array) * 9 // 8), *array.shape[1:]), array.dtype)
+                grown[: self._n] = array[: self._n]
+                self._arrays[name] = grown
+            self._arrays[name][self._n : n] = self._fills[name]
         self._n = n
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Keep these rows, in this order."""
+        self._arrays = {name: self[name][rows] for name in self._arrays}
+        self._n = len(rows)
 
 
 class Slots:
@@ -54,11 +88,22 @@ class Slots:
     Slots are counted up, so that they tell who came first, and callers may keep arrays of their own
     by slot (``capacity`` long). Those of entries that were removed are not handed out again; once
     there are many, :meth:`renumber` closes the gaps.
+
+    Parameters
+    ----------
+    **fills
+        Of :attr:`columns`, see :class:`Columns`.
+
+    Attributes
+    ----------
+    columns
+        By slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **fills: Any) -> None:
         self._ids: list[str | None] = []  # by slot; None where the entry was removed
         self._slot_of: dict[str, int] = {}  # in the order of slots
+        self.columns = Columns(**fills)
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -95,13 +140,7 @@ class Slots:
         return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self._slot_of]
 
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
-        """Return the id of each slot.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
-        """
+        """Return the id of each slot; :class:`InvalidBatchError` if one holds no entry."""
         found = []
         for slot in np.asarray(slots).tolist():
             name = self._ids[slot] if 0 <= slot < self.capacity else None
@@ -122,29 +161,16 @@ class Slots:
             raise InvalidBatchError(msg)
 
     def hand_out(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return slots for ids that are new, shape (n,), ascending.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is present or repeated; nothing was added
-            then.
-        """
+        """Return slots for ids that are new, ascending; refuse all if one is not."""
         self.check_new(ids)
         slots = range(self.capacity, self.capacity + len(ids))
         self._ids.extend(ids)
         self._slot_of.update(zip(ids, slots, strict=True))
+        self.columns.grow(self.capacity)
         return np.array(slots, dtype=np.int64)
 
     def take_back(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Take entries out, and return the slots that were theirs.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is unknown or repeated; nothing was
-            removed then.
-        """
+        """Take entries out and return their slots; refuse all if an id is unknown or repeated."""
         check_distinct(ids)
         slots = self.slots_of(ids)
         if (unknown := np.flatnonzero(slots < 0)).size:
@@ -159,14 +185,114 @@ class Slots:
         before = self.present
         self._ids = list(self._slot_of)
         self._slot_of = {entry_id: slot for slot, entry_id in enumerate(self._slot_of)}
+        self.columns.keep(before)
         return before
 
     def take_over(self, ids: Sequence[str], slots: NDArray[np.int64], capacity: int) -> None:
-        """Have these entries and no others."""
+        """Have these entries and no others; :class:`ValueError` if they do not fit together."""
+        check_distinct(ids)
+        if slots.dtype != np.int64 or slots.shape != (len(ids),):
+            msg = "ids and slots do not have the same length"
+            raise ValueError(msg)
+        outside = len(ids) and not 0 <= slots.min() <= slots.max() < capacity
+        if outside or len(np.unique(slots)) != len(ids):
+            msg = "slots are repeated or out of range"
+            raise ValueError(msg)
         self._ids, self._slot_of = [None] * capacity, {}
         for row in np.argsort(slots).tolist():
             self._ids[slots[row]] = ids[row]
             self._slot_of[ids[row]] = int(slots[row])
+        self.columns.grow(capacity)
+
+
+class Labels(Slots):
+    """An id table with the label of each entry.
+
+    Labels get codes in the order in which they are met; a code stays with its label.
+
+    Parameters
+    ----------
+    **fills
+        Of other columns.
+
+    Attributes
+    ----------
+    names
+        The labels, by code.
+    counts
+        Shape (n_labels,), int64: how many entries have each.
+
+    Examples
+    --------
+    >>> labels = Labels()
+    >>> _ = labels.put(["a", "b"], ["spam", None])
+    >>> _ = labels.put(["a"], ["ham"])
+    >>> labels.ids, labels.codes.tolist(), labels.names, labels.counts.tolist()
+    (['a', 'b'], [1, -1], ['spam', 'ham'], [0, 1])
+    """
+
+    def __init__(self, **fills: Any) -> None:
+        super().__init__(code=np.int32(NO_LABEL), **fills)
+        self.names: list[str] = []
+        self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._codes: dict[str, int] = {}
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """The label code of every entry, in the order of :attr:`ids`; -1 where it has none."""
+        return self.columns["code"][self.present]
+
+    def take(self, ids: Sequence[str], codes: NDArray[np.int32], names: Sequence[str]) -> None:
+        """Have these entries, where there are none; :class:`ValueError` if they do not fit."""
+        if codes.shape != (len(ids),):
+            msg = f"there are not as many labels as ids ({len(ids)})"
+            raise ValueError(msg)
+        if len(ids) and not NO_LABEL <= codes.min() <= codes.max() < len(names):
+            msg = f"numbers of labels are out of range, expected up to {len(names) - 1}"
+            raise ValueError(msg)
+        self.names, self._codes = list(names), {name: code for code, name in enumerate(names)}
+        self._put(self.hand_out(ids), codes)
+
+    def put(self, ids: Sequence[str], labels: Sequence[str | None]) -> NDArray[np.int64]:
+        """Know entries, which differ, or other labels of these; return their slots, shape (n,)."""
+        for label in labels:
+            if label is not None and label not in self._codes:
+                self._codes[label] = len(self.names)
+                self.names.append(label)
+        slots = self.slots_of(ids)
+        new = np.flatnonzero(slots < 0)
+        slots[new] = self.hand_out([ids[place] for place in new.tolist()])
+        self._put(slots, self.codes_of_labels(labels))
+        return slots
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Know entries no longer; those that are not there are ignored."""
+        self._put(self.take_back(self.among(ids)), np.int32(NO_LABEL))
+        if self.sparse:
+            self.renumber()
+
+    def codes_of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the label code of each entry, shape (n,); -1 where there is none."""
+        slots = self.slots_of(ids)
+        codes = np.full(len(slots), NO_LABEL, dtype=np.int64)
+        codes[slots >= 0] = self.columns["code"][slots[slots >= 0]]
+        return codes
+
+    def codes_of_labels(self, labels: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return the code of each label, shape (n,); -1 where it is unknown or None."""
+        get = self._codes.get
+        codes = [NO_LABEL if label is None else get(label, NO_LABEL) for label in labels]
+        return np.array(codes, dtype=np.int64)
+
+    def _put(self, slots: NDArray[np.int64], codes: Any) -> None:
+        """Note the codes of slots, and count them."""
+        code, n = self.columns["code"], len(self.names)
+        gone = code[slots]
+        code[slots] = codes
+        now = code[slots]
+        self.counts = np.pad(self.counts, (0, n - len(self.counts)))
+        self.counts += np.bincount(now[now >= 0], minlength=n)
+        self.counts -= np.bincount(gone[gone >= 0], minlength=n)
 
 
 def check_distinct(ids: Sequence[str]) -> None:

@@ -1,13 +1,13 @@
-"""Nearest entries by cosine, found in the store that keeps them: an index without vectors."""
+"""Vectors where they are kept: a store's own search, and an index without vectors that uses it."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +15,26 @@ from numpy.typing import NDArray
 from ragshield_core.model.entries import UNIT_TOLERANCE, row_norms
 from ragshield_core.model.errors import InvalidBatchError, NeighborsError
 from ragshield_core.model.findings import printable
-from ragshield_core.neighbors.ids import packed
-from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, take_saved_slots
-from ragshield_core.neighbors.rows import (
+from ragshield_core.neighbors.index import (
     DAMAGE,
-    Neighbors,
-    check_k,
-    check_rows,
-    merged,
-    none_found,
-    raise_damaged,
+    EXACT_UP_TO,
+    FORMAT,
+    EntryIndex,
+    NeighborIndex,
+    check_format,
+    damaged,
 )
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.neighbors.search import Neighbors, check_rows, merged, none_found
+from ragshield_core.neighbors.slots import packed, unpacked
 from ragshield_core.state import part_of
 
 T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-FORMAT = 1
+# Where detectors have vectors from: from memory, of every worker, or from the store.
+Where = Literal["memory", "store"]
+
 # Asked for beyond the k: what this process does not know yet, or knows in another revision.
 SPARE = 8
 # Where that was not enough, so many times as many are asked for, up to the most.
@@ -49,6 +50,93 @@ LET_GO_AFTER = 1_000
 SAME = 1.0 - 1e-4
 # No id has one: keys with it are of entries that no store has, such as held ones.
 NUL = "\0"
+
+
+class FoundEntries(NamedTuple):
+    """What a table has near to some queries; each entry once, however many queries it is near to.
+
+    Attributes
+    ----------
+    ids
+        Of m entries.
+    vectors
+        Shape (m, dim), float32, as they are stored: of any length.
+    rows
+        Shape (n_queries, k), int64: which of the entries are near to each query, in any order; -1
+        where there are fewer than k.
+    """
+
+    ids: Sequence[str]
+    vectors: NDArray[np.float32]
+    rows: NDArray[np.int64]
+
+
+class VectorTable(ABC):
+    """The vectors of a store, searched by the store itself.
+
+    Searches may be approximate. What any method raises is an error of the store: it is reported
+    under :attr:`name`.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the store is called in messages, e.g. its class and collection."""
+
+    @abstractmethod
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
+        """Return about k nearest entries of each query by cosine, in one round trip.
+
+        Parameters
+        ----------
+        embeddings
+            Shape (n_queries, dim), float32, rows of unit length; at least one.
+        k
+            How many, at least 1. Fewer are an answer only if the store holds no more.
+        """
+
+    @abstractmethod
+    def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
+        """Return which of the ids the store holds, and their vectors, shape (n, dim), as stored."""
+
+
+class TableUser(ABC):
+    """Base class of a detector that can leave vectors in the store."""
+
+    @property
+    @abstractmethod
+    def in_store(self) -> str | None:
+        """Name of the store in which neighbours are found; ``None`` where they are in memory."""
+
+    @property
+    @abstractmethod
+    def n_local(self) -> int:
+        """How many vectors are kept in memory."""
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether what is needed is at hand: a saved detector may lack its store."""
+
+    @abstractmethod
+    def use_table(self, table: VectorTable, where: Where | None) -> None:
+        """Use a store's vectors.
+
+        Parameters
+        ----------
+        table
+            Of the store.
+        where
+            ``"store"`` finds neighbours there from now on, ``"memory"`` fetches all vectors;
+            ``None`` leaves them where they are.
+        """
+
+    @abstractmethod
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now; return how many.
+
+        Nothing is lost where it does not answer.
+        """
 
 
 class StoredIndex(EntryIndex):
@@ -89,8 +177,10 @@ class StoredIndex(EntryIndex):
         exact_up_to: int = EXACT_UP_TO,
     ) -> None:
         super().__init__(dim)
-        self._table = table
-        self._expected = expected
+        self.store = expected
+        self._table: VectorTable | None = None
+        if table is not None:
+            self.connect(table)
         self._local = NeighborIndex(dim, exact_up_to=exact_up_to)
         self._waiting: dict[str, None] = {}  # kept here until the store has them
         self._ask_at = LET_GO_AFTER  # waiting ones
@@ -98,12 +188,7 @@ class StoredIndex(EntryIndex):
         self._lock = threading.Lock()  # of the pages: several threads ask for vectors
 
     @property
-    def store(self) -> str:
-        """Name of the store."""
-        return self._expected if self._table is None else self._table.name
-
-    @property
-    def connected(self) -> bool:
+    def connected(self) -> bool:  # type: ignore[override]
         """Whether the store is at hand."""
         return self._table is not None
 
@@ -118,15 +203,19 @@ class StoredIndex(EntryIndex):
 
         The vectors are still here: see :meth:`let_go`.
         """
-        stored = cls(index.dim, table, exact_up_to=index.exact_up_to)
+        stored = cls(index.dim, table)
         stored.take_over(index.ids, index.present, index.capacity)
-        stored._local = index
-        stored._waiting = dict.fromkeys(_of_store(index.ids))
+        stored._keep(index)
         return stored
+
+    def _keep(self, local: NeighborIndex) -> None:
+        """Keep the vectors of an index until the store has them."""
+        self._local = local
+        self._waiting = dict.fromkeys(_of_store(local.ids))
 
     def connect(self, table: VectorTable) -> None:
         """Have the store at hand."""
-        self._table = table
+        self._table, self.store = table, table.name
 
     def into_memory(self) -> NeighborIndex:
         """Return an index of the same entries in the same slots, with all vectors.
@@ -146,19 +235,12 @@ class StoredIndex(EntryIndex):
                 "store with its guard first."
             )
             raise NeighborsError(msg)
-        values = {
-            "format": FORMAT,
-            "dim": self.dim,
-            "exact_up_to": self._local.exact_up_to,
-            "seed": self._local.seed,
-            "capacity": self.capacity,
-        }
-        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": vectors}
-        arrays |= packed(self.ids)
-        return NeighborIndex.restored(values, arrays)
+        values, arrays = NeighborIndex(self.dim, exact_up_to=self._local.exact_up_to).state()
+        arrays |= {"slots": slots, "vectors": vectors, **packed(self.ids)}
+        return NeighborIndex.restored(values | {"capacity": self.capacity}, arrays)
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots; as of :meth:`NeighborIndex.add`.
+        """Add entries and return their slots.
 
         Their vectors are kept until the store has them: it is asked once many wait.
         """
@@ -170,50 +252,32 @@ class StoredIndex(EntryIndex):
         return self.hand_out(ids)
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries and return the slots that were theirs."""
+        """Remove entries and return their slots."""
         slots = self.take_back(ids)
         self._drop(self._local.among(ids))
         return slots
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps and in the order in which they came."""
+        """Renumber the entries, without gaps; return their slots so far."""
         with self._lock:
             self._pages.clear()
         return self.renumber()
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return the vectors of the given slots, shape (n, dim); zeros where the store has none.
-
-        Raises
-        ------
-        InvalidBatchError
-            If a slot was never handed out or its entry was removed.
-        NeighborsError
-            If the store is not at hand, or does not answer.
-        """
+        """Return the vectors of the given slots, shape (n, dim); zeros where the store has none."""
         return self._taken(np.asarray(slots, dtype=np.int64), remember=True)
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the k nearest entries of each query: one round trip, as a rule.
-
-        Raises
-        ------
-        InvalidBatchError
-            If a row is not a unit vector of this dimension or k is below 1.
-        NeighborsError
-            If the store is not at hand, or does not answer.
-        """
-        check_k(k)
-        check_rows("embeddings", embeddings, self.dim)
+        """Return the k nearest entries of each query: one round trip, as a rule."""
+        check_rows("embeddings", embeddings, self.dim, k=k)
         found = none_found(len(embeddings), k)
         if not len(embeddings):
             return found
         if len(self._local):
             near = self._local.search(embeddings, k)
             there = near.slots >= 0
-            slots = np.full(near.slots.shape, -1, dtype=np.int64)
-            slots[there] = self.slots_of(self._local.ids_of(near.slots[there]))
-            found = Neighbors(slots, near.similarities)
+            found.similarities[:] = near.similarities
+            found.slots[there] = self.slots_of(self._local.ids_of(near.slots[there]))
         n_stored = len(self) - len(self._local)
         if n_stored:
             found = merged([found, self._stored(embeddings, k, min(k, n_stored))], k)
@@ -229,10 +293,8 @@ class StoredIndex(EntryIndex):
         there: list[str] = []
         try:
             for ids in _blocks(list(self._waiting)):
-                mine = self._local.vectors(self._local.slots_of(ids))
-                slot_of = {entry_id: row for row, entry_id in enumerate(ids)}
                 names, rows = self._fetched(ids)
-                own = mine[[slot_of[name] for name in names]]
+                own = self._local.vectors(self._local.slots_of(names))
                 same = np.einsum("ij,ij->i", own, rows) >= SAME
                 there += [name for name, alike in zip(names, same, strict=True) if alike]
         except NeighborsError as error:
@@ -244,7 +306,6 @@ class StoredIndex(EntryIndex):
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays: no vectors but those kept here."""
-        slots = self.present
         local, arrays = self._local.state()
         return (
             {
@@ -255,7 +316,7 @@ class StoredIndex(EntryIndex):
                 "local": local,
             },
             {f"local.{key}": array for key, array in arrays.items()}
-            | {"slots": slots}
+            | {"slots": self.present}
             | packed(self.ids),
         )
 
@@ -274,20 +335,16 @@ class StoredIndex(EntryIndex):
             A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
             another format.
         """
-        if values["stored"] != FORMAT:
-            raise_damaged(f"it is of format {values['stored']}, this version reads {FORMAT}")
         try:
+            check_format(values["stored"])
             index = cls(int(values["dim"]), table, expected=str(values["store"]))
-            take_saved_slots(index, values, arrays)
-            index._local = NeighborIndex.restored(values["local"], part_of(arrays, "local."))
-            own = index._local.ids
-            lost = bool((index.slots_of(own) < 0).any())
+            index.take_over(unpacked(arrays), arrays["slots"], values["capacity"])
+            index._keep(NeighborIndex.restored(values["local"], part_of(arrays, "local.")))
+            if (index.slots_of(index._local.ids) < 0).any() or index._local.dim != index.dim:
+                msg = "the vectors kept in it are not those of its entries"
+                raise ValueError(msg)
         except DAMAGE as error:
-            raise_damaged(f"{type(error).__name__}: {error}")
-            raise AssertionError from error  # pragma: no cover
-        if lost or index._local.dim != index.dim:
-            raise_damaged("the vectors kept in it are not those of its entries")
-        index._waiting = dict.fromkeys(_of_store(own))
+            raise damaged(error) from error
         return index
 
     # Inside
@@ -298,19 +355,16 @@ class StoredIndex(EntryIndex):
 
     def _drop(self, ids: Sequence[str]) -> None:
         """Keep vectors no longer; where few are left, in an index of their own."""
-        if not ids:
-            return
         for entry_id in ids:
             self._waiting.pop(entry_id, None)
         if 2 * len(ids) < len(self._local):
             self._local.remove(ids)
             if self._local.sparse:
                 self._local.compact()
-            return
-        gone, old = set(ids), self._local
-        names = [entry_id for entry_id in old.ids if entry_id not in gone]
-        self._local = NeighborIndex(self.dim, exact_up_to=old.exact_up_to)
-        if names:
+        elif ids:
+            gone, old = set(ids), self._local
+            names = [entry_id for entry_id in old.ids if entry_id not in gone]
+            self._local = NeighborIndex(self.dim, exact_up_to=old.exact_up_to)
             self._local.add(names, old.vectors(old.slots_of(names)))
 
     def _stored(self, embeddings: NDArray[np.float32], k: int, wanted: int) -> Neighbors:
@@ -318,9 +372,13 @@ class StoredIndex(EntryIndex):
         best = none_found(len(embeddings), k)
         rows, asked = np.arange(len(embeddings)), k + SPARE
         while len(rows):
-            queries = np.ascontiguousarray(embeddings[rows])
-            found = self._asked(partial(_search, queries, asked))
-            slots, vectors = self._known(found)
+            queries, most = np.ascontiguousarray(embeddings[rows]), asked
+            found = self._asked(lambda table: table.search(queries, most))  # noqa: B023 - at once
+            slots = self.slots_of(found.ids)
+            slots[self._local.slots_of(found.ids) >= 0] = -1
+            vectors, whole = _unit(found.vectors, self.dim)
+            slots[~whole] = -1
+            self._remember(slots[slots >= 0], vectors[slots >= 0])
             near = _nearest(queries, found.rows, slots, vectors, k)
             best.slots[rows], best.similarities[rows] = near
             # All that there is, or enough of it.
@@ -330,15 +388,6 @@ class StoredIndex(EntryIndex):
                 break
             rows, asked = rows[short], min(MORE * asked, MOST)
         return best
-
-    def _known(self, found: FoundEntries) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return slots and unit vectors of what was found; -1 for what does not count."""
-        slots = self.slots_of(found.ids)
-        slots[self._local.slots_of(found.ids) >= 0] = -1
-        vectors, whole = _unit(found.vectors, self.dim)
-        slots[~whole] = -1
-        self._remember(slots[slots >= 0], vectors[slots >= 0])
-        return slots, vectors
 
     def _taken(self, slots: NDArray[np.int64], *, remember: bool) -> NDArray[np.float32]:
         unique, inverse = np.unique(slots, return_inverse=True)
@@ -363,9 +412,8 @@ class StoredIndex(EntryIndex):
             where = np.array([row_of[name] for name in known], dtype=np.intp)
             rows[where] = vectors
             n_lost += len(part) - len(known)
-            if remember and len(known):
-                order = np.argsort(unique[where])
-                self._remember(unique[where][order], vectors[order])
+            if remember:
+                self._remember(unique[where], vectors)
         if n_lost:
             logger.warning(
                 "%d entries that are known are not in %s any more, and count as neighbours of "
@@ -395,7 +443,7 @@ class StoredIndex(EntryIndex):
     def _asked(self, ask: Callable[[VectorTable], T]) -> T:
         """Ask the store, and say of what it raises that it did not answer."""
         if self._table is None:
-            raise not_at_hand(self.store)
+            raise not_at_hand(self.store or "")
         try:
             return ask(self._table)
         except NeighborsError:
@@ -407,10 +455,6 @@ class StoredIndex(EntryIndex):
                 "try again once it does."
             )
             raise NeighborsError(msg) from None
-
-
-def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> FoundEntries:
-    return table.search(queries, k)
 
 
 def not_at_hand(store: str) -> NeighborsError:
@@ -437,10 +481,10 @@ def _nearest(
     k: int,
 ) -> Neighbors:
     """Return the k best of what was found, by the cosines of the vectors that came with it."""
-    near = none_found(len(queries), rows.shape[1])
-    there = rows >= 0
-    there[there] = slots[rows[there]] >= 0
-    query, column = np.nonzero(there)
+    near = none_found(len(queries), max(k, rows.shape[1]))
+    query, column = np.nonzero(rows >= 0)
+    known = slots[rows[query, column]] >= 0
+    query, column = query[known], column[known]
     for start in range(0, len(query), REMEMBERED):
         part = np.s_[start : start + REMEMBERED]
         hit = rows[query[part], column[part]]
@@ -448,15 +492,13 @@ def _nearest(
         near.similarities[query[part], column[part]] = np.einsum(
             "ij,ij->i", queries[query[part]], vectors[hit]
         )
-    if rows.shape[1] < k:
-        return merged([near, none_found(len(queries), k - rows.shape[1])], k)
     return merged([near], k)
 
 
 def _unit(vectors: NDArray[np.float32], dim: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return rows of unit length, and which of them have a direction."""
     rows = np.asarray(vectors, dtype=np.float32)
-    if rows.ndim != 2 or rows.shape[1] != dim:  # noqa: PLR2004
+    if rows.shape[1:] != (dim,):
         msg = f"the store has vectors of shape {rows.shape}, expected rows of {dim}."
         raise InvalidBatchError(msg)
     norms = row_norms(rows)

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Fewer small products are done before another thread has begun.
-LEAST_ITEMS = 16
-
 
 class _Blas:
     """The threads of BLAS, of which each product gets one while any caller wants that.
@@ -37,9 +34,17 @@ class _Blas:
     @contextmanager
     def single(self) -> Iterator[int]:
         """Give products one thread each, and yield how many they have otherwise."""
+        from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - looks for libraries
+
         with self._lock:
             if not self._users:
-                self._begin()
+                _take_control()
+                if self._controller is None or self._n_modules != len(sys.modules):
+                    self._controller = ThreadpoolController().select(user_api="blas")
+                    self._n_modules = len(sys.modules)
+                threads = (one["num_threads"] for one in self._controller.info())
+                self._usual = max(threads, default=1)
+                self._limit = self._controller.limit(limits=1)
             self._users += 1
         try:
             yield self._usual
@@ -47,21 +52,8 @@ class _Blas:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._end()
-
-    def _begin(self) -> None:
-        _take_control()
-        if self._controller is None or self._n_modules != len(sys.modules):
-            from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - looks for libraries
-
-            self._controller = ThreadpoolController().select(user_api="blas")
-            self._n_modules = len(sys.modules)
-        self._usual = max((one["num_threads"] for one in self._controller.info()), default=1)
-        self._limit = self._controller.limit(limits=1)
-
-    def _end(self) -> None:
-        _take_control()  # whoever ends last need not be who began
-        self._limit.restore_original_limits()
+                    _take_control()  # whoever ends last need not be who began
+                    self._limit.restore_original_limits()
 
 
 _BLAS = _Blas()
@@ -92,24 +84,15 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def in_threads(
-    do: Callable[[Item], Result], items: Sequence[Item], *, least: int = LEAST_ITEMS
-) -> list[Result]:
+def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Return what a function returns of each item, in as many threads as BLAS has.
 
-    Fewer than ``least`` items, to be set where one takes more than a millisecond, take one thread.
     Threads have the context of the caller: stores find their event loop in it.
     """
     with _BLAS.single() as n_threads:
-        if n_threads == 1 or len(items) < least:
+        if n_threads == 1 or len(items) == 1:
             return [do(item) for item in items]
-        size = -(-len(items) // n_threads)
-        shares = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(n_threads) as pool:
-            contexts = [copy_context() for _ in shares]
-            done = pool.map(
-                lambda context, share: context.run(lambda: [do(item) for item in share]),
-                contexts,
-                shares,
-            )
-            return [result for share in done for result in share]
+            context = copy_context()
+            waiting = [pool.submit(context.copy().run, do, item) for item in items]
+            return [result.result() for result in waiting]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.ids import packed, unpacked
-from ragshield_core.neighbors.labels import Labels
+from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.state import part_of
 
 # Bytes of a fingerprint, see Entry.fingerprint.
@@ -31,13 +30,13 @@ class Revisions:
     """
 
     def __init__(self) -> None:
-        self._labels = Labels([PRINTS])
+        self.reset()
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __contains__(self, entry_id: object) -> bool:
-        return isinstance(entry_id, str) and bool(self._labels.rows([entry_id])[0] >= 0)
+        return entry_id in self._labels
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._labels.ids)
@@ -49,8 +48,7 @@ class Revisions:
 
     def among(self, ids: Iterable[str]) -> list[str]:
         """Return which of the ids are known, each once."""
-        names = list(dict.fromkeys(ids))
-        return [names[place] for place in np.flatnonzero(self._labels.rows(names) >= 0).tolist()]
+        return self._labels.among(ids)
 
     def labels_of(self, ids: Sequence[str]) -> list[str | None]:
         """Return the labels of entries that are known."""
@@ -59,7 +57,7 @@ class Revisions:
 
     def prints_of(self, ids: Sequence[str]) -> list[str]:
         """Return the fingerprints of entries that are known."""
-        return [one.tobytes().hex() for one in self._prints[self._labels.rows(ids)]]
+        return [one.tobytes().hex() for one in self._prints[self._labels.slots_of(ids)]]
 
     def put(self, ids: Sequence[str], labels: Sequence[str | None], prints: Sequence[str]) -> None:
         """Know entries, or others than before under the same ids."""
@@ -73,7 +71,7 @@ class Revisions:
 
     def reset(self) -> None:
         """Know nothing."""
-        self._labels.reset()
+        self._labels = Labels(print=np.zeros((), PRINTS))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
@@ -93,12 +91,12 @@ class Revisions:
             raise ValueError(msg)
         self._labels.take(ids, own["labels"].astype(np.int32), values["known_labels"])
         prints = np.ascontiguousarray(own["prints"], dtype=np.uint8)
-        self._prints[self._labels.rows(ids)] = prints.view(PRINTS).ravel()
+        self._prints[self._labels.slots_of(ids)] = prints.view(PRINTS).ravel()
 
     @property
     def _prints(self) -> NDArray[Any]:
         """The fingerprints, by row."""
-        return self._labels.beside[0].values
+        return self._labels.columns["print"]
 
 
 def known_ids(arrays: Mapping[str, NDArray[Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.neighbors.stored import FoundEntries, VectorTable
 
 # Points that are fetched by one request.
 AT_ONCE = 256

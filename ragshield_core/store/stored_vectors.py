@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ragshield_core.guard import Guard
-from ragshield_core.neighbors.table import VectorTable, Where
+from ragshield_core.neighbors.stored import VectorTable, Where
 
 
 def use_table(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.neighbors.table import VectorTable
+from ragshield_core.neighbors.stored import VectorTable
 from ragshield_core.store.steps import Step, Steps, asked
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.index import NeighborIndex
-from ragshield_core.neighbors.rows import Neighbors
+from ragshield_core.neighbors.search import Neighbors
 
 RATE = 0.05  # 200 entries for the first calibration
 STARTS = ("nothing", "adopted", "fitted")

@@ -28,7 +28,7 @@ from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
 from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
 from ragshield_core.neighbors.known import Lender, NeighborSource
-from ragshield_core.neighbors.table import TableUser, VectorTable, Where
+from ragshield_core.neighbors.stored import TableUser, VectorTable, Where
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100

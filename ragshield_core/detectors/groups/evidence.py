@@ -359,7 +359,7 @@ class GroupEvidence:
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
         parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
-        in_threads(lambda rows: self._tightness(rows, before), parts, least=2)
+        in_threads(lambda rows: self._tightness(rows, before), parts)
         for rows in parts:
             self._contrast(rows)
 

@@ -26,10 +26,8 @@ from ragshield_core.neighbors.index import (
     neighbors_in_turn,
 )
 from ragshield_core.neighbors.known import cosines, rows_within
-from ragshield_core.neighbors.lists import InvertedLists
-from ragshield_core.neighbors.rows import Neighbors
-from ragshield_core.neighbors.stored import StoredIndex
-from ragshield_core.neighbors.table import VectorTable, Where
+from ragshield_core.neighbors.search import InvertedLists, Neighbors
+from ragshield_core.neighbors.stored import StoredIndex, VectorTable, Where
 from ragshield_core.state import part_of
 from ragshield_core.text.copies import word_hashes
 

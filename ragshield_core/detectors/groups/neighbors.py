@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.groups.graph import SimilarityGraph
 from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import EntryIndex
-from ragshield_core.neighbors.known import KnownEntries, KnownNeighbors
+from ragshield_core.neighbors.known import KnownNeighbors, NeighborSource
 
 # Held entries that are looked past at most: they lie close together, and there may be many.
 PAST_HELD = 32
 
 
-class GraphNeighbors(KnownEntries):
+class GraphNeighbors(NeighborSource):
     """A :class:`~ragshield_core.neighbors.known.NeighborSource` that looks into a graph.
 
     One search serves the owner of the graph and whoever asks for the neighbours of the same batch.

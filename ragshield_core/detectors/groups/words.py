@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.slots import Column
+from ragshield_core.neighbors.slots import Columns
 from ragshield_core.text.copies import containment
 
 # Entries that are worked on at once, to bound the memory that is needed beside.
@@ -25,8 +25,8 @@ class EntryWords:
     """Hashes of words, by slot of the entry: exactly those that were given, in their order."""
 
     def __init__(self) -> None:
-        self._words = Column(np.empty(0, dtype=np.uint32))
-        self._ends = Column(np.empty(0, dtype=np.int64))  # of each entry in them
+        self._words = Columns(word=np.uint32(0))
+        self._ends = Columns(end=np.int64(0))  # of each entry in them
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -34,12 +34,15 @@ class EntryWords:
     def append(self, entries: Sequence[NDArray[np.uint32]]) -> None:
         """Add the words of entries, which have the next slots."""
         lengths = np.fromiter(map(len, entries), np.int64, len(entries))
-        self._ends.append(len(self._words) + np.cumsum(lengths))
-        self._words.append(np.concatenate([np.empty(0, dtype=np.uint32), *entries]))
+        have, n = len(self._words), len(self._ends)
+        self._ends.grow(n + len(entries))
+        self._ends["end"][n:] = have + np.cumsum(lengths)
+        self._words.grow(have + int(lengths.sum()))
+        self._words["word"][have:] = np.concatenate([np.empty(0, dtype=np.uint32), *entries])
 
     def take(self, slots: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
         """Return the words of entries."""
-        words, ends = self._words.values, self._ends.values
+        words, ends = self._words["word"], self._ends["end"]
         begins = np.where(slots > 0, ends[slots - 1], 0)
         borders = zip(begins.tolist(), ends[slots].tolist(), strict=True)
         return [words[start:end] for start, end in borders]
@@ -57,7 +60,7 @@ class EntryWords:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays."""
-        return {"words": self._words.values, "ends": self._ends.values}
+        return {"words": self._words["word"], "ends": self._ends["end"]}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -68,13 +71,15 @@ class EntryWords:
         ValueError
             If the arrays do not fit together.
         """
-        words = cls()
-        words._words = Column(arrays["words"].astype(np.uint32))
-        words._ends = Column(arrays["ends"].astype(np.int64))
-        borders = np.append(0, words._ends.values)
-        if (np.diff(borders) < 0).any() or borders[-1] != len(words._words):
+        borders = np.append(0, arrays["ends"])
+        if (np.diff(borders) < 0).any() or borders[-1] != len(arrays["words"]):
             msg = "the words of its entries do not fit together"
             raise ValueError(msg)
+        words = cls()
+        words._words.grow(len(arrays["words"]))
+        words._words["word"][:] = arrays["words"]
+        words._ends.grow(len(arrays["ends"]))
+        words._ends["end"][:] = arrays["ends"]
         return words
 
 

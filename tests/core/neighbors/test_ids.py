@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.neighbors.ids import packed, unpacked
-from ragshield_core.neighbors.slots import Slots
+from ragshield_core.neighbors.slots import Slots, packed, unpacked
 from ragshield_core.screening.revisions import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.known import KnownEntries, LabelledEntries
+from ragshield_core.neighbors.known import LabelledEntries, NeighborSource
 
 DIM = 6
 
@@ -44,7 +44,7 @@ def brute_force(known, batch, k):
 )
 def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
     known = entries(n, seed, copies=copies)
-    source = KnownEntries()
+    source = NeighborSource()
     source.learn(known)
     # Some of them new, and new revisions of some that are known.
     revised = entries(5, seed + 1)
@@ -60,7 +60,7 @@ def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
 
 @pytest.mark.parametrize("exact_up_to", [None, 0])
 def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to):
-    source = KnownEntries(exact_up_to=exact_up_to)
+    source = NeighborSource(exact_up_to=exact_up_to)
     source.learn(entries(500, 1))
     batch = entries(30, 2, "new")
     together = source.known_neighbors(batch, 8)
@@ -71,7 +71,7 @@ def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to):
 
 
 def test_vectors_come_back_by_id_and_a_revision_replaces_the_old_one():
-    source = KnownEntries()
+    source = NeighborSource()
     first, second = entries(5, 1), entries(5, 2)
     source.learn(first)
     source.learn(second.take([2]))
@@ -83,14 +83,14 @@ def test_vectors_come_back_by_id_and_a_revision_replaces_the_old_one():
 
 
 def test_nothing_known_is_an_error_and_nobody_asking_is_none():
-    source = KnownEntries()
+    source = NeighborSource()
     with pytest.raises(NotFittedError):
         source.known_neighbors(entries(1, 1), 3)
     assert source.known_neighbors(entries(0, 1), 3).ids.shape == (0, 3)
 
 
 def test_state_brings_back_the_same_answers():
-    source, again = KnownEntries(), KnownEntries()
+    source, again = NeighborSource(), NeighborSource()
     source.learn(entries(50, 1))
     source.forget(["e003", "e040"])
     again.restore(*source.state())
@@ -98,7 +98,7 @@ def test_state_brings_back_the_same_answers():
     np.testing.assert_array_equal(
         again.known_neighbors(batch, 7).ids, source.known_neighbors(batch, 7).ids
     )
-    again.restore(*KnownEntries().state())
+    again.restore(*NeighborSource().state())
     assert len(again) == 0
 
 
@@ -123,7 +123,7 @@ def test_labels_are_counted_as_entries_come_change_and_go():
 
 
 def test_an_index_is_lent_before_anything_is_learned():
-    known, source = LabelledEntries(), KnownEntries()
+    known, source = LabelledEntries(), NeighborSource()
     known.learn(entries(3, 1))
     with pytest.raises(ValueError, match="3 entries were learned"):
         known.borrow(source)
@@ -146,7 +146,7 @@ def test_the_usual_distance_is_that_of_the_last_neighbour():
 
 @pytest.mark.parametrize("exact_up_to", [None, 10])
 def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
-    source, known = KnownEntries(exact_up_to=exact_up_to), entries(40, 1)
+    source, known = NeighborSource(exact_up_to=exact_up_to), entries(40, 1)
     source.learn(known)
     for number in range(30):
         source.learn(entries(40, number))
@@ -155,6 +155,6 @@ def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
     assert len(source) == 40
     assert values["index"]["capacity"] < 2 * 40
     found = source.known_neighbors(entries(5, 99, "n"), 3)
-    again = KnownEntries(exact_up_to=exact_up_to)
+    again = NeighborSource(exact_up_to=exact_up_to)
     again.learn(known)
     assert found.ids.tolist() == again.known_neighbors(entries(5, 99, "n"), 3).ids.tolist()

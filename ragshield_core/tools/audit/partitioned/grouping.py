@@ -38,7 +38,7 @@ from ragshield_core.detectors.groups.usual import (
     Usual,
     new_copies,
 )
-from ragshield_core.neighbors.rows import Neighbors, load_faiss, none_found
+from ragshield_core.neighbors.search import Neighbors, load_faiss, none_found
 from ragshield_core.screening.screening import explained
 from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan

@@ -18,7 +18,7 @@ from ragshield_core.detectors.base import Evidence, judged_scores
 from ragshield_core.detectors.groups.graph import NO_LINEAGE
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import InvalidBatchError, SourceError
-from ragshield_core.neighbors.rows import load_faiss
+from ragshield_core.neighbors.search import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
 from ragshield_core.tools.audit.knowledge_base import to_unit_length

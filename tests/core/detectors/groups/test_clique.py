@@ -34,7 +34,7 @@ from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.neighbors import slots
 from ragshield_core.neighbors.index import NeighborIndex
-from ragshield_core.neighbors.lists import InvertedLists
+from ragshield_core.neighbors.search import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
 
 FPR = 0.01

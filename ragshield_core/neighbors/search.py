@@ -1,8 +1,9 @@
-"""Rows in lists around centroids, of which a search looks into the nearest.
+"""Search among rows of unit vectors: exactly, or in lists around centroids.
 
-An inverted file ([1]_) with the k-means and the heaps of FAISS. FAISS's own index of this kind
-answers query by query: for 1,000 queries among 100,000 rows it takes two to three times as long as
-one matrix product for each list with all queries that ask for it.
+Exactly by FAISS. Above some size by an inverted file ([1]_) with the k-means and the heaps of
+FAISS. FAISS's own index of this kind answers query by query: for 1,000 queries among 100,000 rows
+it takes two to three times as long as one matrix product for each list with all queries that ask
+for it.
 
 How many lists a query looks into is not a constant: texts need many of them, clusters few. What is
 needed to find :data:`RECALL` of the nearest is measured when the lists are made, on a sample of the
@@ -19,14 +20,19 @@ References
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.rows import CHUNK_ROWS, Neighbors, exact, joined, load_faiss
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.threads import in_threads
 
+# Rows that came through float16 are off by about 1e-3; anything further was never normalised.
+UNIT_TOLERANCE = 5e-3
+# Rows of the longest matrix product with one list: 12 MB of 384 dimensions.
+CHUNK_ROWS = 8_192
 # Comparing with the centroids and with the rows of lists then cost about the same.
 LISTS_PER_ROOT = 4
 # Shorter lists cost more to visit than to multiply.
@@ -48,6 +54,97 @@ QUERIES = 1_024
 # knowledge base has grown, or a new topic has come), or three quarters of the rows were removed.
 # Copies that all go into one list count once each time they double, not with every batch.
 OUTGROWN, SHRUNK = 0.125, 0.25
+
+
+class Neighbors(NamedTuple):
+    """The nearest entries of each query, best first.
+
+    Attributes
+    ----------
+    slots
+        Shape (n_queries, k), int64; -1 where there are fewer than k.
+    similarities
+        Shape (n_queries, k), float32, cosines, descending; -inf where the slot is -1. Rounding
+        lets a cosine exceed 1 by about 1e-6.
+    """
+
+    slots: NDArray[np.int64]
+    similarities: NDArray[np.float32]
+
+    def taken(self, columns: NDArray[np.intp]) -> Neighbors:
+        """Return the same by other columns, shape (n_queries, k)."""
+        return Neighbors(
+            np.take_along_axis(self.slots, columns, axis=1),
+            np.take_along_axis(self.similarities, columns, axis=1),
+        )
+
+
+def load_faiss() -> Any:
+    """Import FAISS where it is first needed: it takes as long as all the rest together."""
+    import faiss  # noqa: PLC0415 - see above
+
+    return faiss  # its stubs do not know half of what it has
+
+
+def exact(queries: NDArray[np.float32], rows: NDArray[np.float32], k: int) -> Neighbors:
+    """Return the k nearest rows of each query; rows that hold NaN are never found."""
+    faiss = load_faiss()
+    similarities, slots = faiss.knn(queries, rows, k, metric=faiss.METRIC_INNER_PRODUCT)
+    similarities[slots < 0] = -np.inf
+    return Neighbors(slots, similarities)
+
+
+def joined(parts: Sequence[Neighbors], k: int) -> Neighbors:
+    """Return the neighbours of several groups of queries as one."""
+    return Neighbors(*map(np.concatenate, zip(none_found(0, k), *parts, strict=True)))
+
+
+def merged(parts: Sequence[Neighbors], k: int) -> Neighbors:
+    """Return the k best of several lists of neighbours; among equals the first."""
+    slots, similarities = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
+    order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+    return Neighbors(slots, similarities).taken(order)
+
+
+def none_found(n: int, k: int) -> Neighbors:
+    """Return neighbours of which none is found."""
+    return Neighbors(
+        np.full((n, k), -1, dtype=np.int64), np.full((n, k), -np.inf, dtype=np.float32)
+    )
+
+
+def check_rows(
+    name: str,
+    rows: NDArray[np.float32],
+    dim: int | None = None,
+    ids: Sequence[str] | None = None,
+    k: int = 1,
+) -> None:
+    """Raise unless rows are unit vectors of the wanted dimension, and a neighbour is asked for."""
+    if k < 1:
+        msg = f"k is {k}, expected how many neighbours to find, at least 1."
+        raise InvalidBatchError(msg)
+    if (
+        rows.ndim != 2  # noqa: PLR2004
+        or rows.dtype != np.float32
+        or (dim is not None and rows.shape[1] != dim)
+    ):
+        msg = (
+            f"{name} has shape {rows.shape} and dtype {rows.dtype}, expected "
+            f"(n, {'dim' if dim is None else dim}) and float32."
+        )
+        raise InvalidBatchError(msg)
+    squares = np.einsum("ij,ij->i", rows, rows)
+    # Written so that NaN fails as well.
+    wrong = np.flatnonzero(~(np.abs(squares - 1.0) <= 2 * UNIT_TOLERANCE))
+    if len(wrong):
+        row = int(wrong[0])
+        whose = "" if ids is None else f" (entry {ids[row]!r})"
+        msg = (
+            f"{name}[{row}]{whose} has L2 norm {np.sqrt(squares[row]):.3f}, expected 1.000; "
+            "normalise it first."
+        )
+        raise InvalidBatchError(msg)
 
 
 class InvertedLists:
@@ -112,6 +209,26 @@ class InvertedLists:
         reach = np.quantile(gaps[truth >= 0], RECALL, method="higher")
         self.reach = float(max(reach, LEAST_DEVIATIONS / np.sqrt(queries.shape[1])))
 
+    @classmethod
+    def saved(cls, reach: float, arrays: Mapping[str, NDArray[Any]], dim: int) -> Self:
+        """Return lists out of a saved index; :class:`ValueError` if they do not fit."""
+        slots, numbers, centroids = arrays["slots"], arrays["lists"], arrays["centroids"]
+        if not (
+            centroids.dtype == np.float32
+            and centroids.shape[1:] == (dim,)
+            and np.isfinite(centroids).all()
+            and np.isfinite(reach)
+        ):
+            msg = "its centroids are not finite rows of float32, as long as its vectors"
+            raise ValueError(msg)
+        if numbers.dtype != np.int32 or numbers.shape != slots.shape:
+            msg = "its lists are not one whole number per entry"
+            raise ValueError(msg)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(centroids):
+            msg = "its lists are out of range"
+            raise ValueError(msg)
+        return cls(centroids.copy(), reach, slots, numbers.astype(np.int64))
+
     @property
     def outgrown(self) -> bool:
         """Whether the lists do not fit the rows any more."""
@@ -140,7 +257,7 @@ class InvertedLists:
     def search(self, queries: NDArray[np.float32], k: int, rows: NDArray[np.float32]) -> Neighbors:
         """Return the k nearest rows of each query; exactly, where lists hold too few."""
         parts = [queries[start : start + QUERIES] for start in range(0, len(queries), QUERIES)]
-        found = joined(in_threads(lambda part: self._search(part, k, rows), parts, least=2), k)
+        found = joined(in_threads(lambda part: self._search(part, k, rows), parts), k)
         short = np.flatnonzero((found.slots < 0).any(axis=1))
         if short.size:
             found.slots[short], found.similarities[short] = exact(queries[short], rows, k)
