@@ -26,8 +26,6 @@ D = TypeVar("D", Detector, AnyDetector)
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
 SHOWN = 120  # characters of a name
-
-
 BUILT_IN: dict[str, type[Detector]] = {}
 # Known by their kind, for saved guards, and no part of the default one.
 ON_REQUEST: dict[str, type[Detector]] = {}

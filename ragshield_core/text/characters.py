@@ -28,8 +28,6 @@ FULL_STOPS = (
     "\u0589\u06d4\u0700\u0701\u0702\u0964\u0965\u0f0d\u0f0e\u104a\u104b\u1362\u1368\u17d4\u17d5\u1803\u1809"
     "\u3002\uff01\uff0e\uff61"
 )
-
-
 _IGNORABLE, _CJK = re.compile(f"[{IGNORABLE}]"), re.compile(f"[{CJK}]")
 
 

@@ -37,20 +37,10 @@ def hiding_selectors(sheet: str) -> dict[str, float]:
 
 
 _LENGTH = re.compile(r"(-?[0-9]{0,6}\.?[0-9]{0,6})(px|pt|em|rem|ex|vw|vh|cm|mm|in|%|)")
-
-
 _PIXELS = {"em": 16.0, "rem": 16.0, "ex": 8.0, "vw": 10.0, "vh": 10.0, "%": 0.16, "pt": 1.3}
-
-
 _OFF_SCREEN = 500.0  # pixels
-
-
 _OFFSETS = ("left", "right", "top", "bottom", "text-indent", "margin-left", "margin-top")
-
-
 SIZES = ("width", "height", "max-width", "max-height")
-
-
 _NO_ALPHA = re.compile(r"^(?:rgba|hsla)\([^)]{1,60},0?\.?0+%?\)$")
 
 
@@ -109,11 +99,7 @@ _COLOURS = {
     "gray": (128, 128, 128),
     "grey": (128, 128, 128),
 }
-
-
 _RGB = re.compile(r"rgba?\(([0-9]{1,3})[, ]{1,3}([0-9]{1,3})[, ]{1,3}([0-9]{1,3})")
-
-
 _HEX = re.compile(r"#([0-9a-f]{3,8})")
 
 

@@ -16,24 +16,12 @@ from ragshield_core.text.characters import LETTERS, RIGHT_TO_LEFT
 # Bidirectional controls
 
 _BIDI_CONTROL = re.compile("[\u202a-\u202e\u2066-\u2069\n\u2029]")
-
-
 _OPENS = "\u202a\u202b\u202d\u202e\u2066\u2067\u2068"
-
-
 _LRO, _RLO = "\u202d", "\u202e"
-
-
 _RIGHT_TO_LEFT = re.compile(f"[{RIGHT_TO_LEFT}]")
-
-
 _LEFT_TO_RIGHT = re.compile(f"(?![{RIGHT_TO_LEFT}])[{LETTERS}0-9]")
-
-
 # As "Trojan Source" (CVE-2021-42574) does it: left-to-right pieces put in right-to-left order.
 _LEFT_TO_RIGHT_PIECE = re.compile("[\u202a\u2066]")
-
-
 _BIDI_CONTROLS = {ord(c): None for c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 
 
@@ -95,49 +83,27 @@ _SCRIPTS = {  # foreign letters, and what they are taken for
     "Lisu": ("ꓮꓐꓚꓓꓰꓝꓖꓧꓙꓗꓡꓟꓠꓳꓑꓣꓢꓔꓴꓦꓪꓫꓬꓜ", "ABCDEFGHJKLMNOPRSTUVWXYZ"),
     "Small capitals": ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢɑɡ", "abcdefghijklmnoprstuvwyzag"),
 }
-
-
 _LOOK_ALIKE = {
     ord(c): latin
     for letters, taken_for in _SCRIPTS.values()
     for c, latin in zip(letters, taken_for, strict=True)
 }
-
-
 FOREIGN = "".join(map(chr, _LOOK_ALIKE))
-
-
 _HAS_FOREIGN = re.compile(f"[{FOREIGN}]")
-
-
 _BEYOND_LATIN = re.compile("[^\x00-\u024f]")
-
-
 _LETTER, _WORD = re.compile(r"[^\W\d_]"), re.compile(r"[^\W\d_]+")
-
-
 # A foreign letter in a Latin word: before or after a lower-case letter of it, or between two.
 _DISGUISED = re.compile(
     f"[a-zA-Z][{FOREIGN}]{{1,40}}[a-z]|^[{FOREIGN}]{{1,40}}[a-z]{{2}}"
     f"|[a-z]{{2}}[{FOREIGN}]{{1,40}}$|[A-Z]{{2}}[{FOREIGN}]{{1,40}}[A-Z]"
 )
-
-
 # Small capitals and others that phonetic transcriptions use too; these hold stress marks or
 # letters that look like no other.
 _PHONETIC_LETTERS = frozenset("ɪɡɑʙɢʜʟɴʀʏ")
-
-
 _PHONETIC = re.compile("[ˈˌːəʃŋðθʒɔɛʊʌɹʁɾʔ]")
-
-
 # Alike enough within a Latin word, not enough for a word of nothing else.
 _LOOSE = frozenset("ьгкмнпитвѵηωχγειυκτςգզա")
-
-
 _SYMBOLS = frozenset("αγεηικνορτυχω")  # that science puts before and behind Latin letters
-
-
 _FUNCTIONS = frozenset({"sin", "cos", "tan", "cot", "log", "exp", "lim", "max", "min", "det"})
 
 
@@ -230,20 +196,10 @@ STYLED_LETTER = (
     "\u2102\u210a-\u2115\u2119-\u211d\u2124\u2128\u212c-\u2134\u2145-\u2149"
     "\U0001d400-\U0001d6a3\U0001f110-\U0001f12f\U0001f130-\U0001f189"
 )
-
-
 _STYLED_RUN = re.compile(f"[{STYLED_LETTER}](?:[{STYLED_LETTER}]|[ '’.,!?-](?=[{STYLED_LETTER}]))+")
-
-
 _FULL_WIDTH = re.compile("[\uff21-\uff3a\uff41-\uff5a]")
-
-
 _EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-
-
 _FLAG_RUN = re.compile("[\U0001f1e6-\U0001f1ff](?:\\s?[\U0001f1e6-\U0001f1ff])*")
-
-
 # Negative circled and squared letters, and regional indicators, have no NFKC form; that of
 # letters in parentheses has the parentheses.
 _ENCLOSED = {
@@ -304,8 +260,6 @@ _CODES = (
     "sy sz ta tc td tf tg th tj tk tl tm tn to tr tt tv tw tz ua ug um un us uy uz va vc ve vg vi "
     "vn vu wf ws xk ye yt za zm zw"
 )
-
-
 _COUNTRIES = frozenset(_CODES.split())
 
 

@@ -35,14 +35,10 @@ _NOTE = re.compile(
     r"|end|endif|toc|more|doctoc|vale|textlint|cspell|deprecated)\b",
     re.IGNORECASE,
 )
-
-
 _LICENCE = re.compile(
     r"\b(?:copyright|licen[sc]ed?|warrant(?:y|ies)|rights reserved|redistribut\w{1,5}|spdx)\b",
     re.IGNORECASE,
 )
-
-
 _TAG_OR_ENTITY = re.compile(r"<[^<>]{0,1000}>|&#?\w{1,10};")
 
 
@@ -62,8 +58,6 @@ _MARKDOWN_COMMENT = re.compile(
     r"(?:\(([^\n]{1,4000})\)|\"([^\n]{1,4000})\"|'([^\n]{1,4000})')[ \t]{0,8}$",
     re.MULTILINE,
 )
-
-
 _NOWHERE = frozenset({"#", "<>", "<#>", ".", "/", "//", "-"})
 
 
@@ -94,36 +88,18 @@ def white_latex(text: str) -> Iterator[Payload]:
 # it, and hostile markup must not cost more than its length.
 
 _TAG = re.compile(r"<(?:(!--)|(/?)([A-Za-z][A-Za-z0-9:-]{0,40}))")
-
-
 _NO_CONTENT = "area base br col embed hr img input link meta param source track wbr"
-
-
 _VOID = frozenset(_NO_CONTENT.split())
-
-
 _ATTRIBUTE = re.compile(
     r"([A-Za-z][A-Za-z-]{0,30})(?:\s{0,8}=\s{0,8}(?:\"([^\"]{0,2000})\"|'([^']{0,2000})'|([^\s\"'>]{1,500})))?"
 )
-
-
 _FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~)", re.MULTILINE)
-
-
 _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
-
-
 _NO_TAG = re.compile(r"<|\n[ \t\r]{0,20}\n")  # within what would be one: a sign for "less than"
-
-
 # What is not shown is a comment, or in an element or attribute whose name holds one of these, if
 # not in an attribute that is written with references ("&#104;idden").
 _MAY_HIDE = Hint(r"(?i)<!--|&|hidden|style|template|color|width|height")
-
-
 _LONGEST_TAG = 4000
-
-
 _DEEPEST = 60  # open elements among which the one that a closing tag closes is looked for
 
 

@@ -13,38 +13,16 @@ from math import log2
 from ragshield_core.text.characters import FULL_STOPS, LETTERS, QUESTION_MARKS, UNSPACED
 
 TAGS = "tag characters"
-
-
 VARIATION = "variation selectors"
-
-
 ZERO_WIDTH = "zero-width characters"
-
-
 SPLIT_WORDS = "words split by invisible characters"
-
-
 BIDI = "bidirectional override"
-
-
 CONTROL = "control characters"
-
-
 LOOK_ALIKES = "look-alike letters"
-
-
 STYLED = "letters that normalise to others (NFKC)"
-
-
 HTML = "hidden HTML"
-
-
 LATEX = "white LaTeX"
-
-
 COMMENT = "comment carrying prose"
-
-
 MARKED = "text that people do not see"
 
 
@@ -90,22 +68,14 @@ _COMMON = (
     "il di che è non per sono lo tutte "
     "o os de e não em da do uma você todas"
 )
-
-
 _FUNCTION_WORDS = frozenset(_COMMON.split())
-
-
 # With apostrophes and hyphens, Hebrew and Armenian ones among them; Armenian sets marks in words.
 _PLAIN_WORD = re.compile(
     rf"[(\"'«„“¿¡]{{0,2}}[{LETTERS}]+(?:['’\-\u05be\u05f3\u05f4\u055a-\u055e\u058a][{LETTERS}]+){{0,3}}"
     rf"[.,;:!)\"'»”\u055a-\u055e\u060c\u061b{QUESTION_MARKS}{FULL_STOPS}]{{0,3}}"
 )
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-
-
 _CODE = re.compile(r"[{}=<>;|\\$]|\w\(|::|//|\w:(?=\s)|\s-\s")
-
-
 # One word of Tamil says what two of English say. Wikipedia has 4.5 (Arabic) to 5.7 letters (Greek)
 # for each word of the same text in English. A syllable of Hangul is two or three letters.
 _LETTERS_OF_WORD = 5

@@ -77,8 +77,6 @@ def _payloads(text: str) -> list[Payload]:
 
 
 _remembered = Remembered(_payloads)
-
-
 # What is looked for in characters beyond ASCII, and those without which it is not there.
 _FINDERS = tuple(
     (find, re.compile(f"[{needed}]"))

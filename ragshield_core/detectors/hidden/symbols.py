@@ -23,15 +23,9 @@ from ragshield_core.text.characters import COMBINING, LETTERS, UNSPACED
 # Tag characters
 
 _TAG_RUN = re.compile("[\U000e0000-\U000e00ff\U000e01f0-\U000e0fff]+")
-
-
 # England, Scotland, Wales: a black flag, their tags, a cancel tag.
 _FLAGS = frozenset({"gbeng", "gbsct", "gbwls"})
-
-
 _SCATTERED = 4  # more runs than this are read as one message
-
-
 _CANCEL_TAG = "\U000e007f"
 
 
@@ -106,47 +100,25 @@ INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a\u202c\u202d"
     "\u2060-\u2064\u206a-\u206f\u3164\ufeff\uffa0"
 )
-
-
 _INVISIBLE_RUN = re.compile(f"[{INVISIBLE}]+")
-
-
 _LETTER, _COMBINING = re.compile(f"[{LETTERS}]"), re.compile(f"[{COMBINING}]")
-
-
 # Scripts whose words have joiners in them; and others whose words have no spaces between them, or
 # whose syllables may hold fillers.
 _JOINED = re.compile("[\u0600-\u0dff\ufb50-\ufdff\ufe70-\ufefe]")
 _UNSPACED = re.compile(f"[\u0f00-\u0fff\u1100-\u11ff\u1800-\u18af{UNSPACED}]")
-
-
 # In the scripts of India, joiners have their place behind one of these, and before one.
 _VIRAMA = frozenset("\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d\u0dca")
-
-
 _SPLITTERS = frozenset(
     "\u034f\u115f\u1160\u180e\u200b\u200c\u200d\u2060\u2061\u2062\u2063\u2064\u3164\ufeff\uffa0"
 )
-
-
 _JOINERS = frozenset("\u200c\u200d")
-
-
 _WORD_JOINERS = frozenset("\u2060\u2061\u2062\u2063\u2064\ufeff")
-
-
 # One letter on, there is another; and one more, because words of one letter are common in scripts
 # without spaces.
 _LETTER_ON = f"[{LETTERS}][{COMBINING}]{{0,3}}[{INVISIBLE}]"
 _APART, _FURTHER_APART = re.compile(_LETTER_ON), re.compile(f"(?:{_LETTER_ON}){{2}}")
-
-
 _MARKS = frozenset("\u200e\u200f\u061c\u00ad")
-
-
 _LONG = 8  # symbols in a row: a byte, and more than typography ever puts there
-
-
 _GAP = 80  # characters between two disguised words that still belong together
 
 
@@ -255,8 +227,6 @@ def grouped(spans: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]
 # Symbols to text. Which symbol means what is tried out; the most legible reading wins.
 
 _SAMPLE = 512  # symbols on which the reading is chosen
-
-
 _LEGIBLE = 0.6
 
 

@@ -16,14 +16,8 @@ from ragshield_core.detectors.hidden.payload import (
 # Control characters
 
 CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x9b]|\r(?!\n)")
-
-
 _ESCAPE = re.compile(r"(?:\x1b\[|\x9b)([0-9;?]{0,20})([A-Za-z])|\x1b\]([^\x07\x1b]{0,200})")
-
-
 _LONGEST_LINE = 4000
-
-
 _CONCEAL = re.compile(r"(?:^|;)8(?:;|$)|(?:^|;)30;40(?:;|$)|(?:^|;)37;47(?:;|$)")
 
 

@@ -14,30 +14,14 @@ from ragshield_core.text.linear import Hint
 
 # Blobs decoded in one text, and characters of each.
 MAX_BLOBS = 20
-
-
 MAX_BLOB = 20_000
-
-
 # The shortest blob that holds an instruction; words are hardly ever as long.
 MIN_BLOB = 24
-
-
 _BASE64 = re.compile(rf"(?<![\w+/=-])[A-Za-z0-9+/_-]{{{MIN_BLOB},{MAX_BLOB}}}={{0,2}}")
-
-
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12,5000}(?![0-9A-Za-z])")
-
-
 _HEX_DIGITS = re.compile(r"0x|\\x|[ :,]")
-
-
 _PERCENT = re.compile(rf"[^\s%]{{0,200}}%[0-9A-Fa-f]{{2}}\S{{6,{MAX_BLOB}}}")
-
-
 _ENTITIES = re.compile(r"&(?:#\d{2,7}|#x[0-9A-Fa-f]{2,6});\S{12,5000}")
-
-
 _ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4}){6,4000}")
 
 

@@ -22,49 +22,25 @@ from ragshield_core.text.readings import Remembered
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
 RATE = 0.45
-
-
 # What the model of ideas adds: at log-odds 0, its convincing ones, it convinces alone. Weaker ones
 # are in all kinds of text, most of all in documentation, and only support a rule. Fitted by
 # cross-validation, as is what follows.
 CONVINCING = 1.45
-
-
 PER_LOGIT = 0.35
-
-
 WEAK_IDEAS = 0.5
-
-
 STRONG_IDEAS = 3.0
-
-
 # Where the ideas around speak against it, a wording that people use to people as well counts less;
 # the form of a chat template or of a tool call does not.
 FORMS = frozenset({"chat_template", "exfiltration", "role_marker", "tool_call"})
-
-
 DOUBT = 0.3
-
-
 DOUBT_FROM = -1.0
-
-
 MAX_DOUBT = 0.6
-
-
 # Rules and ideas see the same words: the lesser of both adds little.
 AGREEMENT = 0.35
-
-
 # An instruction that was encoded or hidden was put there on purpose.
 CONCEALED = 1.0
-
-
 # Matches of one rule that are looked at in one text; more make it no worse.
 MAX_MATCHES = 20
-
-
 # Sentences that one rule looks at together; a question may stand between condition and command.
 REACH = 3
 

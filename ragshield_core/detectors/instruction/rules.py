@@ -23,11 +23,7 @@ _GAPS = {
     "m": r"{0,4}",
     "m1": r"{1,4}",
 } | {f"w{n}": rf"(?:[^\s.!?]{{1,24}}\s){{0,{n}}}" for n in range(1, 6)}
-
-
 _MACRO = re.compile(r"\{([a-z_]+\d?)\}")
-
-
 # Letters with marks are read as without; each becomes one character, so that positions stay.
 _PLAIN = {
     code: unicodedata.normalize("NFKD", chr(code))[0].lower()
@@ -47,8 +43,6 @@ _PLAIN = {
     )
     for mark in marks
 }
-
-
 # Needs that are no words: signs that a text has somewhere.
 SIGNS = (
     ("<markup>", "<"),
@@ -61,8 +55,6 @@ SIGNS = (
     ("<query>", "="),
     ("<underscore>", "_"),
 )
-
-
 _CJK_LETTER = re.compile(f"[{CJK}]")
 
 
