@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from ragshield_core.detectors.hidden.marks import mark
+from ragshield_core.detectors.hidden.payload import mark
 from ragshield_core.files.documents import LARGEST, read_document
 from ragshield_core.files.formats import ending_of
 from ragshield_core.files.passages import Chunk, Passage, UnreadError, chunks_of

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-from ragshield_core.detectors.hidden.marks import sureness
 from ragshield_core.detectors.hidden.markup import hidden_html
-from ragshield_core.detectors.hidden.payload import COMMENT
+from ragshield_core.detectors.hidden.payload import COMMENT, sureness
 from ragshield_core.files.html_text import blocks, texts_and_tags
 from ragshield_core.files.passages import Passage
 

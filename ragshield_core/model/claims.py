@@ -133,7 +133,7 @@ def source_of(document: str | None) -> str | None:
 # Metadata key, in the quarantine only, of all that a LlamaIndex node is beside text and metadata.
 NODE_KEY = "_ragshield_node"
 # What readers of files say that people do not see of a document: a mark a line, see
-# :mod:`ragshield_core.detectors.hidden.marks`.
+# :mod:`ragshield_core.detectors.hidden.payload`.
 HIDDEN_KEY = "ragshield_hidden"
 # Where an integration names the source itself: a feed, a connector, an uploader.
 SOURCE_KEY = "ragshield_source"

@@ -9,7 +9,7 @@ from effort import assert_linear
 
 from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.detectors.hidden.marks import mark, marked
+from ragshield_core.detectors.hidden.payload import mark, marked
 from ragshield_core.files.folder import Folder
 from ragshield_core.tools.audit.readers.text_folder import TextFolder
 

@@ -90,8 +90,10 @@ _LOOK_ALIKE = {
 }
 FOREIGN = "".join(map(chr, _LOOK_ALIKE))
 _HAS_FOREIGN = re.compile(f"[{FOREIGN}]")
-_BEYOND_LATIN = re.compile("[^\x00-\u024f]")
-_LETTER, _WORD = re.compile(r"[^\W\d_]"), re.compile(r"[^\W\d_]+")
+# A word with a letter beyond those of Latin scripts.
+_WORD_BEYOND_LATIN = re.compile(
+    r"(?<![^\W\d_])(?:(?![\W\d_])[\x00-\u024f])*+(?![\W\d_])[^\x00-\u024f][^\W\d_]*"
+)
 # A foreign letter in a Latin word: before or after a lower-case letter of it, or between two.
 _DISGUISED = re.compile(
     f"[a-zA-Z][{FOREIGN}]{{1,40}}[a-z]|^[{FOREIGN}]{{1,40}}[a-z]{{2}}"
@@ -144,7 +146,7 @@ def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
     mixed: list[tuple[int, int]] = []
     whole: list[tuple[int, int]] = []
     proper = 0
-    for match in _words_beyond_latin(text):
+    for match in _WORD_BEYOND_LATIN.finditer(text):
         word = match[0]
         foreign = _HAS_FOREIGN.findall(word)
         latin = any(c < "\u0250" for c in word)
@@ -158,20 +160,6 @@ def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
         elif len(word) > 2 and not word.isupper() and not _LOOSE.intersection(word):
             whole.append(match.span())
     return mixed, whole, proper
-
-
-def _words_beyond_latin(text: str) -> Iterator[re.Match[str]]:
-    """Yield words with a letter beyond those of Latin scripts, of which most texts have few."""
-    end = 0
-    for beyond in _BEYOND_LATIN.finditer(text):
-        start = beyond.start()
-        if start < end or not _LETTER.match(text, start):
-            continue
-        while start > end and _LETTER.match(text, start - 1):
-            start -= 1
-        if match := _WORD.match(text, start):
-            yield match
-            end = match.end()
 
 
 def _is_phonetic(text: str, start: int, foreign: Sequence[str], *, phonetic: bool) -> bool:
@@ -210,14 +198,11 @@ _ENCLOSED = {
 def styled_letters(text: str) -> Iterator[Payload]:
     """Yield runs of letters that normalise to others."""
     places = []
-    east_asian: bool | None = None  # looked for where it matters
+    east_asian = _FULL_WIDTH.search(text) and _EAST_ASIAN.search(text)
     for match in _STYLED_RUN.finditer(text):
         run = match[0]
-        if _FULL_WIDTH.search(run):
-            if east_asian is None:
-                east_asian = bool(_EAST_ASIAN.search(text))
-            if east_asian:
-                continue
+        if east_asian and _FULL_WIDTH.search(run):
+            continue
         words = [word for word in _plain(run).lower().split() if len(word) > 2]
         if len(words) == 1 and (words[0] in _FUNCTIONS or len(words[0]) < 4):
             continue

@@ -1,5 +1,7 @@
 """Find text that rendered markup does not show: comments, white LaTeX, hidden HTML."""
 
+# ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
+
 from __future__ import annotations
 
 import re
@@ -9,23 +11,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
 
-from ragshield_core.detectors.hidden.css import (
-    CSS_COMMENT,
-    SIZES,
-    background,
-    declarations,
-    hides,
-    hiding_selectors,
-)
 from ragshield_core.detectors.hidden.payload import (
     COMMENT,
     HTML,
     LATEX,
     Payload,
     carrying_prose,
+    prose,
     prose_words,
 )
 from ragshield_core.text.linear import Hint
+
+_Colour = tuple[int, int, int]
 
 # Prose in markup
 
@@ -80,8 +77,7 @@ _LATEX = re.compile(
 def white_latex(text: str) -> Iterator[Payload]:
     """Yield text that LaTeX sets in white."""
     for match in _LATEX.finditer(text):
-        if words := prose_words(match[1]):
-            yield carrying_prose(LATEX, match[1], match.span(1), words)
+        yield from prose(LATEX, match[1], match.span(1))
 
 
 # HTML. A scanner of tags rather than a parser: what is hidden is decided by the element that hides
@@ -110,7 +106,7 @@ class _Element:
     name: str
     start: int
     hidden: float  # 0 where it is shown, else how sure it is that it is not
-    background: tuple[int, int, int] | None
+    background: _Colour | None
 
 
 def hidden_html(text: str) -> Iterable[Payload]:
@@ -118,7 +114,7 @@ def hidden_html(text: str) -> Iterable[Payload]:
     return _scanned(text) if "<" in text and _MAY_HIDE(text) else ()
 
 
-def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901 - one case per kind of tag
+def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901, PLR0912 - a case per kind of tag
     fenced = "```" in text or "~~~" in text
     fences = [match.start() for match in _FENCE.finditer(text)] if fenced else []
     stack: list[_Element] = []
@@ -149,13 +145,17 @@ def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901 - one case per kind 
             raw = _END_OF_RAW[name].search(text, place)
             end = raw.start() if raw else len(text)
             if name == "style":
-                hiding |= hiding_selectors(text[place:end])
+                hiding |= _hiding_selectors(text[place:end])
             place = end
         elif name == "input":
-            yield from _hidden_input(text[match.end() : end], (start, place))
+            values = _attributes(text[match.end() : end])
+            if values.get("type", "").lower() == "hidden":
+                yield from prose(HTML, values.get("value", ""), (start, place))
         elif name not in _VOID and text[end - 1] != "/":
-            behind = stack[-1].background if stack else None
-            stack.append(_opened(name, place, text[match.end() : end], hiding, behind))
+            around = stack[-1].background if stack else None
+            sure, behind, selectors = _looks(name, text[match.end() : end], around)
+            sure = max([sure, *(hiding.get(selector, 0.0) for selector in selectors)])
+            stack.append(_Element(name, place, sure, behind))
     for element in stack:
         placeholder = element.name == "template"  # as in "--format=<template>"
         if element.hidden and element.start >= covered and not placeholder:
@@ -181,8 +181,7 @@ def _close(stack: list[_Element], name: str) -> list[_Element]:
 def _hidden(text: str, element: _Element, end: int, fences: Sequence[int]) -> Iterator[Payload]:
     decoded = " ".join(_TAG_OR_ENTITY.sub(" ", text[element.start : end]).split())
     sure = element.hidden * _shown_as_code(text, element.start, fences)
-    if words := prose_words(decoded) * sure:
-        yield carrying_prose(HTML, decoded, (element.start, end), words)
+    yield from prose(HTML, decoded, (element.start, end), sure)
 
 
 def _attributes(source: str) -> dict[str, str]:
@@ -193,47 +192,142 @@ def _attributes(source: str) -> dict[str, str]:
     }
 
 
-def _hidden_input(source: str, span: tuple[int, int]) -> Iterator[Payload]:
-    values = _attributes(source)
-    decoded = values.get("value", "")
-    if values.get("type", "").lower() == "hidden" and (words := prose_words(decoded)):
-        yield carrying_prose(HTML, decoded, span, words)
-
-
-def _opened(
-    name: str,
-    start: int,
-    attributes: str,
-    hiding: dict[str, float],
-    behind: tuple[int, int, int] | None,
-) -> _Element:
-    sure, behind, selectors = _looks(name, attributes, behind)
-    if hiding:
-        sure = max([sure, *(hiding.get(selector, 0.0) for selector in selectors)])
-    return _Element(name, start, sure, behind)
-
-
 # Pages have the same tags again and again.
 @lru_cache(maxsize=1024)
 def _looks(
-    name: str, attributes: str, behind: tuple[int, int, int] | None
-) -> tuple[float, tuple[int, int, int] | None, tuple[str, ...]]:
+    name: str, attributes: str, behind: _Colour | None
+) -> tuple[float, _Colour | None, tuple[str, ...]]:
     """Return how surely a tag hides what is in it, the colour there, and what selects it."""
     values = {key: value.lower() for key, value in _attributes(attributes).items()}
-    style = CSS_COMMENT.sub("", values.get("style", ""))
+    style = _CSS_COMMENT.sub("", values.get("style", ""))
     if "bgcolor" in values:
         style = f"background:{values['bgcolor']};{style}"
     if name == "font" and "color" in values:
         style = f"color:{values['color']};{style}"
-    declared = declarations(style)
-    behind = background(declared) or behind
+    declared = _declarations(style)
+    behind = _background(declared) or behind
     sure = max(
-        hides(declared, behind),
+        _hides(declared, behind),
         1.0 if "hidden" in values and values["hidden"] != "until-found" else 0.0,
         0.7 if name == "template" else 0.0,
-        1.0 if name in ("svg", "div", "iframe") and "0" in map(values.get, SIZES) else 0.0,
+        1.0 if name in ("svg", "div", "iframe") and "0" in map(values.get, _SIZES) else 0.0,
     )
     if values.get("aria-hidden") == "true":  # what is clipped for screen readers is not read either
         sure = max(0.2, min(1.0, 2 * sure))
     classes = (f".{c}" for c in values.get("class", "").split()[:20])
     return sure, behind, (name, f"#{values.get('id', '')}", *classes)
+
+
+# Style that makes text invisible
+
+_CSS_COMMENT = re.compile(r"/\*[^*]{0,500}\*/|\s")
+
+
+def _declarations(style: str) -> dict[str, str]:
+    """Return the declarations of a style, values by property."""
+    pairs = (declaration.partition(":") for declaration in style.split(";")[:60])
+    return {name: value.replace("!important", "") for name, _, value in pairs}
+
+
+_LAST_SELECTOR = re.compile(r"[.#]?[\w-]{1,64}$")  # of "div p.note", what matters is ".note"
+
+
+def _background(declared: dict[str, str]) -> _Colour | None:
+    """Return the background colour of declarations, if they name one."""
+    return _colour(declared.get("background-color") or declared.get("background", ""))
+
+
+def _hiding_selectors(sheet: str) -> dict[str, float]:
+    """Return which selectors of a style sheet hide what they select, and how surely."""
+    found = {}
+    for rule in sheet.split("}"):
+        selectors, _, body = rule.partition("{")
+        declared = _declarations(_CSS_COMMENT.sub("", body).lower())
+        if sure := _hides(declared, _background(declared)):
+            for selector in selectors.lower().split(",")[:20]:
+                if last := _LAST_SELECTOR.search(selector.strip()):
+                    found[last[0]] = sure
+    return found
+
+
+_LENGTH = re.compile(r"(-?[0-9]{0,6}\.?[0-9]{0,6})(px|pt|em|rem|ex|vw|vh|cm|mm|in|%|)")
+_PIXELS = {"em": 16.0, "rem": 16.0, "ex": 8.0, "vw": 10.0, "vh": 10.0, "%": 0.16, "pt": 1.3}
+_OFF_SCREEN = 500.0  # pixels
+_OFFSETS = ("left", "right", "top", "bottom", "text-indent", "margin-left", "margin-top")
+_SIZES = ("width", "height", "max-width", "max-height")
+_NO_ALPHA = re.compile(r"^(?:rgba|hsla)\([^)]{1,60},0?\.?0+%?\)$")
+
+
+def _pixels(value: str) -> float | None:
+    match = _LENGTH.fullmatch(value)
+    if not match or not any(c.isdigit() for c in match[1]):
+        return None
+    return float(match[1]) * _PIXELS.get(match[2], 1.0)
+
+
+def _hides(declared: dict[str, str], behind: _Colour | None) -> float:
+    """Return how sure it is that declarations of CSS hide the text that they apply to, [0, 1]."""
+    size, opacity = _pixels(declared.get("font-size", "")), _pixels(declared.get("opacity", ""))
+    boxed = declared.get("overflow") == "hidden"
+    transform = declared.get("transform", "")
+    if (
+        declared.get("display") == "none"
+        or declared.get("visibility") in ("hidden", "collapse")
+        or (opacity is not None and opacity <= 0.05)
+        or (size is not None and 0 <= size <= 2)
+        or any((_pixels(declared.get(side, "")) or 0.0) <= -_OFF_SCREEN for side in _OFFSETS)
+        or (boxed and any(_pixels(declared.get(side, "")) == 0 for side in _SIZES))
+        or ("scale(0" in transform and "scale(0." not in transform)
+    ):
+        return 1.0
+    clip = declared.get("clip", "") + declared.get("clip-path", "")
+    if clip.startswith(("rect(0", "rect(1px", "inset(50%", "inset(100%", "circle(0")):
+        return 0.6  # for screen readers, mostly
+    return _vanishes(declared, behind)
+
+
+def _vanishes(declared: dict[str, str], behind: _Colour | None) -> float:
+    """Return how sure it is that text has the colour of what is behind it, [0, 1]."""
+    colour, picture = declared.get("color", ""), declared.get("background", "")
+    if colour == "transparent" or _NO_ALPHA.search(colour):
+        return 1.0
+    front = _colour(colour)
+    if front is None or "url(" in picture or "gradient" in picture:
+        return 0.0
+    # Without a colour behind it that we know of, the page is likely white, but not surely.
+    distance = sum(abs(a - b) for a, b in zip(front, behind or (255, 255, 255), strict=True))
+    return (1.0 if behind else 0.6) if distance <= 24 else 0.0
+
+
+_COLOURS = {
+    "white": (255, 255, 255),
+    "black": (0, 0, 0),
+    "snow": (255, 250, 250),
+    "ivory": (255, 255, 240),
+    "ghostwhite": (248, 248, 255),
+    "whitesmoke": (245, 245, 245),
+    "floralwhite": (255, 250, 240),
+    "red": (255, 0, 0),
+    "blue": (0, 0, 255),
+    "yellow": (255, 255, 0),
+    "gray": (128, 128, 128),
+    "grey": (128, 128, 128),
+}
+_RGB = re.compile(r"rgba?\(([0-9]{1,3})[, ]{1,3}([0-9]{1,3})[, ]{1,3}([0-9]{1,3})")
+_HEX = re.compile(r"#([0-9a-f]{3,8})")
+
+
+def _colour(value: str) -> _Colour | None:
+    if value in _COLOURS:
+        return _COLOURS[value]
+    if match := _HEX.match(value):
+        digits = match[1]
+        if len(digits) in (3, 4):
+            digits = "".join(2 * c for c in digits)
+        if len(digits) in (6, 8):
+            return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:6], 16)
+    if value.startswith("hsl") and value.endswith(",100%)"):
+        return _COLOURS["white"]
+    if match := _RGB.match(value):
+        return int(match[1]), int(match[2]), int(match[3])
+    return None

@@ -1,4 +1,8 @@
-"""Piece of hidden text, and how much of it reads as prose."""
+"""Piece of hidden text, how much of it reads as prose, and marks for it in the context of an entry.
+
+Readers of files mark what people do not see with two lines of an entry's context:
+``[hidden 1: white text, page 3].``, and the text itself, which other detectors read as well.
+"""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 
@@ -6,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -117,3 +121,52 @@ def carrying_prose(kind: str, decoded: str, span: tuple[int, int], words: float)
     return Payload(
         kind=kind, decoded=decoded, span=span, n_hidden=len(decoded), weight=0.3 * log2(1 + words)
     )
+
+
+def prose(kind: str, decoded: str, span: tuple[int, int], sure: float = 1.0) -> Iterator[Payload]:
+    """Yield a payload if the text is prose; its words count as far as it is sure to be hidden."""
+    if words := prose_words(decoded) * sure:
+        yield carrying_prose(kind, decoded, span, words)
+
+
+_OPENING = "[hidden "
+_MARK = re.compile(
+    r"^\[hidden ([01](?:\.[0-9]{1,3})?): ([^\]\n]{1,200})\]\.\n([^\n]{1,4000})", re.MULTILINE
+)
+# Characters of one mark: prose is told from less.
+LONGEST = 2_000
+
+
+def mark(how: str, place: str, text: str, sure: float) -> str:
+    r"""Return two lines that say what is hidden.
+
+    Parameters
+    ----------
+    how, place
+        The reason why people do not see it, and the place in its document.
+    text
+        The text, as a machine reads it there.
+    sure
+        How sure it is that it is hidden on purpose, [0, 1]; 0 for what is only to be read for
+        instructions.
+
+    Examples
+    --------
+    >>> mark("white text", "page 3", "Say no.", 1.0)
+    '[hidden 1: white text, page 3].\nSay no.'
+    """
+    where = f"{how}, {place}".replace("]", ")").replace("\n", " ")[:200]
+    return f"{_OPENING}{round(sure, 3):g}: {where}].\n{' '.join(text.split())[:LONGEST]}"
+
+
+def marked(text: str) -> Iterator[Payload]:
+    """Yield marked prose."""
+    for match in _MARK.finditer(text) if _OPENING in text else ():
+        yield from prose(f"{MARKED} ({match[2]})", match[3], match.span(3), float(match[1]))
+
+
+def sureness(payload: Payload) -> float:
+    """Return how sure a payload of prose is, [0, 1]: the share of its words that it weighs."""
+    words = prose_words(payload.decoded)
+    weighed = 2 ** (payload.weight / 0.3) - 1  # see carrying_prose
+    return min(1.0, weighed / words) if words else 0.0

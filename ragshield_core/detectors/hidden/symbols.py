@@ -1,4 +1,4 @@
-"""Messages in characters that nobody sees: tags, variation selectors, zero-width symbols."""
+"""Messages in characters that nobody sees: tags, selectors, zero-width symbols, controls."""
 
 # ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
 
@@ -6,16 +6,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import reduce
 from itertools import permutations
 from math import ceil, log, log2
 
 from ragshield_core.detectors.hidden.payload import (
+    CONTROL,
     SPLIT_WORDS,
     TAGS,
     VARIATION,
     ZERO_WIDTH,
     Payload,
+    prose,
     smuggled,
 )
 from ragshield_core.text.characters import COMBINING, LETTERS, UNSPACED
@@ -89,7 +94,8 @@ def _decode_bytes(run: str) -> str:
     values = [_byte_of(c) for c in run]
     readings = [_text_of(values)]
     if max(values) < 16:
-        readings.append(_text_of([16 * a + b for a, b in _chunks(values, 2)]))
+        pairs = zip(values[::2], values[1::2], strict=False)
+        readings.append(_text_of([16 * a + b for a, b in pairs]))
         readings.append(_decode_symbols(run))
     return max(readings, key=_legibility)
 
@@ -230,20 +236,13 @@ _SAMPLE = 512  # symbols on which the reading is chosen
 _LEGIBLE = 0.6
 
 
-def _chunks(values: Sequence[int], width: int) -> Iterator[Sequence[int]]:
-    for i in range(0, len(values) - width + 1, width):
-        yield values[i : i + width]
-
-
 def _text_of(values: Sequence[int]) -> str:
     """Return code units as text: UTF-8 where it is, else code points."""
     if not values or max(values) > 0x10FFFF:
         return ""
     if max(values) < 256:
-        try:
+        with suppress(UnicodeDecodeError):
             return bytes(values).decode()
-        except UnicodeDecodeError:
-            pass
     return "".join(map(chr, values))
 
 
@@ -266,41 +265,34 @@ def _legibility(text: str) -> float:
 
 def _decode_symbols(run: str) -> str:
     """Return the text that a run of few different symbols spells, or an empty string."""
-    counts = {c: run.count(c) for c in dict.fromkeys(run)}
+    counts = Counter(run)
     # A symbol that frames the message says nothing.
-    kept = [c for c in counts if counts[c] > 2 or len(run) < 2 * _LONG]
+    kept = {c for c, n in counts.items() if n > 2 or len(run) < 2 * _LONG}
     if 2 <= len(kept) < len(counts):
         run = "".join(c for c in run if c in kept)
     best, best_legibility = None, _LEGIBLE
     for reading in _readings(run):
-        legibility = _legibility(reading(run[:_SAMPLE]))
-        if legibility > best_legibility:
+        if (legibility := _legibility(_read(run[:_SAMPLE], *reading))) > best_legibility:
             best, best_legibility = reading, legibility
-    return best(run) if best else ""
+    return _read(run, *best) if best else ""
 
 
-class _Reading:
-    """One way to read symbols: digits of a base, in groups of a width or parted by a symbol."""
+# Digits of a base, their number in a group (0: parted by a symbol), that symbol, and whether the
+# lowest digit comes first.
+_Reading = tuple[Sequence[str], int, str, bool]
 
-    def __init__(
-        self, digits: Sequence[str], width: int, separator: str = "", *, turned: bool = False
-    ) -> None:
-        self.values = {ord(c): value for value, c in enumerate(digits)}
-        self.base, self.width, self.separator = len(digits), width, separator
-        self.turned = turned  # the lowest digit comes first
 
-    def __call__(self, run: str) -> str:
-        groups = run.split(self.separator) if self.separator else [run]
-        units: list[int] = []
-        for group in groups:
-            digits = [self.values[ord(c)] for c in group if ord(c) in self.values]
-            width = self.width or min(max(1, len(digits)), 21)
-            for chunk in _chunks(digits, width):
-                unit = 0
-                for digit in reversed(chunk) if self.turned else chunk:
-                    unit = unit * self.base + digit
-                units.append(unit)
-        return _text_of(units)
+def _read(run: str, digits: Sequence[str], width: int, separator: str, turned: bool) -> str:  # noqa: FBT001
+    values = {c: value for value, c in enumerate(digits)}
+    units: list[int] = []
+    for group in run.split(separator) if separator else [run]:
+        found = [values[c] for c in group if c in values]
+        step = width or min(max(1, len(found)), 21)
+        for at in range(0, len(found) - step + 1, step):
+            chunk = found[at : at + step]
+            places = chunk[::-1] if turned else chunk
+            units.append(reduce(lambda unit, digit: unit * len(digits) + digit, places, 0))
+    return _text_of(units)
 
 
 def _readings(run: str) -> Iterator[_Reading]:
@@ -309,17 +301,67 @@ def _readings(run: str) -> Iterator[_Reading]:
     if k > 16 or k < 2:
         return
     # Beyond four symbols there are too many orders to try them all.
-    orders = (
-        list(permutations(alphabet))
-        if k <= 4
-        else [tuple(alphabet), tuple(reversed(alphabet)), tuple(dict.fromkeys(run))]
+    orders: Iterable[Sequence[str]] = (
+        permutations(alphabet) if k <= 4 else (alphabet, alphabet[::-1], [*dict.fromkeys(run)])
     )
+    widths = (7, 8, 16) if k == 2 else sorted({ceil(8 * log(2, k)), ceil(16 * log(2, k))})
     for order in orders:
-        widths = (8, 7, 16) if k == 2 else {ceil(8 * log(2, k)), ceil(16 * log(2, k))}
-        for width in sorted(widths):
-            yield _Reading(order, width)
-            yield _Reading(order, width, turned=True)
+        for width in widths:
+            yield order, width, "", False
+            yield order, width, "", True
         if k == 3:  # two digits and a separator, of characters or of words
             parted = len(run) / (1 + run.count(order[2]))
             for width in (0,) if parted < 2 * _LONG else (8, 7):
-                yield _Reading(order[:2], width, order[2])
+                yield order[:2], width, order[2], False
+
+
+# Control characters: what a terminal hides
+
+CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x9b]|\r(?!\n)")
+_ESCAPE = re.compile(r"(?:\x1b\[|\x9b)([0-9;?]{0,20})([A-Za-z])|\x1b\]([^\x07\x1b]{0,200})")
+_LONGEST_LINE = 4000
+_CONCEAL = re.compile(r"(?:^|;)8(?:;|$)|(?:^|;)30;40(?:;|$)|(?:^|;)37;47(?:;|$)")
+
+
+def control_characters(text: str) -> Iterator[Payload]:
+    """Yield what a terminal would not show: erased, overwritten or concealed."""
+    yield from _backspaces(text)
+    yield from _escapes(text)
+    if text.count("\r") <= text.count("\n"):  # else they end lines, as on old Macintoshes
+        last = 0
+        for match in re.finditer(r"\r(?=[^\r\n])", text):
+            end = match.start()
+            start = max(text.rfind("\n", last, end) + 1, last, end - _LONGEST_LINE)
+            yield from prose(CONTROL, text[start:end], (start, end))
+            last = end + 1
+
+
+def _backspaces(text: str) -> Iterator[Payload]:
+    for match in re.finditer("[\x08\x7f]+", text):
+        start, n = match.start(), len(match[0])
+        erased = text[max(0, start - n) : start]
+        # Overstrike of printed manuals: a letter on itself or on an underscore.
+        overstrike = n == 1 and (erased == "_" or erased == text[match.end() : match.end() + 1])
+        if erased and not overstrike:
+            yield smuggled(CONTROL, erased, (start - len(erased), match.end()), n)
+
+
+def _escapes(text: str) -> Iterator[Payload]:
+    concealed: int | None = None
+    last = 0
+    for match in _ESCAPE.finditer(text):
+        codes, final = match[1] or "", match[2]
+        if concealed is not None and final == "m":
+            hidden = text[concealed : match.start()]
+            if hidden.strip():
+                yield smuggled(CONTROL, hidden, (concealed, match.start()), len(hidden))
+            concealed = None
+        if final == "m" and _CONCEAL.search(codes):
+            concealed = match.end()
+        elif final in ("K", "J", "A", "F"):  # erase, or go back up and write over
+            end = match.start()
+            start = max(text.rfind("\n", last, end) + 1, last, end - _LONGEST_LINE)
+            last = match.end()
+            yield from prose(CONTROL, _ESCAPE.sub("", text[start:end]), (start, end))
+    if concealed is not None and text[concealed:].strip():
+        yield smuggled(CONTROL, text[concealed:], (concealed, len(text)), len(text) - concealed)

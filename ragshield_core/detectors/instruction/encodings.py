@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from ragshield_core.detectors.hidden.payloads import payloads
+from ragshield_core.detectors.hidden.detector import payloads
 from ragshield_core.text.linear import Hint
 
 # Blobs decoded in one text, and characters of each.
