@@ -38,7 +38,6 @@ MIN_IDEAS = 2
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
 MAX_LANGUAGE_WORDS = 200
-_VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
 MIN_STATEMENTS = 2
@@ -189,11 +188,6 @@ class Model:
         self.stopwords: dict[str, frozenset[str]] = {
             language: frozenset(words.split()) for language, words in data["stopwords"].items()
         }
-        # One sum counts for all languages.
-        self.votes: dict[str, int] = {}
-        for n, stopwords in enumerate(self.stopwords.values()):
-            for word in stopwords:
-                self.votes[word] = self.votes.get(word, 0) + (1 << _VOTE * n)
         self.lexicons = {
             language: Lexicon(
                 (phrase, 1 << self.number[concept])
@@ -205,13 +199,11 @@ class Model:
             for language in LANGUAGES
             if language != "zh"
         }
-        chinese: dict[str, int] = {}
+        self.chinese: dict[str, int] = {}
         for concept, words in data["concepts"].items():
-            for phrase in words.get("zh", "").lower().split("|"):
-                if phrase:
-                    chinese[phrase] = chinese.get(phrase, 0) | 1 << self.number[concept]
-        self.chinese = chinese
-        longest = sorted(chinese, key=len, reverse=True)
+            for phrase in filter(None, words.get("zh", "").lower().split("|")):
+                self.chinese[phrase] = self.chinese.get(phrase, 0) | 1 << self.number[concept]
+        longest = sorted(self.chinese, key=len, reverse=True)
         self.chinese_token = re.compile(
             "|".join(map(re.escape, longest)) + rf"|[a-z0-9]+|[{CJK}]|[^\s\w]"
         )
@@ -236,8 +228,6 @@ class Model:
             (1 << self.number[a], 1 << self.number[b], reach, 1 << self.number[f"{a} then {b}"])
             for a, b, reach in ORDERED
         ]
-        self.parts = reduce(or_, (one | other for one, other, *_ in self.ordered))
-        self.possible = lru_cache(maxsize=50_000)(self._possible)
         self.bias = float(data.get("bias", 0.0))
         self.single: dict[int, float] = {}
         self.pairs: dict[int, dict[int, float]] = {}
@@ -253,7 +243,6 @@ class Model:
         }
         self.gate_bias = float(data["gate_bias"])
         self.dull = lru_cache(maxsize=50_000)(self._dull)
-        self.near = lru_cache(maxsize=50_000)(self._near)
 
     def mask(self, names: Iterable[str]) -> int:
         """Return ideas as bits."""
@@ -293,25 +282,18 @@ class Model:
         """Return the language of words, and the ideas of each in it."""
         if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
             return "en", self.lexicons["en"].ideas(words)
-        total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
-        near = self.near(total, usual)
-        found = {language: self.lexicons[language].ideas(words) for language in near}
-        if len(near) == 1:
-            return found.popitem()
-        return max(found.items(), key=lambda item: (sum(map(bool, item[1])), near[item[0]]))
-
-    def _near(self, total: int, usual: str | None) -> dict[str, int]:
-        """Return the languages that words may be of, with their votes."""
-        counts = {
-            language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
-            for n, language in enumerate(self.stopwords)
+        there = frozenset(words)
+        votes = {
+            language: 2 * len(stopwords & there) + (language == usual)
+            for language, stopwords in self.stopwords.items()
         }
-        votes = {language: 2 * count for language, count in counts.items()}
-        if usual is not None:
-            votes[usual] += 1
-        most = max(votes.values())
         # Even one vote apart, a short order may have no function word but one of both languages.
-        return {language: count for language, count in votes.items() if count >= most - 1}
+        least = max(votes.values()) - 1
+        near = (language for language, count in votes.items() if count >= least)
+        found = {language: self.lexicons[language].ideas(words) for language in near}
+        if len(found) == 1:
+            return found.popitem()
+        return max(found.items(), key=lambda item: (sum(map(bool, item[1])), votes[item[0]]))
 
     def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
         """Return the ideas of one sentence as bits: 0 where too few could be there.
@@ -370,14 +352,10 @@ class Model:
                 mask |= 1 << self.number["answer on condition"]
             if mask & (quote | 1 << self.number["only"]):
                 mask |= 1 << self.number["answer dictated"]
-        for one, other, reach, both in self.possible(mask & self.parts):
-            if _follows(marked, one, other, reach):
+        for one, other, reach, both in self.ordered:
+            if mask & one and mask & other and _follows(marked, one, other, reach):
                 mask |= both
         return mask
-
-    def _possible(self, mask: int) -> list[tuple[int, int, int, int]]:
-        """Return which ideas can follow each other where some are there."""
-        return [pair for pair in self.ordered if mask & pair[0] and mask & pair[1]]
 
     def _moods(
         self, tokens: Sequence[str], ideas: Sequence[int], marked: Sequence[tuple[int, int]]

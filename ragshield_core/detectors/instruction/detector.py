@@ -18,8 +18,8 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
-from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
+from ragshield_core.detectors.instruction.sentences import concealed_in
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
@@ -184,19 +184,13 @@ class InstructionDetector(StatelessDetector):
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         found = list(map(suspicion, texts))
-        scores = np.array([each.score for each in found], dtype=np.float64)
-        if self.classifier is not None:
-            for row, opinion in enumerate(self._opinions(texts, found)):
-                scores[row] = max(scores[row], opinion[0])
-        return scores
+        opinions = self._opinions(texts, found)
+        both = zip(found, opinions, strict=True)
+        return np.array([max(each.score, opinion[0]) for each, opinion in both], dtype=np.float64)
 
     def _explained(self, texts: Sequence[str]) -> list[Evidence]:
         found = list(map(suspicion, texts))
-        opinions = (
-            self._opinions(texts, found)
-            if self.classifier is not None
-            else [(0.0, (0, 0))] * len(texts)
-        )
+        opinions = self._opinions(texts, found)
         return [
             _evidence(text, each, *opinion)
             for text, each, opinion in zip(texts, found, opinions, strict=True)
@@ -206,15 +200,15 @@ class InstructionDetector(StatelessDetector):
         self, texts: Sequence[str], found: Sequence[Suspicion]
     ) -> list[tuple[float, tuple[int, int]]]:
         """Return, per text, the highest probability of its sentences, and where that one lies."""
+        best = [(0.0, (0, 0))] * len(texts)
         if self.classifier is None:
-            return [(0.0, (0, 0))] * len(texts)
+            return best
         asked: list[tuple[int, tuple[int, int]]] = []
         for row, (text, each) in enumerate(zip(texts, found, strict=True)):
             spans = sentences(text)
             if self.classify == "suspicious":
                 spans = [s for s in spans if any(overlap(s, hit.span) for hit in each.hits)]
             asked += [(row, span) for span in spans]
-        best = [(0.0, (0, 0))] * len(texts)
         if not asked:
             return best
         given = list(self.classifier([texts[row][s:e] for row, (s, e) in asked]))
@@ -243,13 +237,10 @@ def _evidence(
         )
     if not found.hits:
         return Evidence(sentence="no instruction to a model was found (weight 0.0)")
-    first, *others = found.hits
-    seen = {first.family}
-    also = []
-    for hit in others:
-        if hit.family not in seen:
-            seen.add(hit.family)
-            also.append(hit.rule)
+    first = found.hits[0]
+    # Of each other family the heaviest: the hits of one come in that order.
+    families = {hit.family: hit.rule for hit in reversed(found.hits)}
+    also = [hit.rule for hit in found.hits if families.pop(hit.family, None) == hit.rule][1:]
     rule = f"rule {first.rule}"
     if first.family == "ideas":
         rule = f"it speaks of {', '.join(map(repr, found.ideas))} together"

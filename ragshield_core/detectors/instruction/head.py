@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS
-from ragshield_core.detectors.instruction.moods import moods, n_features
+from ragshield_core.detectors.instruction.gate import moods, n_features
 
 # Returns a vector for each text.
 Embed = Callable[[list[str]], Any]

@@ -12,10 +12,13 @@ from itertools import chain, islice
 from operator import or_
 
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
-from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.languages import ORDER, order_in
 from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks, words_of
-from ragshield_core.detectors.instruction.sentences import sentences_of, without_markup
+from ragshield_core.detectors.instruction.sentences import (
+    concealed_in,
+    sentences_of,
+    without_markup,
+)
 from ragshield_core.text.linear import narrow
 from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Remembered

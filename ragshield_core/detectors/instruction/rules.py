@@ -92,6 +92,11 @@ class Rule:
     words: Mapping[str, str] = field(repr=False)
     unless: str = ""
 
+    @property
+    def spelled_needs(self) -> list[str]:
+        """Its needs, with the names of lists replaced by their words."""
+        return [_MACRO.sub(lambda macro: self.words[macro[1]], need) for need in self.needs]
+
     @cached_property
     def regex(self) -> LinearPattern:
         """The compiled pattern."""
@@ -135,34 +140,27 @@ def plain_of(text: str) -> str:
 
 
 @cache
+def masks() -> tuple[tuple[int, Rule], ...]:
+    """Return, per rule, the words that it needs, as bits: one for each list of words."""
+    numbers = {need: number for number, need in enumerate(_needs())}
+    return tuple(
+        (sum({1 << numbers[need] for need in rule.spelled_needs}), rule) for rule in rules()
+    )
+
+
+@cache
 def needed_words() -> dict[str, int]:
     """Return, for each word that a rule needs, the needs it fulfils, as bits."""
     bits: defaultdict[str, int] = defaultdict(int)
-    for need, number in _needs().items():
+    for number, need in enumerate(_needs()):
         for word in need.split("|"):
             tokens = [word] if word.startswith("<") else words(plain_of(word))
             bits[max(tokens, key=len)] |= 1 << number
     return dict(bits)
 
 
-@cache
-def _needs() -> dict[str, int]:
-    """Return a number for each need, with the names of lists replaced by their words."""
-    needs = {_spelled(rule, need) for rule in rules() for need in rule.needs}
-    return {need: number for number, need in enumerate(sorted(needs))}
-
-
-def _spelled(rule: Rule, need: str) -> str:
-    return _MACRO.sub(lambda macro: rule.words[macro.group(1)], need)
-
-
-@cache
-def masks() -> tuple[tuple[int, Rule], ...]:
-    """Return, per rule, the words that it needs, as bits."""
-    numbers = _needs()
-    return tuple(
-        (sum({1 << numbers[_spelled(rule, need)] for need in rule.needs}), rule) for rule in rules()
-    )
+def _needs() -> list[str]:
+    return sorted({need for rule in rules() for need in rule.spelled_needs})
 
 
 def words_of(plain: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:

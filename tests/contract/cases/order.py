@@ -8,7 +8,7 @@ import numpy as np
 
 from cases.entries import TEXTS, said
 from ragshield_core.detectors import OrderDetector
-from ragshield_core.detectors.instruction.moods import moods
+from ragshield_core.detectors.instruction.gate import moods
 from ragshield_core.testing import DetectorCase
 
 DIM = 384

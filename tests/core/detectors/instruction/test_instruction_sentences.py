@@ -4,9 +4,8 @@ import base64
 
 import pytest
 
-from ragshield_core.detectors.instruction.encodings import concealed_in
 from ragshield_core.detectors.instruction.rules import rules
-from ragshield_core.detectors.instruction.sentences import MAX_LINE, sentences_of
+from ragshield_core.detectors.instruction.sentences import MAX_LINE, concealed_in, sentences_of
 from ragshield_core.text.linear import LinearPattern, narrow
 from ragshield_core.text.normalized import readable
 
