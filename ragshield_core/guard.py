@@ -472,7 +472,6 @@ class Guard:
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,
                 **since_calibration(arrivals, self.policy.quarantine_at, names, why_not),
-                topics=tuple(arrivals.topics()),
                 n_known=len(self.state.knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,

@@ -325,10 +325,6 @@ def joined(reports: Sequence[Report]) -> Report:
             {d.entry_id: d for report in reports for d in report.retroactive}.values()
         ),
         spent=reports[-1].spent if reports else None,
-        spent_by_detector=reports[-1].spent_by_detector if reports else {},
-        spent_by_source={
-            source: share for report in reports for source, share in report.spent_by_source.items()
-        },
         calibrated_at=reports[-1].calibrated_at if reports else None,
     )
 

@@ -1,27 +1,32 @@
-"""What came in since the calibration: budget spent, shifts, topics."""
+"""What came in since the calibration: what it spent, and questions about sources for a person."""
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration.questions import (
-    MAX_SOURCES,
-    SHOWN_IDS,
-    Choice,
-    Question,
-    SourceCount,
-)
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Report, Verdict, printable
 from ragshield_core.model.p_values import TIE, Calibration
 
+Choice = Literal["adopt", "keep holding"]
+
+# A source is asked about once it has spent so many times the accepted rate, and chance would do
+# that once in ten thousand sources. Fewer held entries than so many are reviewed one by one.
+FAR_BEYOND, BY_CHANCE, FEWEST_HELD = 3.0, 1e-4, 5
+# Sources that are remembered; those that brought least are forgotten first.
+MAX_SOURCES = 1_000
+# Held entries that are remembered of a source: what one decision can free.
+MAX_HELD = 5_000
+SHOWN_IDS = 5
 # Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
 # How many of the admitted entries that were unusual are remembered: of a million arrivals.
@@ -32,13 +37,8 @@ LOWER, MIDDLE = 0.02, 0.25
 # Standard deviations by which the share of those must be off to be called a shift: with a dozen
 # detectors and hundreds of looks, chance does not reach that.
 SHIFTED = 6.0
-# A source is tested by itself from so many entries on.
+# A detector is tested from so many entries on.
 FEWEST = 100
-# A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
-# all of them are held, a reviewer should look.
-TOPIC, NEARLY_ALL = 30, 0.9
-# Parts of [0, 1] in which p-values are counted, to be drawn.
-PARTS = 10
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -62,40 +62,125 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """Entries that are unlike those a detector was calibrated on, as a whole and not by a few."""
+    """Arrivals that are unlike those a detector was calibrated on, as a whole and not by a few."""
 
     detector: str
-    source: str | None  # None for all that came lately
     n_entries: int
     share: float  # with a p-value in (0.02, 0.25], among those above 0.02
     expected: float  # of that, for entries like those of the clean sample
 
     def __str__(self) -> str:
-        who = "what came lately"
-        if self.source is not None:  # a claim of whoever brought it
-            who = f"source {printable(self.source, 60)!r}"
         how = "more" if self.share > self.expected else "less"
         return (
-            f"{self.detector}: {who} ({self.n_entries} entries) is {how} suspicious as a whole "
-            f"than the clean sample ({self.share:.0%} of p-values in the lower quarter, "
-            f"{self.expected:.0%} expected)"
+            f"{printable(self.detector, 60)}: what came lately ({self.n_entries} entries) is {how} "
+            f"suspicious as a whole than the clean sample ({self.share:.0%} of p-values in the "
+            f"lower quarter, {self.expected:.0%} expected)"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
-    """Entries near to each other that came lately and of which nearly all were held."""
+class Question:
+    """A source of which far more is held than of clean entries.
 
-    entry_ids: tuple[str, ...]  # held, the one in their midst first
-    n_entries: int  # held or not
+    Attributes
+    ----------
+    source
+        Its name, a claim of whoever brings the entries; ``None`` for entries that name none.
+    n_entries, n_held
+        How many came since the calibration, and how many of these are held or were recalled.
+    since
+        When the first of these was held, UTC.
+    detectors
+        How many each detector objected to.
+    held_ids, admitted_ids
+        A few of both sides.
+    """
+
+    source: str | None
+    n_entries: int
+    n_held: int
+    since: dt.datetime
+    detectors: Mapping[str, int]
+    held_ids: tuple[str, ...] = ()
+    admitted_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        of = "that name no source"
+        if self.source is not None:
+            of = f"of {printable(self.source, 60)!r}"
+        by = ", ".join(f"{printable(name, 40)} {n}" for name, n in self.detectors.items())
+        which = "them" if self.n_held == self.n_entries else "both sides"
         return (
-            f"{len(self.entry_ids)} of {self.n_entries} entries around "
-            f"{printable(self.entry_ids[0], 60)!r} that came lately are held: a campaign, or good "
-            "entries about something that is new here; review them, release what is good, and "
-            "adopt anew if most is"
+            f"a new source or a mass attack: {self.n_entries} documents {of} since "
+            f"{self.since:%Y-%m-%d %H:%M} UTC, {self.n_held} of them held ({by}). Read some of "
+            f"{which}, then adopt the source, or keep holding"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        return asdict(self) | {"since": self.since.isoformat()}
+
+
+@dataclass(slots=True)
+class SourceCount:
+    """What became of the entries of one source since the calibration."""
+
+    judged: int = 0
+    held: int = 0
+    recalled: int = 0
+    first_held: float | None = None  # seconds since the epoch
+    detectors: Counter[str] = field(default_factory=Counter)
+    held_ids: dict[str, None] = field(default_factory=dict)
+    admitted_ids: tuple[str, ...] = ()
+    decided: Choice | None = None
+    asked_again_at: int = 0  # held entries from which on a closed question is asked again
+
+    def note_held(self, ids: Collection[str], at: float) -> None:
+        """Note held entries."""
+        if not ids:
+            return
+        self.first_held = at if self.first_held is None else self.first_held
+        self.held_ids.update(dict.fromkeys(ids))
+        while len(self.held_ids) > MAX_HELD:
+            del self.held_ids[next(iter(self.held_ids))]
+
+    def question(self, source: str | None, rate: float) -> Question | None:
+        """Return what to ask of the source, if it has spent far more than the accepted rate."""
+        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        out = self.held + self.recalled
+        if out < max(FEWEST_HELD, self.asked_again_at) or self.first_held is None:
+            return None
+        if bdtrc(out - 1, max(self.judged, out), min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:
+            return None
+        return Question(
+            source=source,
+            n_entries=self.judged,
+            n_held=out,
+            since=dt.datetime.fromtimestamp(self.first_held, dt.UTC),
+            detectors=dict(self.detectors.most_common()),
+            held_ids=tuple(self.held_ids)[-SHOWN_IDS:],
+            admitted_ids=self.admitted_ids,
+        )
+
+    def decide(self, choice: Choice) -> None:
+        """Close the question; it is asked again once as many more are held."""
+        self.decided, self.asked_again_at = choice, 2 * (self.held + self.recalled) + FEWEST_HELD
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return values | {"detectors": dict(self.detectors), "held_ids": list(self.held_ids)}
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any]) -> Self:
+        """Return the count that :meth:`state` described."""
+        own = {
+            "detectors": Counter(values["detectors"]),
+            "held_ids": dict.fromkeys(values["held_ids"]),
+            "admitted_ids": tuple(values["admitted_ids"]),
+        }
+        return cls(**{**values, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,8 +191,6 @@ class Counted:
     ----------
     ids, sources
         One per entry.
-    embeddings
-        Shape (n_entries, dim), float32, rows of unit length.
     held
         Shape (n_entries,): which of them were held, whoever said so.
     scores
@@ -120,7 +203,6 @@ class Counted:
 
     ids: tuple[str, ...]
     sources: tuple[str | None, ...]
-    embeddings: NDArray[np.float32]
     held: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     held_by: Mapping[str, Sequence[int]]
@@ -137,7 +219,6 @@ class Counted:
         return cls(
             ids=report.batch.ids,
             sources=report.batch.sources,
-            embeddings=report.batch.embeddings,
             held=~report.admitted,
             scores=report.scores,
             held_by=objecting,
@@ -153,7 +234,7 @@ class Counted:
             "at": self.at,
             "scores": list(self.scores),
         }
-        arrays: dict[str, NDArray[Any]] = {"embeddings": self.embeddings, "held": self.held}
+        arrays: dict[str, NDArray[Any]] = {"held": self.held}
         if self.scores:
             arrays["scores"] = np.stack(list(self.scores.values()))
         return values, arrays
@@ -170,18 +251,17 @@ class Counted:
         counted = cls(
             ids=tuple(values["ids"]),
             sources=tuple(values["sources"]),
-            embeddings=arrays["embeddings"],
             held=arrays["held"],
             scores=dict(zip(values["scores"], arrays.get("scores", ()), strict=True)),
             held_by={name: list(map(int, rows)) for name, rows in values["held_by"].items()},
             at=float(values["at"]),
         )
-        columns = (counted.sources, counted.embeddings, counted.held, *counted.scores.values())
+        columns = (counted.sources, counted.held, *counted.scores.values())
         if any(len(column) != len(counted.ids) for column in columns):
             msg = "columns of what was counted differ in length"
             raise ValueError(msg)
-        if counted.held.dtype != np.bool_ or counted.embeddings.dtype != np.float32:
-            msg = "columns of what was counted are of other types"
+        if counted.held.dtype != np.bool_:
+            msg = "the column of what was held is of another type"
             raise ValueError(msg)
         return counted
 
@@ -194,12 +274,6 @@ class Arrivals:
         self.sources: dict[str | None, SourceCount] = {}
         self._latest_at = 0.0  # when something was decided last, in seconds since the epoch
         self._p_values: dict[str, NDArray[np.float32]] = {}
-        self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
-        # Of the latest arrivals that have vectors, in order.
-        self._ids: list[str] = []
-        self._vectors: NDArray[np.float32] | None = None
-        self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
-        self._announced: set[str] = set()  # of entries of topics
         self._asked: set[str | None] = set()  # sources of open questions
         # Ids of entries that were let in although they were unusual, the latest last.
         self.unusual: dict[str, None] = {}
@@ -231,11 +305,12 @@ class Arrivals:
             self.spent[name, "held"] += len(rows)
         self._latest_at = counted.at
         self._count_sources(counted)
-        self._remember(counted)
         for name, column in scores.items():
             calibration = calibrations.get(name)
             if calibration is not None and _distinct(calibration):
-                self._note(name, calibration, column, counted.sources)
+                new = calibration.p_values(column[~np.isnan(column)]).astype(np.float32)
+                before = self._p_values.get(name, new[:0])
+                self._p_values[name] = np.concatenate([before, new])[-WINDOW:]
 
     def note_unusual(self, counted: Counted, unusual: NDArray[np.bool_]) -> None:
         """Remember which admitted entries are unusual; a new revision is judged by itself."""
@@ -245,33 +320,6 @@ class Arrivals:
         self.unusual |= dict.fromkeys(counted.ids[row] for row in rows)
         for entry_id in list(self.unusual)[:-MOST_UNUSUAL]:
             del self.unusual[entry_id]
-
-    def topics(self) -> list[Topic]:
-        """Return topics of which nearly all that came lately was held, the fullest first."""
-        rows = np.flatnonzero(self._held)
-        if self._vectors is None or len(rows) < NEARLY_ALL * TOPIC:
-            return []
-        similar = self._vectors[rows] @ self._vectors.T
-        around = np.argsort(-similar, axis=1, kind="stable")[:, :TOPIC]
-        share = self._held[around].mean(axis=1)
-        named = np.zeros(len(self._held), dtype=np.bool_)
-        found = []
-        for place in np.argsort(-share, kind="stable").tolist():
-            held = around[place][self._held[around[place]]]
-            if share[place] < NEARLY_ALL:
-                break
-            if not named[held].any():
-                ids = tuple(self._ids[row] for row in held.tolist())
-                found.append(Topic(entry_ids=ids, n_entries=TOPIC))
-                named[held] = True
-        return found
-
-    def new_topics(self) -> list[Topic]:
-        """Return topics that were not among those returned before."""
-        topics = [t for t in self.topics() if self._announced.isdisjoint(t.entry_ids)]
-        self._announced.intersection_update(self._ids)
-        self._announced.update(entry_id for topic in topics for entry_id in topic.entry_ids)
-        return topics
 
     def recalled(self, entries: Batch, accused: Mapping[str, Iterable[str]]) -> None:
         """Count entries that were recalled, by id, each with the detectors that accused it."""
@@ -303,20 +351,17 @@ class Arrivals:
 
     def calibrated(self) -> None:
         """Start the tests anew: p-values are of another calibration now."""
-        self._p_values, self._by_source = {}, {}
+        self._p_values = {}
 
     def refitted(self) -> None:
         """Start everything but the count of what was spent anew."""
         self.calibrated()
         self.sources = {}
-        self._ids, self._vectors, self._held = [], None, np.empty(0, dtype=np.bool_)
-        self._announced = set()
 
     def of(self, detector: str = "") -> Spent:
         """Return what a detector has spent; by default, all together."""
-        return Spent(
-            **{what: self.spent[detector, what] for what in ("judged", "held", "recalled")}
-        )
+        judged, held, recalled = (self.spent[detector, w] for w in ("judged", "held", "recalled"))
+        return Spent(judged=judged, held=held, recalled=recalled)
 
     def of_sources(self, sources: Iterable[str | None]) -> dict[str, Spent]:
         """Return what was held of the entries of some sources, as far as they are remembered."""
@@ -342,60 +387,28 @@ class Arrivals:
     def shifts(self) -> list[Shift]:
         """Return what is unlike the clean sample, the most unlike first."""
         found: list[tuple[float, Shift]] = []
-        places = [(None, self._p_values), *self._by_source.items()]
-        for source, by_detector in places:
-            for name, values in by_detector.items():
-                z, share, expected = _middle(values)
-                if len(values) >= FEWEST and abs(z) > SHIFTED:
-                    shift = Shift(
-                        detector=name,
-                        source=source,
-                        n_entries=len(values),
-                        share=share,
-                        expected=expected,
-                    )
-                    found.append((abs(z), shift))
+        expected = (MIDDLE - LOWER) / (1.0 - LOWER)
+        for name, values in self._p_values.items():
+            rest = values[values > LOWER]  # what poison leaves alone
+            if len(values) < FEWEST or not len(rest):
+                continue
+            share = float(np.mean(rest <= MIDDLE))
+            off = abs(share - expected) / math.sqrt(expected * (1.0 - expected) / len(rest))
+            if off > SHIFTED:
+                shift = Shift(detector=name, n_entries=len(values), share=share, expected=expected)
+                found.append((off, shift))
         return [shift for _, shift in sorted(found, key=lambda item: -item[0])]
-
-    def spread(self) -> dict[str, tuple[int, ...]]:
-        """Return how many of the latest p-values are in each tenth of [0, 1], by detector.
-
-        Of entries like those of the clean sample, about as many are in each.
-        """
-        edges = np.linspace(0.0, 1.0, PARTS + 1)
-        return {
-            name: tuple(np.histogram(values, edges)[0].tolist())
-            for name, values in sorted(self._p_values.items())
-            if len(values) >= FEWEST
-        }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
-        # An array for each detector: there may be thousands of sources.
-        by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
-        for source, by_detector in sorted(self._by_source.items()):
-            for name, p_values in sorted(by_detector.items()):
-                by_source.setdefault(name, {})[source] = p_values
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
             "latest_at": self._latest_at,
             "asked": sorted(self._asked, key=lambda source: source or ""),
             "sources": [[source, count.state()] for source, count in self.sources.items()],
-            "by_source": {
-                name: [[source, len(p_values)] for source, p_values in found.items()]
-                for name, found in by_source.items()
-            },
-            "latest": {"ids": self._ids, "announced": sorted(self._announced)},
             "unusual": list(self.unusual),
         }
-        arrays: dict[str, NDArray[Any]] = {f"p_values.{n}": a for n, a in self._p_values.items()}
-        arrays |= {
-            f"by_source.{name}": np.concatenate(list(found.values()))
-            for name, found in by_source.items()
-        }
-        if self._vectors is not None:
-            arrays |= {"latest.vectors": self._vectors, "latest.held": self._held}
-        return values, arrays
+        return values, {f"p_values.{name}": array for name, array in self._p_values.items()}
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Arrivals:
@@ -406,29 +419,8 @@ class Arrivals:
         again._asked = set(values["asked"])
         again.unusual = dict.fromkeys(values["unusual"])
         again.sources = {name: SourceCount.restored(kept) for name, kept in values["sources"]}
-        for key, array in arrays.items():
-            kind, _, name = key.partition(".")
-            if kind == "p_values":
-                again._p_values[name] = array
-        for name, sizes in values["by_source"].items():
-            start = 0
-            for source, n in sizes:
-                p_values = arrays[f"by_source.{name}"][start : start + n]
-                again._by_source.setdefault(source, {})[name] = p_values
-                start += n
-        if "latest.vectors" in arrays:
-            again._ids = list(values["latest"]["ids"])
-            again._announced = set(values["latest"]["announced"])
-            again._vectors, again._held = arrays["latest.vectors"], arrays["latest.held"]
+        again._p_values = {key.partition(".")[2]: array for key, array in arrays.items()}
         return again
-
-    def _remember(self, counted: Counted) -> None:
-        if not counted.embeddings.shape[1]:
-            return
-        before = self._vectors if self._vectors is not None else counted.embeddings[:0]
-        self._vectors = np.concatenate([before, counted.embeddings])[-WINDOW:]
-        self._ids = [*self._ids, *counted.ids][-WINDOW:]
-        self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
     def _count_sources(self, counted: Counted) -> None:
         rows_of: dict[str | None, list[int]] = {}
@@ -449,53 +441,8 @@ class Arrivals:
         if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
             most = sorted(self.sources, key=lambda s: -self.sources[s].judged)[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
-            self._by_source = {s: kept for s, kept in self._by_source.items() if s in self.sources}
-
-    def _note(
-        self,
-        name: str,
-        calibration: Calibration,
-        scores: NDArray[np.float64],
-        sources: Iterable[str | None],
-    ) -> None:
-        p_values = calibration.p_values(scores).astype(np.float32)
-        p_values[np.isnan(scores)] = np.nan
-        known = ~np.isnan(p_values)
-        self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
-        by_source: dict[str, list[int]] = {}
-        for row, source in enumerate(sources):
-            if source is None or not known[row] or source not in self.sources:
-                continue
-            if self.sources[source].judged >= FEWEST // 2:
-                by_source.setdefault(source, []).append(row)
-        for source, rows in by_source.items():
-            kept = self._by_source.setdefault(source, {})
-            kept[name] = _latest(kept.get(name), p_values[rows])
-
-
-def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
-    return new[-WINDOW:] if before is None else np.concatenate([before, new])[-WINDOW:]
 
 
 def _distinct(calibration: Calibration) -> bool:
     scores = calibration.clean_scores
     return bool(np.count_nonzero(np.diff(scores) > TIE) >= DISTINCT * len(scores))
-
-
-def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
-    """Return how far the share of middling p-values is off, in standard deviations, and both."""
-    return _between(p_values, LOWER, MIDDLE)
-
-
-def _between(p_values: NDArray[np.float32], low: float, high: float) -> tuple[float, float, float]:
-    """Return how far the share of p-values in (low, high] is off, as :func:`_middle`, and both.
-
-    Of those above :data:`LOWER`: what poison leaves alone.
-    """
-    rest = p_values[p_values > LOWER]
-    expected = (high - low) / (1.0 - LOWER)
-    if not len(rest):
-        return 0.0, 0.0, expected
-    share = float(np.mean((rest > low) & (rest <= high)))
-    deviation = float(np.sqrt(expected * (1.0 - expected) / len(rest)))
-    return (share - expected) / deviation, share, expected

@@ -453,8 +453,6 @@ class Calibrator:
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
         self.arrivals.count(counted, thresholds, self._measured())
         self.arrivals.note_unusual(counted, self._unusual(counted, thresholds))
-        for topic in self.arrivals.new_topics():
-            logger.warning("topic: %s", topic)
         for question in self.arrivals.new_questions(self.policy.quarantine_at):
             logger.warning("%s", question)
 

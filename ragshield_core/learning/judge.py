@@ -267,17 +267,7 @@ class Judge:
         with self._state.lock:
             if not self._state.calibrated:
                 return report
-            arrivals = self._state.calibrator.arrivals
-            by_detector = {d.name: arrivals.of(d.name) for d in self._state.detectors}
-            sources = arrivals.of_sources(filter(None, report.batch.sources))
-            return replace(
-                report,
-                spent=arrivals.of().share,
-                spent_by_detector={
-                    n: spent.share for n, spent in by_detector.items() if spent.judged
-                },
-                spent_by_source={source: spent.share for source, spent in sources.items()},
-            )
+            return replace(report, spent=self._state.calibrator.arrivals.of().share)
 
     def check_dim(self, batch: Batch) -> None:
         """Refuse entries whose vectors are of another dimension than those that were learned.

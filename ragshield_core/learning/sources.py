@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from ragshield_core.calibration.questions import Question
+from ragshield_core.calibration.arrivals import Question
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.writes import Writes

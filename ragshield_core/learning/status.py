@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ragshield_core.calibration.arrivals import Arrivals, Shift, Spent, Topic
+from ragshield_core.calibration.arrivals import Arrivals, Question, Shift, Spent
 from ragshield_core.calibration.clean_sample import first_size
-from ragshield_core.calibration.questions import Question
 from ragshield_core.model.findings import printable
 
 if TYPE_CHECKING:
@@ -86,16 +85,11 @@ class Status:
         What was held and recalled of what was judged since the first calibration: of all, by
         detector, and by lineage. An upper bound of what it has cost: poison counts as well.
     shifts
-        Sources, and what came lately, as far as they are unlike the clean sample as a whole.
-    spread
-        By detector, how many p-values of the latest arrivals are in each tenth of [0, 1], as far as
-        they are enough to tell: about as many in each if they are like the clean sample.
+        Detectors by which what came lately is unlike the clean sample as a whole.
     questions
         Sources of which far more is held than accepted: new ones, or mass attacks.
     decided
         What was spent on sources that a person has decided on and that are not asked about again.
-    topics
-        Topics of which nearly all that came lately was held.
     doubted
         By detector, how many of the entries that it has learned it takes for poison which was among
         them; those that doubt none are left out.
@@ -135,7 +129,7 @@ class Status:
         pending or behind is unknown then, and nothing is written until it answers again.
     as_of
         Where nobody but the database was asked: the position of the snapshot that says what is
-        said of calibration, detectors, shifts and topics.
+        said of calibration, detectors and shifts.
     """
 
     n_known: int
@@ -149,10 +143,8 @@ class Status:
     by_detector: Mapping[str, Spent]
     by_source: Mapping[str, Spent]
     shifts: tuple[Shift, ...]
-    spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     questions: tuple[Question, ...] = ()
     decided: Spent = field(default_factory=Spent)
-    topics: tuple[Topic, ...] = ()
     doubted: Mapping[str, int] = field(default_factory=dict)
     power: Mapping[str, float] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
@@ -173,40 +165,6 @@ class Status:
     as_of: int | None = None
     unreachable: str | None = None
     neighbors: str = "memory"
-
-    def summary(self) -> str:
-        """Return the state of the calibration in a few lines."""
-        if not self.calibrated:
-            lines = [f"{self.n_known} entries, not calibrated"]
-        else:
-            kind = "vetted" if self.vetted else "unvetted"
-            line = (
-                f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
-                f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
-                f"since ({self.rate:.2%} of clean ones accepted)"
-            )
-            if self.borrowed:
-                line = (
-                    f"{self.n_known} entries, by the calibration of another guard; "
-                    f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
-                    f"({self.rate:.2%} of clean ones accepted)"
-                )
-            lines = [line]
-        if self.next_at is not None:
-            lines.append(f"calibrates itself at {self.next_at} entries")
-        lines += [f"{name}: {why}" for name, why in self.failing.items()]
-        if self.unscreened:
-            lines.append(
-                f"{self.unscreened} entries were let in although a detector failed on them"
-            )
-        lines += [str(question) for question in self.questions]
-        lines += [f"shift: {shift}" for shift in self.shifts]
-        lines += [f"topic: {topic}" for topic in self.topics]
-        if self.position is not None:
-            lines.append(
-                f"journal: read up to {self.position}, {self.behind} behind, {self.pending} pending"
-            )
-        return "\n".join(lines)
 
     def concerns(self) -> tuple[str, ...]:
         """Return what somebody should look at; nothing where all is well."""
@@ -242,7 +200,6 @@ class Status:
         if (beyond := self._beyond_rate()) is not None:
             found.append(beyond)
         found += [f"shift: {shift}" for shift in self.shifts]
-        found += [f"topic: {topic}" for topic in self.topics]
         return tuple(found)
 
     def _beyond_rate(self) -> str | None:
@@ -397,7 +354,6 @@ def since_calibration(
         "shifts": tuple(arrivals.shifts()),
         "questions": arrivals.questions(rate),
         "decided": arrivals.decided(rate),
-        "spread": arrivals.spread(),
         "detectors": tuple(
             DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
             for name, why in why_not.items()

@@ -114,11 +114,8 @@ class Report:
         light: the rest of their group has come. The guarded stores act on them.
     spent
         Share of all entries since the calibration that was ever held or recalled, this batch
-        included, [0, 1]: to be compared with the accepted rate. ``None`` before it.
-    spent_by_detector
-        The same by detector, which several may share.
-    spent_by_source
-        The same by lineage, of what was held when it came; of the lineages of this batch.
+        included, [0, 1]: to be compared with the accepted rate. ``None`` before it. By detector and
+        source it is in ``guard.status()``.
     calibrated_at
         Size of the knowledge base at which the thresholds were taken; ``None`` for default ones.
     n_left_out
@@ -132,8 +129,6 @@ class Report:
     timings: Mapping[str, float] = field(default_factory=dict)
     retroactive: tuple[Decision, ...] = ()
     spent: float | None = None
-    spent_by_detector: Mapping[str, float] = field(default_factory=dict)
-    spent_by_source: Mapping[str, float] = field(default_factory=dict)
     calibrated_at: int | None = None
     n_left_out: int = 0
 
@@ -232,8 +227,6 @@ class Report:
                 "decisions": [_decision_to_dict(decision) for decision in self.decisions],
                 "retroactive": [_decision_to_dict(decision) for decision in self.retroactive],
                 "spent": self.spent,
-                "spent_by_detector": dict(self.spent_by_detector),
-                "spent_by_source": dict(self.spent_by_source),
                 "calibrated_at": self.calibrated_at,
                 "n_left_out": self.n_left_out,
                 "unscreened": list(self.unscreened),

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from sqlalchemy import func, inspect, make_url, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.calibration.arrivals import Arrivals
+from ragshield_core.calibration.arrivals import Arrivals, Question
 from ragshield_core.calibration.clean_sample import first_size
-from ragshield_core.calibration.questions import Question
 from ragshield_core.calibration.recalibration import REFRESH_AFTER
 from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event

@@ -447,7 +447,6 @@ DAMAGES = {
     "fewer scores": lambda _, a: a.update({"counted.scores": a["counted.scores"][:, 1:]}),
     "scores without a name": lambda v, _: v["counted"]["scores"].clear(),
     "held by halves": lambda _, a: a.update({"counted.held": a["counted.held"] * 0.5}),
-    "no vectors": lambda _, a: a.pop("counted.embeddings"),
 }
 
 

@@ -222,7 +222,7 @@ def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
 
 def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
     guard = calibrated(url)
-    shift = Shift(detector="clique", source="a\x1b", n_entries=100, share=0.9, expected=0.2)
+    shift = Shift(detector="clique\x1b", n_entries=100, share=0.9, expected=0.2)
     monkeypatch.setattr("ragshield_core.calibration.arrivals.Arrivals.shifts", lambda _: [shift])
     assert guard.status().concerns() == (f"shift: {shift}",)
     code, out, _ = ragshield("status", "--database", url)

@@ -29,7 +29,7 @@ from ragshield_core.model.errors import (
 from ragshield_core.model.findings import Report, printable
 
 if TYPE_CHECKING:
-    from ragshield_core.calibration.questions import Question
+    from ragshield_core.calibration.arrivals import Question
     from ragshield_core.quarantine import Quarantine
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.calibration.questions import Question
+from ragshield_core.calibration.arrivals import Question
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.database.read_only import read_only
 from ragshield_core.guard import Guard

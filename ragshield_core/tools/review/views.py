@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from ragshield_core.calibration.questions import Question
+from ragshield_core.calibration.arrivals import Question
 from ragshield_core.database.read_only import read_only
 from ragshield_core.detectors.hidden.detector import payloads
 from ragshield_core.files.html_text import shown_in

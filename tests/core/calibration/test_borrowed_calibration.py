@@ -47,7 +47,7 @@ def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lend
     assert not write(small, bad).admitted.any()
     assert write(alone, bad).admitted.all()  # it collects
     assert small.status().borrowed
-    assert "by the calibration of another guard" in small.status().summary()
+    assert "that of another guard" in str(small.status())
     assert not lender.status().borrowed
 
 

@@ -117,7 +117,6 @@ def counted(ids, held):
     return Counted(
         ids=tuple(ids),
         sources=(None,) * len(ids),
-        embeddings=np.empty((len(ids), 0), dtype=np.float32),
         held=np.array(held),
         scores={},
         held_by={},
