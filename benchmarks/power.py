@@ -53,7 +53,7 @@ def measure(corpus: str, dim: int, seed: int, model: MiniLM) -> str:
     whole, attack = load(corpus), of_dim(load("poisonedrag_nq"), dim)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(whole))[:N])
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
-    guard.connections.offer_embedder(lambda texts: cut(model.embed(texts), dim))
+    guard.state.offer_embedder(lambda texts: cut(model.embed(texts), dim))
     learn_store(guard, of_dim(whole.take(drawn), dim), None)
     cells = []
     for size in SIZES:

@@ -259,8 +259,8 @@ def decisions(share: float) -> list[str]:
         batches[name] = join(poison, clean.take(range(min(N_CLEAN, len(clean)))))
     rows = []
     with postgres(known) as stored:
-        guards["store"].connections.use_table(stored, "store")
-        guards["store"].connections.let_go()
+        guards["store"].state.use_table(stored, "store")
+        guards["store"].state.let_go()
         print(guards["store"].status().neighbors)
         for name, batch in batches.items():
             held = {}
@@ -287,8 +287,8 @@ def fitted(n: int, folder: Path, *, all_detectors: bool) -> None:
     )
     guard.fit(batch).calibrate()
     guard.save(folder / "memory")
-    guard.connections.use_table(InMemory(batch), "store")
-    guard.connections.let_go()
+    guard.state.use_table(InMemory(batch), "store")
+    guard.state.let_go()
     guard.save(folder / "store")
 
 

@@ -25,11 +25,10 @@ from ragshield_core.detectors.registry import (
     kind_of,
 )
 from ragshield_core.hooks import answered, tools
-from ragshield_core.learning.calibration import CalibrationInForce
+from ragshield_core.learning.calibration import CalibrationInForce, Sources
 from ragshield_core.learning.events import Change
-from ragshield_core.learning.guard_state import GuardState, let_in
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.judge import Judge
-from ragshield_core.learning.sources import Sources
 from ragshield_core.learning.status import Status, since_calibration
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
@@ -79,7 +78,7 @@ class Guard:
         The thresholds in force; borrows the calibration of another guard, or takes its own anew.
     sources
         Questions about sources of which far more is held than accepted, and people's answers.
-    judge, writes, connections, state
+    judge, writes, state
         What guarded stores use beside the methods.
 
     Examples
@@ -120,7 +119,6 @@ class Guard:
 
     def _begin(self, guard_state: GuardState, writes: Writes) -> None:
         self.state, self.writes = guard_state, writes
-        self.connections = guard_state.connections
         self.judge = Judge(guard_state, self.writes)
         self.calibration = CalibrationInForce(guard_state, self.writes)
         self.sources = Sources(guard_state, self.writes, self.judge)
@@ -350,7 +348,7 @@ class Guard:
         whole.arrays.clear()  # the guard has its own, and they are large
         state.give_back()
         # Who finds neighbours in the store reads on once that is at hand.
-        sharing.start(whole, read_on=guard_state.connections.complete)
+        sharing.start(whole, read_on=guard_state.complete)
         return guard
 
     @classmethod
@@ -421,7 +419,7 @@ class Guard:
         >>> guard = Guard([OrderDetector()], quarantine=Quarantine("sqlite://"))
         >>> guard.use_embedder(lambda texts: [[1.0, 0.0] for _ in texts]).detectors[0].lacks()
         """
-        self.state.connections.use_embedder(embed)
+        self.state.use_embedder(embed)
         return self
 
     def notify(self, notifier: Notified | None) -> Self:
@@ -482,10 +480,10 @@ class Guard:
                 doubted=self.state.doubted(),
                 power=self.state.power,
                 failing=self.state.knowledge.missed | self.state.failing,
-                unscreened=len(self.state.unscreened.among(self.state.knowledge.known)),
+                unscreened=len(self.state.known_unscreened()),
                 borrowed=self.state.calibrator.borrowed is not None,
                 unreachable=unreachable,
-                neighbors=self.state.connections.where_in_words(),
+                neighbors=self.state.where_in_words(),
             )
 
     def settled(self) -> Self:
@@ -536,7 +534,7 @@ class Guard:
         """
         with self.writes.replaced():
             self.state.recalibration.fit(batch)
-            self.state.unscreened.clear()
+            self.state.vouched_for()
         return self
 
     def calibrate(
@@ -604,7 +602,7 @@ class Guard:
         confirmed = self.quarantine.confirmed_ids()
         with self.writes.replaced():
             self.state.recalibration.adopt(batch, at_most, confirmed)
-            self.state.unscreened.clear()
+            self.state.vouched_for()
         return self
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
@@ -732,7 +730,12 @@ class Guard:
                 self.writes.afterwards(partial(_log_held, report, rows))
         if self.calibrated:
             self.writes.happened(Change.COUNTED, counted=Counted.of(report))
-        if failed := let_in(report):
+        failed = {
+            d.entry_id: {u.detector: u.reason for u in d.unjudged if u.failed}
+            for d in report.remarkable.values()
+            if d.unscreened
+        }
+        if failed:
             self.writes.happened(Change.UNSCREENED, failed=failed)
             names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
             logger.warning(
@@ -798,7 +801,7 @@ class Guard:
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):
             delete(gone.ids)
-            self.writes.recalled(gone, decisions)
+            self.writes.finish(self.writes.intend_recall(gone, decisions))
         return gone.ids
 
     def save(

@@ -101,7 +101,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             )
             raise ValueError(msg)
         if embeddings is not None:
-            guard.connections.offer_embedder(embeddings.embed_documents)
+            guard.state.offer_embedder(embeddings.embed_documents)
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn

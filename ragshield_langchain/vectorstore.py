@@ -234,7 +234,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         self._guard = guard
         self._use_table(neighbors)
         if inner.embeddings is not None:
-            guard.connections.offer_embedder(inner.embeddings.embed_documents)
+            guard.state.offer_embedder(inner.embeddings.embed_documents)
         self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
@@ -253,7 +253,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         if found:
             with suppress(RuntimeError):  # on an event loop only: with the first writes, then
                 self._access.ready()
-                self._guard.connections.let_go()
+                self._guard.state.let_go()
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""

@@ -171,7 +171,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     def _offer_embedder(self) -> None:
         """Let the guard embed suspicious sentences with the model of the index."""
-        self.guard.connections.offer_embedder(self._embed_model.get_text_embedding_batch)
+        self.guard.state.offer_embedder(self._embed_model.get_text_embedding_batch)
 
     @classmethod
     def from_documents(

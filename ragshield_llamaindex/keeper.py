@@ -108,7 +108,7 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> None:
         claim(checked(guard), access.inner, name, access.name, folder=access.folder, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
-            guard.connections.let_go()
+            guard.state.let_go()
         self.access = access
         self.keys = MetadataKeys(label=label_key, lineage=lineage_key)
         super().__init__(guard, Mask(self.keys))

@@ -131,7 +131,7 @@ class PoisonGuard(Keyed, TransformComponent):
         self._guard = checked(guard)
         self._embed_model = embed_model
         if embed_model is not None:
-            guard.connections.offer_embedder(embed_model.get_text_embedding_batch)
+            guard.state.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NO_ENTRIES)
         self._lock = threading.RLock()
 

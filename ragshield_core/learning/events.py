@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -95,15 +95,15 @@ class Event:
             values["accused"] = {i: list(names) for i, names in self.accused.items()}
         if self.failed:
             values["failed"] = {i: dict(failures) for i, failures in self.failed.items()}
-        if self.entries is not None:
-            values["entries"], columns = _entries_to_parts(self.entries)
-            arrays |= {f"entries.{key}": column for key, column in columns.items()}
-        if self.counted is not None:
-            values["counted"], columns = self.counted.to_parts()
-            arrays |= {f"counted.{key}": column for key, column in columns.items()}
-        if self.measured is not None:
-            values["measured"], columns = self.measured.to_parts()
-            arrays |= {f"measured.{key}": column for key, column in columns.items()}
+        parts = {
+            "entries": None if self.entries is None else _entries_to_parts(self.entries),
+            "counted": None if self.counted is None else self.counted.to_parts(),
+            "measured": None if self.measured is None else self.measured.to_parts(),
+        }
+        for name, part in parts.items():
+            if part is not None:
+                values[name], columns = part
+                arrays |= {f"{name}.{key}": column for key, column in columns.items()}
         return values, arrays
 
     @classmethod
@@ -115,8 +115,23 @@ class Event:
         StateError
             If something is missing, damaged, or of another format.
         """
+
+        def part(name: str, read: Callable[..., Any]) -> Any:
+            if name in values:
+                return read(values[name], part_of(arrays, f"{name}."))
+            return None
+
         try:
-            return cls._from_parts(values, arrays)
+            check_format(values["format"], FORMAT, "an event")
+            return cls(
+                change=Change(values["change"]),
+                ids=tuple(map(str, values.get("ids", ()))),
+                accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
+                failed={i: dict(failures) for i, failures in values.get("failed", {}).items()},
+                entries=part("entries", _entries_from_parts),
+                counted=part("counted", Counted.from_parts),
+                measured=part("measured", Measured.from_parts),
+            )
         except StateError:
             raise
         except _DAMAGE as error:
@@ -125,25 +140,6 @@ class Event:
                 "returned; load a guard that was saved later than it."
             )
             raise StateError(msg) from error
-
-    @classmethod
-    def _from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        check_format(values["format"], FORMAT, "an event")
-        return cls(
-            change=Change(values["change"]),
-            ids=tuple(map(str, values.get("ids", ()))),
-            accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
-            failed={i: dict(failures) for i, failures in values.get("failed", {}).items()},
-            entries=_entries_from_parts(values["entries"], part_of(arrays, "entries."))
-            if "entries" in values
-            else None,
-            counted=Counted.from_parts(values["counted"], part_of(arrays, "counted."))
-            if "counted" in values
-            else None,
-            measured=Measured.from_parts(values["measured"], part_of(arrays, "measured."))
-            if "measured" in values
-            else None,
-        )
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -1,11 +1,11 @@
-"""All that a guard has learned and goes by, changed by events only, so that processes share it."""
+"""All that a guard has learned and goes by, changed by events only; and what its store lends it."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from numpy.typing import NDArray
@@ -14,40 +14,26 @@ from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
+from ragshield_core.detectors.base.abilities import UsesEmbedder
 from ragshield_core.detectors.registry import (
     copied_for,
     detectors_from,
     learned_of,
     saved_detectors,
 )
-from ragshield_core.learning.connections import Connections
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.findings import Report, Skipped
+from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
+from ragshield_core.neighbors.stored import TableUser, VectorTable, Where, not_at_hand
 from ragshield_core.screening.knowledge import Knowledge
-
-# How often an entry is screened again by itself: where the detector judges others, and fails on it
-# time and again, it is the entry's own doing.
-TRIES = 3
-
-Failures = Mapping[str, str]  # by detector, what was said
 
 
 class GuardState:
-    """What a guard knows and goes by.
+    """What a guard knows and goes by, and the vectors and embedding model that its store lends it.
 
     States that were alike are alike again once the same events were applied to them in the same
     order: the same entries are known, held and trusted, by the same thresholds.
-
-    Parameters
-    ----------
-    detectors
-        With different names.
-    policy
-        Thresholds and actions.
-    seed
-        Of the parts that are held out when it is fitted.
 
     Attributes
     ----------
@@ -58,15 +44,18 @@ class GuardState:
     calibrator, recalibration
         Thresholds, and when they are taken anew.
     unscreened
-        What was let in although a detector failed on it.
+        By id, entries that were let in although detectors failed on them, and what was said of each
+        detector. Of an entry that was not written after all it may remember more than there is.
+    tries
+        How often each of these was screened again; of this process.
     failing
         Detectors that failed when they were asked last, and how; of this process, and not saved.
     left_out
         Detectors that take no part, and why.
     power
         Share of planted texts that were held when the store was adopted, by the form of the attack.
-    connections
-        What the store lends; not saved.
+    embedder
+        The embedding model; ``None`` where the user wants none, or nobody has offered one.
     """
 
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
@@ -76,11 +65,15 @@ class GuardState:
         self.knowledge = Knowledge(self.detectors)
         self.calibrator = Calibrator(self.knowledge, policy, seed)
         self.recalibration = Recalibration(self.knowledge, self.calibrator)
-        self.unscreened = Unscreened()
+        self.unscreened: dict[str, Mapping[str, str]] = {}
+        self.tries: Counter[str] = Counter()
         self.failing: dict[str, str] = {}
         self.left_out: tuple[Skipped, ...] = ()
         self.power: dict[str, float] = {}
-        self.connections = Connections(self.detectors, self.lock)
+        self.embedder: Callable[[list[str]], Any] | None = None
+        self._chosen = False  # the embedder, by the user, so that no store offers its own
+        self._table: VectorTable | None = None
+        self._where: Where | None = None
 
     @property
     def calibrated(self) -> bool:
@@ -126,7 +119,7 @@ class GuardState:
                     self.knowledge.forget(entries)
                     self.calibrator.recalled(entries, event.accused)
                     self.recalibration.note_held(entries, event.accused)
-                    self.unscreened.drop(entries.ids)
+                    self._screened(entries.ids)
                 case Event(change=Change.CONFIRMED):
                     self.knowledge.note_confirmed(event.entries, event.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
@@ -134,10 +127,10 @@ class GuardState:
                 case Event(change=Change.TRUSTED):
                     self.recalibration.drop_pending(event.ids)
                     self.knowledge.trust(event.ids)
-                    self.unscreened.drop(event.ids)
+                    self._screened(event.ids)
                 case Event(change=Change.UNSCREENED | Change.SCREENED):
-                    self.unscreened.add(event.failed)
-                    self.unscreened.drop(event.ids)
+                    self.unscreened |= event.failed
+                    self._screened(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self.calibrator.count(counted)
                 case Event(change=Change.RECALIBRATED, measured=Measured() as measured):
@@ -151,24 +144,32 @@ class GuardState:
                     )
                     raise ValueError(msg)
 
+    def _screened(self, ids: Sequence[str]) -> None:
+        for entry_id in ids:
+            self.unscreened.pop(entry_id, None)
+            self.tries.pop(entry_id, None)
+
+    def vouched_for(self) -> None:
+        """Forget what was let in unscreened: the knowledge base was judged as a whole."""
+        self.unscreened, self.tries = {}, Counter()
+
+    def known_unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return which known entries were let in although detectors failed on them, and why."""
+        return {i: why for i, why in self.unscreened.items() if i in self.knowledge}
+
     # For those who ask how the guard stands
 
     def force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
-        waiting = self.recalibration.waiting()
-        known = self.knowledge.known
-        labelled = known.labelled
+        waiting, known = self.recalibration.waiting(), self.knowledge.known
+        unlabelled = bool(len(known)) and not known.labelled
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
-            name = detector.name
-            why_not[name] = waiting[name].reason if name in waiting else None
-            if (
-                why_not[name] is None
-                and len(known)
-                and not labelled
-                and Need.LABEL in detector.needs
-            ):
-                why_not[name] = "no entry of the knowledge base has a label"
+            why_not[detector.name] = None
+            if (skipped := waiting.get(detector.name)) is not None:
+                why_not[detector.name] = skipped.reason
+            elif unlabelled and Need.LABEL in detector.needs:
+                why_not[detector.name] = "no entry of the knowledge base has a label"
         return why_not
 
     def doubted(self) -> dict[str, int]:
@@ -185,12 +186,12 @@ class GuardState:
             "seed": self.seed,
             "dim": self.knowledge.dim,
             "confirmed": self.knowledge.confirmed,
-            "unscreened": self.unscreened.state(),
+            "unscreened": {i: dict(failures) for i, failures in self.unscreened.items()},
             # For who asks how the guard stands, and has not its detectors.
             "standing": self.force(),
             "doubted": self.doubted(),
             "power": self.power,
-            "neighbors": self.connections.where_in_words(),
+            "neighbors": self.where_in_words(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self.left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
@@ -209,17 +210,8 @@ class GuardState:
     ) -> Self:
         """Return the state that :meth:`to_parts` described.
 
-        Parameters
-        ----------
-        values, arrays
-            As returned there.
-        detectors
-            Classes that are not registered, and detectors that hold what is not saved.
-
-        Raises
-        ------
-        StateError
-            If a detector is neither registered nor given, or is given with other options.
+        Given are classes of detectors that are not registered, and detectors that hold what is not
+        saved. A :class:`StateError` says so if one is missing, or has other options.
         """
         own = detectors_from(values["detectors"], detectors)
         restored = cls(own, Policy.model_validate(values["policy"]), values["seed"])
@@ -230,24 +222,25 @@ class GuardState:
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         restored.knowledge.dim = values["dim"]
-        # A guard saved before detectors heard of confirmations hears of all of them.
-        restored.knowledge.confirmed = dict(values.get("confirmed", {}))
+        restored.knowledge.confirmed = dict(values["confirmed"])
         restored.left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values["left_out"]
         )
         restored.power = dict(values["power"])
         restored.calibrator.restore(values, arrays)
         restored.recalibration.restore(values, arrays)
-        restored.unscreened.restore(values["unscreened"])
+        restored.unscreened = {i: dict(why) for i, why in values["unscreened"].items()}
         return restored
 
     def become(self, other: Self) -> None:
         """Be what another state is, with its detectors; nobody may use that one any more."""
         self.detectors, self.seed, self.left_out = other.detectors, other.seed, other.left_out
-        self.power = other.power
-        self.knowledge, self.unscreened = other.knowledge, other.unscreened
+        self.power, self.knowledge = other.power, other.knowledge
+        self.unscreened, self.tries = other.unscreened, other.tries
         self.calibrator, self.recalibration = other.calibrator, other.recalibration
-        self.connections.reconnect(self.detectors)
+        self._connect()
+        if self.embedder is not None:
+            self._hand_over()
 
     @property
     def can_be_copied(self) -> bool:
@@ -256,7 +249,7 @@ class GuardState:
         A store may be asked by the thread of its writer alone.
         """
         kept = any(learns(d) and d.traits.unsaved is not None for d in self.detectors)
-        return self.connections.where == "memory" and not kept
+        return self.where == "memory" and not kept
 
     def copied(self) -> Self:
         """Return the same state with detectors of its own, to measure by while this one goes on.
@@ -267,74 +260,105 @@ class GuardState:
         plain = json.loads(json.dumps(values))
         own = {name: array.copy() for name, array in arrays.items()}
         copy = self.from_parts(plain, own, copied_for(plain["detectors"], self.detectors))
-        if (embed := self.connections.embedder) is not None:
-            copy.connections.use_embedder(embed)
+        if self.embedder is not None:
+            copy.use_embedder(self.embedder)
         return copy
 
+    # The vectors of the store
 
-class Unscreened:
-    """Remembers entries that are to be screened again, and which detectors have to.
+    def use_table(self, table: VectorTable, where: Where | None = None) -> None:
+        """Have the vectors of the store at hand; guarded stores do this.
 
-    Of an entry that was not written after all it may remember more than there is: who asks looks
-    at what is known.
-    """
+        Parameters
+        ----------
+        table
+            Of the store that the guard is of.
+        where
+            ``"store"``: detectors find neighbours there from now on, and keep no vectors but of
+            what the store does not have. ``"memory"``: all vectors are fetched. ``None``, the
+            default, leaves it as it is: a guard that was saved without vectors needs its store.
 
-    def __init__(self) -> None:
-        self._failures: dict[str, Failures] = {}
-        self._tries: Counter[str] = Counter()  # of this process
+        Raises
+        ------
+        ValueError
+            If ``where`` is neither, or no detector can leave vectors in the store.
+        NeighborsError
+            If vectors cannot be fetched.
+        """
+        if where not in (None, "memory", "store"):
+            msg = f"neighbors is {where!r}, expected 'memory', 'store' or None."
+            raise ValueError(msg)
+        if where == "store" and not self._table_users:
+            names = ", ".join(detector.name for detector in self.detectors)
+            msg = (
+                f"none of the detectors ({names}) can find neighbours in the store; add "
+                "CliqueDetector(), which others share, or leave neighbors out."
+            )
+            raise ValueError(msg)
+        with self.lock:
+            self._table, self._where = table, where
+            self._connect()
 
-    def __len__(self) -> int:
-        return len(self._failures)
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now, see :meth:`use_table`; return how many."""
+        with self.lock:
+            return sum(user.let_go() for user in self._table_users)
 
-    def add(self, failures: Mapping[str, Failures]) -> None:
-        """Remember entries, by id."""
-        self._failures |= failures
+    @property
+    def where(self) -> Where:
+        """Where detectors find neighbours: in ``"memory"``, or in the ``"store"``."""
+        return "store" if any(user.in_store is not None for user in self._table_users) else "memory"
 
-    def drop(self, ids: Iterable[str]) -> None:
-        """Forget entries: they were screened, or a person has judged them."""
-        for entry_id in ids:
-            self._failures.pop(entry_id, None)
-            self._tries.pop(entry_id, None)
+    def where_in_words(self) -> str:
+        """Return where neighbours are found, for people."""
+        for user in self._table_users:
+            if user.in_store is not None:
+                lost = "" if user.connected else ", which is not at hand"
+                return f"the store {user.in_store!r}{lost}; {user.n_local} vectors in memory"
+        return "memory"
 
-    def clear(self) -> None:
-        """Forget all: the knowledge base was vouched for, or judged as a whole."""
-        self._failures, self._tries = {}, Counter()
+    @property
+    def complete(self) -> bool:
+        """Whether the store in which neighbours are found is at hand."""
+        return all(user.connected for user in self._table_users)
 
-    def tried(self, ids: Iterable[str]) -> None:
-        """Take note that a detector failed again."""
-        self._tries.update(ids)
+    def check(self) -> None:
+        """Refuse to judge without the store in which neighbours are found.
 
-    def among(self, known: Collection[str]) -> dict[str, Failures]:
-        """Return what is remembered of the entries that are known."""
-        return {i: failures for i, failures in self._failures.items() if i in known}
+        Raises
+        ------
+        NeighborsError
+            If it is not at hand.
+        """
+        lost = next((user for user in self._table_users if not user.connected), None)
+        if lost is not None:
+            raise not_at_hand(lost.in_store or "")
 
-    def due(self, known: Collection[str], failing: Collection[str]) -> list[str]:
-        """Return the known entries of which the detectors work again, so far as is known."""
-        return [
-            i
-            for i, failures in self.among(known).items()
-            if self._tries[i] < TRIES and not failures.keys() & set(failing)
-        ]
+    def _connect(self) -> None:
+        if self._table is not None:
+            for user in self._table_users:
+                user.use_table(self._table, self._where)
 
-    def state(self) -> dict[str, Any]:
-        """Return everything, JSON-ready."""
-        return {i: dict(failures) for i, failures in self._failures.items()}
+    @property
+    def _table_users(self) -> list[TableUser]:
+        return [detector for detector in self.detectors if isinstance(detector, TableUser)]
 
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state` returned."""
-        self.clear()
-        self._failures = {i: dict(failures) for i, failures in values.items()}
+    # The embedding model
 
+    def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
+        """Take the embedding model that the user has chosen, or none."""
+        with self.lock:
+            self.embedder, self._chosen = embed, True
+            self._hand_over()
 
-def let_in(report: Report) -> dict[str, Failures]:
-    """Return by id what a report admits although detectors failed on it, and what they said."""
-    return {
-        decision.entry_id: {item.detector: item.reason for item in decision.unjudged if item.failed}
-        for decision in report.remarkable.values()
-        if decision.unscreened
-    }
+    def offer_embedder(self, embed: Callable[[list[str]], Any]) -> None:
+        """Take the embedding model of a store, unless the user has decided; stores do this."""
+        with self.lock:
+            if not self._chosen and embed != self.embedder:
+                self.embedder = embed
+                self._hand_over()
 
-
-def failing(report: Report) -> dict[str, str]:
-    """Return the detectors that failed on entries of a report, and what they said."""
-    return {item.detector: item.reason for item in report.unjudged if item.failed}
+    def _hand_over(self) -> None:
+        for detector in self.detectors:
+            if isinstance(detector, UsesEmbedder):
+                detector.use_embedder(self.embedder)

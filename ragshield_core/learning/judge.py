@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import learns
 from ragshield_core.hooks import excused, screening
-from ragshield_core.learning.guard_state import GuardState, failing
+from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
@@ -34,15 +34,7 @@ logger = logging.getLogger("ragshield")
 
 
 class Judge:
-    """Judges entries that come, and again those that are there.
-
-    Parameters
-    ----------
-    state
-        Of the guard.
-    writes
-        Of the guard: they know its quarantine, and what other processes have learned.
-    """
+    """Judges entries that come, and again those that are there."""
 
     def __init__(self, state: GuardState, writes: Writes) -> None:
         self._state, self._writes = state, writes
@@ -65,7 +57,7 @@ class Judge:
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
             judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
-            failed = failing(report)
+            failed = {item.detector: item.reason for item in report.unjudged if item.failed}
             self._state.failing = {
                 n: why for n, why in self._state.failing.items() if n not in judged
             } | failed
@@ -109,7 +101,7 @@ class Judge:
         )
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
-        self._state.connections.check()
+        self._state.check()
         self._writes.catch_up()
         self._writes.hear_of_confirmed()
         leaving = {*replacing, *self._state.knowledge.among(batch.ids)}
@@ -151,30 +143,33 @@ class Judge:
     ) -> tuple[Batch, list[Decision], dict[str, str]]:
         """Return which admitted entries are to leave, by what people have decided.
 
-        Entries of a source that was adopted stay below its thresholds. The rules decide on others:
-        :meth:`screen` asks them about the decisions on its batch, this about those on earlier
-        entries. What a person has confirmed as poisoned is not excused.
-
-        Parameters
-        ----------
-        entries
-            As they are in the store.
-        decisions
-            Against them, one per entry.
+        Entries that score as the source that a person has adopted usually does may stay. The rules
+        decide on others: :meth:`screen` asks them about the decisions on its batch, this about
+        those on earlier entries. What a person has confirmed as poisoned is not excused.
 
         Returns
         -------
         tuple[Batch, list[Decision], dict[str, str]]
-            What is left of both, and remarks on the others, by id.
+            What is left of entries and of the decisions against them, and remarks on the others.
         """
         if not any(decision.findings for decision in decisions):
             return entries, list(decisions), {}
         confirmed = self._writes.quarantine.confirmed_among(entries)
         before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
+        after = dict(enumerate(decisions))
         with self._state.lock:
-            usual = self._usual_of_their_sources(entries, before)
-            after = dict(enumerate(decisions)) | usual
-            after |= self._excused(entries, {r: d for r, d in before.items() if r not in usual})
+            calibrator, others = self._state.calibrator, dict(before)
+            for row, decision in before.items():
+                own = calibrator.by_source.get(entries.sources[row], {})
+                if decision.findings and all(
+                    f.score <= own.get(f.detector, -math.inf) for f in decision.findings
+                ):
+                    note = "usual for its source, which a person has adopted"
+                    after[row] = Decision(
+                        entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note
+                    )
+                    del others[row]
+            after |= self._excused(entries, others)
         stays = {
             row: after[row].note or ""
             for row, decision in before.items()
@@ -183,21 +178,6 @@ class Judge:
         rows = [row for row in range(len(entries)) if row not in stays]
         remarks = {entries.ids[row]: note for row, note in stays.items()}
         return entries.take(rows), [after[row] for row in rows], remarks
-
-    def _usual_of_their_sources(
-        self, entries: Batch, decisions: Mapping[int, Decision]
-    ) -> dict[int, Decision]:
-        """Return decisions to let entries stay that score as their adopted sources usually do."""
-        stays = {}
-        for row, decision in decisions.items():
-            own = self._state.calibrator.by_source.get(entries.sources[row], {})
-            if decision.findings and all(
-                finding.score <= own.get(finding.detector, -math.inf)
-                for finding in decision.findings
-            ):
-                note = "usual for its source, which a person has adopted"
-                stays[row] = Decision(entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note)
-        return stays
 
     def _excused(self, batch: Batch, decisions: Mapping[int, Decision]) -> Mapping[int, Decision]:
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
@@ -236,14 +216,7 @@ class Judge:
         return self._state.knowledge.dim or None
 
     def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
-        """Return the nearest known entries of others; changes nothing.
-
-        Parameters
-        ----------
-        batch
-            Any entries with vectors; what is known under their own ids is left out.
-        k
-            How many of each.
+        """Return the k nearest known entries of each, without those under its own id.
 
         Raises
         ------
@@ -253,7 +226,7 @@ class Judge:
             If the vectors are of another dimension than those of the knowledge base.
         """
         with self._state.lock:
-            self._state.connections.check()
+            self._state.check()
             self._writes.catch_up()
             self.check_dim(batch)
             lender = next((d for d in self._state.detectors if isinstance(d, Lender)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.learning.events import Change, Event, Intent
@@ -26,6 +27,9 @@ logger = logging.getLogger("ragshield")
 CONFIRMING = ("confirm", "reopen", "purge")
 # Confirmed entries of one event: a journal keeps them in full.
 AT_ONCE = 256
+# How often an entry is screened again by itself: where the detector judges others, and fails on it
+# time and again, it is the entry's own doing.
+TRIES = 3
 
 
 class Writes:
@@ -33,13 +37,6 @@ class Writes:
 
     Guards that processes share are told by
     :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
-
-    Parameters
-    ----------
-    state
-        Of the guard.
-    quarantine
-        Of the guard.
 
     Attributes
     ----------
@@ -62,8 +59,6 @@ class Writes:
         self._told = dict[str, str]()
         self._told_version: tuple[int, ...] = ()
         self._told_line = 0
-
-    # Asking for known entries
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
@@ -88,14 +83,14 @@ class Writes:
         ``rescreen``, and recalls what is suspicious.
         """
         with self._state.lock:
-            return dict(self._state.unscreened.among(self._state.knowledge.known))
+            return self._state.known_unscreened()
 
     def due_for_screening(self) -> list[str]:
         """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
         with self._state.lock:
-            if not len(self._state.unscreened):
-                return []
-            return self._state.unscreened.due(self._state.knowledge.known, self._state.failing)
+            waiting = self._state.known_unscreened() if self._state.unscreened else {}
+            tries, failing = self._state.tries, self._state.failing.keys()
+            return [i for i, w in waiting.items() if tries[i] < TRIES and not w.keys() & failing]
 
     # Events
 
@@ -112,13 +107,13 @@ class Writes:
         """Yield while the state is fitted, adopted, calibrated or refreshed, for all processes."""
         with self._state.lock:
             yield
-            self._state.connections.let_go()
+            self._state.let_go()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
         if len(entries):
             self.happened(Change.LEARNED, entries=entries)
-            self.afterwards(lambda: self._learned([entries]))
+            self.afterwards(partial(self._learned, [entries]))
 
     def _learned(self, batches: Sequence[Batch]) -> None:
         """Take thresholds where they are due, and tell those of :attr:`on_learned`."""
@@ -167,17 +162,12 @@ class Writes:
             self.happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
 
     def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
-        """Say of entries that were let in unscreened that they are screened now.
+        """Say which entries that were let in unscreened every detector has judged, or are gone.
 
-        Parameters
-        ----------
-        ids
-            Those that every detector has judged, or that are gone.
-        failed
-            Those on which one failed again.
+        On those that are ``failed``, a detector has failed again.
         """
         with self._state.lock:
-            self._state.unscreened.tried(failed)
+            self._state.tries.update(failed)
         if ids:
             self.happened(Change.SCREENED, ids=tuple(ids))
 
@@ -258,9 +248,8 @@ class Writes:
     def finish(self, intent: Intent) -> None:
         """Say that the store was written as intended."""
         self._settle(intent)
-        self._learned(
-            [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
-        )
+        learned = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
+        self._learned(learned)
         for event in intent.events:
             if event.change is Change.RECALLED and event.entries is not None:
                 n = len(event.entries)
@@ -269,18 +258,6 @@ class Writes:
     def _settle(self, intent: Intent) -> None:
         with self._state.lock:
             self._record(intent.events)
-
-    def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
-        """Forget entries that were admitted earlier, are held now, and have left the store.
-
-        Parameters
-        ----------
-        gone
-            As they were in the store.
-        decisions
-            Why, of these and perhaps of others.
-        """
-        self.finish(self.intend_recall(gone, decisions))
 
     # Sharing with other processes: here there are none
 
@@ -299,19 +276,11 @@ class Writes:
     def together(self, work: Callable[[], T], *, turn: object | None = None) -> T:  # noqa: ARG002 - there are none
         """Do work of which processes learn all or nothing: held entries, and what follows of them.
 
-        Parameters
-        ----------
-        work
-            Calls methods of the guard and its quarantine, which take effect when it returns. No
-            store may be written in it, and what tells others of it waits for :meth:`afterwards`.
-        turn
-            From :meth:`take_turn`; it ends with this write.
-
-        Raises
-        ------
-        OvertakenError
-            If the turn was lost, because this process gave no sign of life during its lease.
-            Nothing was written: do it all again.
+        It calls methods of the guard and its quarantine, which take effect when it returns. No
+        store may be written in it, and what tells others of it waits for :meth:`afterwards`. The
+        turn, from :meth:`take_turn`, ends with this write. An
+        :class:`~ragshield_core.model.errors.OvertakenError` says that it was lost, because this
+        process gave no sign of life during its lease: nothing was written, do it all again.
         """
         return work()
 
@@ -342,22 +311,11 @@ class Writes:
         """Say that nobody knows whether the store was written as intended: see :meth:`recover`."""
 
     def abandoned(self) -> Intent | None:
-        """Return what was intended, and neither finished nor recovered, by processes that are gone.
-
-        It is this one's to :meth:`recover`.
-        """
+        """Return what processes that are gone have intended and not finished, to recover it."""
         return None
 
     def recover(self, intent: Intent, standing: Batch) -> None:
-        """End what was intended by what the store says.
-
-        Parameters
-        ----------
-        intent
-            From :meth:`abandoned`.
-        standing
-            What the store has now, as far as it is not held, of all entries of the intent.
-        """
+        """End what :meth:`abandoned` returned by what the store has of it now, and is not held."""
 
     def standing(self) -> Standing | None:
         """Return how far this process has read; ``None`` where nothing is shared."""

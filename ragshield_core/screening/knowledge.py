@@ -1,35 +1,125 @@
-"""What the detectors of a guard have learned of the knowledge base, all of them the same."""
+"""Which entries a guard knows, and what all its detectors have learned of them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
-from ragshield_core.screening.revisions import Revisions
+from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.screening.screening import crash
+from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# Bytes of a fingerprint, see Entry.fingerprint.
+PRINT = 16
+PRINTS = np.dtype(f"V{PRINT}")
+# In front of the names of the arrays of a saved state.
+SAVED = "known."
+
+
+class Revisions:
+    """The entries that are known, by id, in the order in which they came.
+
+    Examples
+    --------
+    >>> known = Revisions()
+    >>> known.put(["a", "b"], ["spam", None], ["00" * 16, "00" * 15 + "ff"])
+    >>> "a" in known, list(known), known.labels_of(["b", "a"]), known.prints_of(["b"])
+    (True, ['a', 'b'], [None, 'spam'], ['000000000000000000000000000000ff'])
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return entry_id in self._labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels.ids)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any entry has a label."""
+        return bool((self._labels.counts > 0).any())
+
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids are known, each once."""
+        return self._labels.among(ids)
+
+    def labels_of(self, ids: Sequence[str]) -> list[str | None]:
+        """Return the labels of entries that are known."""
+        names = [*self._labels.names, None]
+        return [names[code] for code in self._labels.codes_of(ids).tolist()]
+
+    def prints_of(self, ids: Sequence[str]) -> list[str]:
+        """Return the fingerprints of entries that are known."""
+        return [one.tobytes().hex() for one in self._prints[self._labels.slots_of(ids)]]
+
+    def put(self, ids: Sequence[str], labels: Sequence[str | None], prints: Sequence[str]) -> None:
+        """Know entries, or others than before under the same ids."""
+        whole = b"".join(map(bytes.fromhex, prints))
+        rows = self._labels.put(ids, labels)
+        self._prints[rows] = np.frombuffer(whole, dtype=PRINTS)
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Know entries no longer; all of them are known."""
+        self._labels.drop(ids)
+
+    def reset(self) -> None:
+        """Know nothing."""
+        self._labels = Labels(print=np.zeros((), PRINTS))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        prints = self._prints[self._labels.present].view(np.uint8).reshape(-1, PRINT)
+        arrays = packed(self._labels.ids) | {"labels": self._labels.codes, "prints": prints}
+        return (
+            {"known_labels": list(self._labels.names)},
+            {f"{SAVED}{key}": array for key, array in arrays.items()},
+        )
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        ids = known_ids(arrays)
+        own = part_of(arrays, SAVED)
+        if own["prints"].shape != (len(ids), PRINT):
+            msg = f"there are not as many labels or fingerprints as ids ({len(ids)})"
+            raise ValueError(msg)
+        self._labels.take(ids, own["labels"].astype(np.int32), values["known_labels"])
+        prints = np.ascontiguousarray(own["prints"], dtype=np.uint8)
+        self._prints[self._labels.slots_of(ids)] = prints.view(PRINTS).ravel()
+
+    @property
+    def _prints(self) -> NDArray[Any]:
+        """The fingerprints, by row."""
+        return self._labels.columns["print"]
+
+
+def known_ids(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the ids in a saved state."""
+    return unpacked(part_of(arrays, SAVED))
 
 
 class Knowledge:
     """The detectors of a guard, and which entries they have learned.
 
-    Parameters
-    ----------
-    detectors
-        Whose names differ.
-
     Attributes
     ----------
-    detectors
-        As given.
+    learners
+        The detectors, in the order in which they learn.
     known
         The entries that are known, with their labels and fingerprints.
     dim
@@ -120,14 +210,7 @@ class Knowledge:
         """Have each detector remember the held entries that it accused itself.
 
         Else a flood of texts that another detector holds would make ordinary words and topics
-        suspicious.
-
-        Parameters
-        ----------
-        entries
-            Held ones, some maybe without vectors.
-        accused
-            By id, the names of the detectors that accused them.
+        suspicious. Some entries may have no vectors; ``accused`` has the detectors by id.
         """
         for detector in self._grouping:
             if not entries.dim and Need.EMBEDDING in detector.needs:
@@ -139,12 +222,8 @@ class Knowledge:
     def note_confirmed(self, entries: Batch | None, taken_back: Collection[str] = ()) -> None:
         """Have every group detector remember what a person has confirmed, whoever accused it.
 
-        Parameters
-        ----------
-        entries
-            Confirmed ones, all with vectors or none.
-        taken_back
-            Ids of entries that are no longer confirmed: detectors hear of them again if they are.
+        All have vectors, or none. Detectors hear of those that are no longer confirmed again if
+        these are.
         """
         for entry_id in taken_back:
             self.confirmed.pop(entry_id, None)
@@ -166,27 +245,15 @@ class Knowledge:
 
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
-        return bool(entries.dim) or not self._needing_vectors
+        return bool(entries.dim) or not any(Need.EMBEDDING in d.needs for d in self.detectors)
 
     def check_learnable(self, entries: Batch) -> None:
-        """Refuse entries that cannot be learned.
-
-        Raises
-        ------
-        InvalidBatchError
-            If vectors are missing, or of another dimension.
-        """
+        """Refuse entries whose vectors are missing, or of another dimension."""
         self._check_complete(entries)
         self.check_dim(entries)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse vectors of another dimension than those that are known.
-
-        Raises
-        ------
-        InvalidBatchError
-            If there are such.
-        """
+        """Refuse vectors of another dimension than those that are known."""
         if batch.dim and self.dim and batch.dim != self.dim:
             msg = (
                 f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
@@ -196,7 +263,7 @@ class Knowledge:
 
     def _check_complete(self, entries: Batch) -> None:
         if len(entries) and not self.complete(entries):
-            needing = ", ".join(self._needing_vectors)
+            needing = ", ".join(d.name for d in self.detectors if Need.EMBEDDING in d.needs)
             msg = (
                 f"entry {entries.ids[0]!r} has no vector, and {needing} cannot learn it "
                 "without; pass its embedding, or use a guard without these detectors."
@@ -224,7 +291,3 @@ class Knowledge:
     @property
     def _grouping(self) -> list[GroupDetector]:
         return [d for d in self.detectors if isinstance(d, GroupDetector)]
-
-    @property
-    def _needing_vectors(self) -> list[str]:
-        return [d.name for d in self.detectors if Need.EMBEDDING in d.needs]

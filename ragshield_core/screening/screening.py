@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from ragshield_core.detectors.base import (
     Evidence,
     GroupDetector,
     Scope,
-    Traits,
     judged_scores,
     skip_reason,
 )
@@ -39,23 +38,12 @@ from ragshield_core.time_budget import MOST_LATE, OutOfTimeError, TimeBudget
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
+AnyDetector = Detector | RetrievalDetector
 Said = TypeVar("Said")
 
 # How often a detector that crashes on a batch is asked about parts of it, to find the entries that
 # it crashes on: enough for a few of them among a thousand.
 ATTEMPTS = 64
-
-
-class Named(Protocol):
-    """What there is to say of a detector beside what it finds."""
-
-    @property
-    def traits(self) -> Traits:
-        """How it is to be treated."""
-
-    @property
-    def name(self) -> str:
-        """Its name in reports."""
 
 
 class Outcome(NamedTuple):
@@ -114,13 +102,7 @@ class InForce(NamedTuple):
 
 
 class Tally:
-    """What all detectors say of a batch.
-
-    Parameters
-    ----------
-    batch
-        The entries.
-    """
+    """What all detectors say of a batch."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -171,21 +153,10 @@ def screened(
 ) -> Report:
     """Return what detectors say of a batch, and what is to be decided.
 
-    Parameters
-    ----------
-    batch
-        New entries.
-    detectors, policy, in_force
-        Who judges, and by what.
-    leaving
-        Ids of known entries that are not judged again: they leave as the batch comes.
-    overdue
-        Findings against entries admitted earlier that wait to be named.
-    budget
-        Makes the calls of the detectors. What is known of the knowledge base may not be changed any
-        more where it has left one behind.
-    excuse
-        What rules make of the decisions on the batch: what is excused condemns nothing else.
+    Known entries that leave as the batch comes (``leaving``, by id) are not judged again. Findings
+    against entries admitted earlier that wait to be named (``overdue``) are in the report. What
+    rules excuse condemns nothing else. Where the budget has left a call of a detector behind, what
+    the detectors know may not be changed any more.
     """
     seconds = policy.time_for(len(batch))
     tally, outcomes = Tally(batch), dict[str, Outcome]()
@@ -213,18 +184,22 @@ def screened(
     condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
     earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
     for detector in detectors:
-        outcome = outcomes.get(detector.name, NOTHING)
+        name, outcome = detector.name, outcomes.get(detector.name, NOTHING)
         if outcome.part is None or not isinstance(detector, GroupDetector):
             continue
-        left = None if seconds is None else max(0.0, seconds - timings[detector.name])
+        left = None if seconds is None else max(0.0, seconds - timings[name])
         start = time.perf_counter()
-        judge = partial(_judged_again, detector, outcome, condemned[outcome.rows], in_force)
-        found, failed = _of_earlier(budget, detector, left, judge)
-        skipped += failed
+        try:
+            again = partial(_judged_again, detector, outcome, condemned[outcome.rows], in_force)
+            found = budget.call(name, left, again)
+        except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            found, reason = [], f"of entries admitted earlier it knows nothing: {crash(error)}"
+            logger.error("%s: %s", name, reason)  # noqa: TRY400
+            skipped.append(Skipped(detector=name, reason=reason))
         for finding in found:
             if finding.entry_id not in leaving:  # a new revision is judged by itself
                 earlier.setdefault(finding.entry_id, []).append(finding)
-        timings[detector.name] += time.perf_counter() - start
+        timings[name] += time.perf_counter() - start
     return Report(
         batch=batch,
         remarkable=remarkable,
@@ -258,21 +233,6 @@ def scores_again(
     return np.nan_to_num(scores[list(rows)], nan=np.inf)
 
 
-def _of_earlier(
-    budget: TimeBudget,
-    detector: Detector,
-    seconds: float | None,
-    judge: Callable[[], list[Finding]],
-) -> tuple[list[Finding], list[Skipped]]:
-    """Return what a detector finds against entries admitted earlier, and whether it failed."""
-    try:
-        return budget.call(detector.name, seconds, judge), []
-    except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
-        logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
-        return [], [Skipped(detector=detector.name, reason=reason)]
-
-
 @contextmanager
 def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator[None]:
     """Have detectors leave entries out of account meanwhile."""
@@ -290,21 +250,19 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
 
 
 def _outcome(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
-    """Return what a detector says of a batch, or why it takes no part."""
+    """Return what a detector says of a batch, or why it takes no part; a crash is what it says."""
     try:
-        reason = skip_reason(detector, batch)
-        if reason is not None:
-            return Skipped(detector=detector.name, reason=reason)
-        return _judged(detector, batch, in_force)
+        return _judged(detector, in_force, batch)
     except NeighborsError as error:  # no entry of the batch is to blame: nor are parts tried
         return failure(detector.name, batch, error)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        judge = partial(_judged_or_skipped, detector, in_force)
-        return isolated(detector.name, batch, error, judge)
+        return isolated(detector.name, batch, error, partial(_judged, detector, in_force))
 
 
-def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
+def _judged(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
     """Return one detector's scores, findings and what it could not judge, by row."""
+    if (reason := skip_reason(detector, batch)) is not None:
+        return Skipped(detector=detector.name, reason=reason)
     reasons = detector.unjudged(batch)
     missing = [
         (row, Unjudged(detector=detector.name, entry_id=batch.ids[row], reason=reason))
@@ -365,17 +323,7 @@ def _found_together(
 def _judged_again(
     detector: GroupDetector, outcome: Outcome, condemned: NDArray[np.bool_], in_force: InForce
 ) -> list[Finding]:
-    """Return findings against entries admitted earlier that a batch lifts above the threshold.
-
-    Parameters
-    ----------
-    detector, outcome
-        Whose findings, and what it says of the new entries.
-    condemned
-        Which of those are held, whichever detector it was.
-    in_force
-        What scores are held against.
-    """
+    """Return findings against entries admitted earlier that a batch lifts above the threshold."""
     batch = outcome.part
     assert batch is not None  # noqa: S101 - asked for where something was scored
     threshold = in_force.thresholds[detector.name].recall
@@ -387,25 +335,8 @@ def _judged_again(
     return findings_of(detector, names, scores[rows], threshold, why, clean)
 
 
-def _judged_or_skipped(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | None:
-    if skip_reason(detector, batch) is not None:
-        return None
-    return _judged(detector, batch, in_force)
-
-
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:
-    """Return scores as a detector must give them.
-
-    Parameters
-    ----------
-    name
-        Of the detector.
-    scores
-        What it returned.
-    n
-        Number of entries.
-    partial
-        Whether NaN is allowed, for no opinion.
+    """Return n scores as a detector must give them; NaN for no opinion only if that is ``partial``.
 
     Raises
     ------
@@ -421,7 +352,7 @@ def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray
 
 
 def findings_of(
-    detector: Named,
+    detector: AnyDetector,
     ids: Sequence[str],
     scores: NDArray[np.float64],
     threshold: float | NDArray[np.float64],
@@ -479,27 +410,19 @@ def crash(error: Exception) -> str:
 
 def failure(name: str, batch: Batch, error: Exception) -> Outcome:
     """Say of every entry that a detector crashed."""
-    reason = crash(error)
-    logger.error("%s on %d entries: %s", name, len(batch), reason)
-    return Outcome(np.full(len(batch), np.nan), [], list(enumerate(_failed(name, batch, reason))))
+    logger.error("%s on %d entries: %s", name, len(batch), crash(error))
+    parts = _Parts(name, batch)
+    parts.fail(np.arange(len(batch)), error)
+    return parts.together()
 
 
 def isolated(
-    name: str, batch: Batch, error: Exception, run: Callable[[Batch], Outcome | None]
+    name: str, batch: Batch, error: Exception, run: Callable[[Batch], Outcome | Skipped]
 ) -> Outcome:
     """Judge what can be judged of a batch on which a detector crashed.
 
     The batch is halved until the entries are found that it crashes on: they alone bear the
     consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
-
-    Parameters
-    ----------
-    name
-        Of the detector.
-    batch, error
-        On what it crashed, and how.
-    run
-        Runs it on part of the batch; ``None`` where it takes no part.
     """
     logger.error("%s on a batch of %d entries: %s", name, len(batch), crash(error))
     parts = _Parts(name, batch)
@@ -523,7 +446,7 @@ def isolated(
 
 
 def in_time(
-    detector: Detector | RetrievalDetector,
+    detector: AnyDetector,
     batch: Batch,
     seconds: float | None,
     budget: TimeBudget,
@@ -533,22 +456,7 @@ def in_time(
 
     Where it takes too long for the batch, and judges each entry by itself, it is asked about one
     after the other. All of them have the time of the batch once more, and each may take a part.
-
-    Parameters
-    ----------
-    detector, batch
-        Who judges what.
-    seconds
-        Which it may take; ``None`` for any.
-    budget
-        Makes the calls.
-    run
-        Runs the detector on a batch.
-
-    Raises
-    ------
-    OutOfTimeError
-        If none was judged in time.
+    :class:`OutOfTimeError` says that none was judged in time.
     """
     name = detector.name
     try:
@@ -576,15 +484,7 @@ def in_time(
 
 
 class _Parts:
-    """What a detector says of parts of a batch.
-
-    Parameters
-    ----------
-    name
-        Of the detector.
-    batch
-        All entries.
-    """
+    """What a detector says of parts of a batch."""
 
     def __init__(self, name: str, batch: Batch) -> None:
         self._name, self._batch = name, batch
@@ -606,8 +506,11 @@ class _Parts:
 
     def fail(self, rows: NDArray[np.intp], error: Exception) -> None:
         """Note that it failed on some rows."""
-        failed = _failed(self._name, self._batch.take(rows), crash(error))
-        self._missing += zip(rows.tolist(), failed, strict=True)
+        name, ids, reason = self._name, self._batch.ids, crash(error)
+        self._missing += [
+            (row, Unjudged(detector=name, entry_id=ids[row], reason=reason, failed=True))
+            for row in rows.tolist()
+        ]
 
     def together(self) -> Outcome:
         """Return what it says of the batch."""
@@ -628,10 +531,3 @@ def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> R
         if entry_id in remarks
     }
     return replace(report, remarkable={**report.remarkable, **decided})
-
-
-def _failed(name: str, batch: Batch, reason: str) -> list[Unjudged]:
-    return [
-        Unjudged(detector=name, entry_id=entry_id, reason=reason, failed=True)
-        for entry_id in batch.ids
-    ]

@@ -454,7 +454,7 @@ class SharedWrites(Writes):
             try:
                 self.catch_up()
                 yield
-                self._state.connections.let_go()  # before it is saved
+                self._state.let_go()  # before it is saved
                 self._replace_after_all()
             except BaseException:
                 self._become()  # what all others still are

@@ -102,7 +102,7 @@ def measure_power(guard: Guard) -> None:
     Nothing is noted where the guard is not calibrated, or where no embedding model is at hand:
     planted texts need vectors.
     """
-    sample, embed = guard.state.calibrator.sample, guard.connections.embedder
+    sample, embed = guard.state.calibrator.sample, guard.state.embedder
     if sample is None or embed is None or not guard.calibrated:
         return
     try:

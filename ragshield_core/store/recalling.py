@@ -91,7 +91,7 @@ def scan(
     with adapter.turns.alone():
         batch = adapter.everything()
     fresh = [type(detector)(**detector.config()) for detector in adapter.guard.detectors]
-    embed = adapter.guard.connections.embedder
+    embed = adapter.guard.state.embedder
     options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed, "embed": embed}
     found = tools().scan(batch=batch, detectors=fresh, options=options)
     report: ScanReport = answered(found, "scan")

@@ -72,7 +72,7 @@ def test_the_corpus_has_orders_and_near_misses_in_many_languages():
 
 def test_an_order_is_held_by_a_guard_that_was_offered_the_model():
     guard = guard_of(OrderDetector())
-    guard.connections.offer_embedder(embed)
+    guard.state.offer_embedder(embed)
     report = guard.fit(KNOWN).screen(batch("The lake is deep.", ORDER))
     assert [decision.verdict.name for decision in report.decisions] == ["ADMIT", "QUARANTINE"]
     assert "is an order to a model" in report.decisions[1].findings[0].evidence
@@ -82,7 +82,7 @@ def test_without_a_model_the_report_says_so():
     guard = guard_of(OrderDetector()).fit(KNOWN)
     report = guard.screen(batch(ORDER))
     guard.use_embedder(None)  # what the user turned off no store turns on
-    guard.connections.offer_embedder(embed)
+    guard.state.offer_embedder(embed)
     assert guard.detectors[0].embedder is None
     assert "needs the embedding model" in report.skipped[0].reason
 

@@ -25,7 +25,7 @@ def of_nothing(texts):
 
 
 def adopted(guard, embed):
-    guard.connections.offer_embedder(embed)
+    guard.state.offer_embedder(embed)
     learn_store(guard, KNOWN, None)
     return guard
 
@@ -83,7 +83,7 @@ def test_where_it_cannot_be_measured_nothing_is_said(reason, caplog):
         known = type(KNOWN).of(
             ids=KNOWN.ids, texts=texts, embeddings=KNOWN.vectors, lineages=KNOWN.lineages
         )
-    guard.connections.use_embedder(embed)
+    guard.state.use_embedder(embed)
     learn_store(guard, known, None)
     assert guard.status().power == {}
     assert ("OSError" in caplog.text) is (reason == "a model that fails")

@@ -131,7 +131,8 @@ def test_after_thresholds_were_taken_anew_as_well(url, ragshield):
     assert ragshield("status", "--database", url)[0] == 1  # not calibrated
     written(guard, passages(150, 1, "early"))
     written(guard, passages(100, 2, "later"))
-    guard.writes.recalled(passages(100, 2, "later").take([0]), [])
+    gone = passages(100, 2, "later").take([0])
+    guard.writes.finish(guard.writes.intend_recall(gone, []))
     code, out, _ = ragshield("status", "--database", url, "--format", "json")
     said, own = json.loads(out), json.loads(json.dumps(guard.status().to_dict()))
     assert code == 0

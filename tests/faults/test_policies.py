@@ -18,7 +18,8 @@ from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine, RetrievalGuard
 from ragshield_core.detectors import CliqueDetector, Scope, Traits
-from ragshield_core.learning.guard_state import TRIES, GuardState
+from ragshield_core.learning.guard_state import GuardState
+from ragshield_core.learning.writes import TRIES
 from ragshield_core.sharing import shared_writes as sharing
 from ragshield_core.store import recalling, reviewing, writing
 from ragshield_core.time_budget import MOST_LATE

@@ -227,7 +227,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
         fill(make_store("memory", MODEL, PASSAGE_DIM)), guard=new_guard(), progress=False
     )
     detector = store.guard.detectors[0]
-    assert (store.guard.connections.where, memory.guard.connections.where) == ("store", "memory")
+    assert (store.guard.state.where, memory.guard.state.where) == ("store", "memory")
     assert detector.n_local == 0
     for batch in (passages(30, 9, "m"), BAD, group(4, 8, "late")):
         for one in (store, memory):
@@ -235,7 +235,7 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
         found = [[d.verdict for d in one.last_report.decisions] for one in (store, memory)]
         assert found[0] == found[1]
     assert {d.verdict for d in memory.last_report.decisions} == {"quarantine"}
-    store.guard.connections.let_go()
+    store.guard.state.let_go()
     assert detector.n_local == store.quarantine.count() > 0
 
 
@@ -260,11 +260,11 @@ def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
     )
     add(first, passages(20, 30, "new"))
     second = Guard.open(url)
-    assert second.connections.where == "store"
+    assert second.state.where == "store"
     with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
         second.screen(BAD)
     second = GuardedVectorStore(inner, guard=second)
-    second.guard.connections.let_go()
+    second.guard.state.let_go()
     assert second.guard.detectors[0].n_local == second.quarantine.count()
     expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
     np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
@@ -296,7 +296,7 @@ def test_an_existing_guard_moves_to_the_store_and_back(make_store):
     GuardedVectorStore(inner, guard=guard, neighbors="store")
     assert guard.detectors[0].n_local == 0
     GuardedVectorStore(inner, guard=guard, neighbors="memory")
-    assert guard.connections.where == "memory"
+    assert guard.state.where == "memory"
 
 
 def test_a_store_that_cannot_is_refused():
@@ -323,7 +323,7 @@ def test_from_an_event_loop(kind, make_store, postgres_url):
         documents = [Document(id=e.id, page_content=e.text) for e in some]
         await store.aadd_documents(documents)
         await store.aadd_documents([Document(id="late", page_content="of another topic")])
-        assert store.guard.connections.where == "store"
+        assert store.guard.state.where == "store"
         assert "late" in store.guard.writes.known(["late"])
         await store.adelete([*some.ids, "late"])
 

@@ -151,14 +151,14 @@ def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
         memory = index_over(fill(make("chroma")))
         write = type(asked).insert_nodes
     detector = asked.guard.detectors[0]
-    assert (asked.guard.connections.where, memory.guard.connections.where) == ("store", "memory")
+    assert (asked.guard.state.where, memory.guard.state.where) == ("store", "memory")
     assert (detector.n_local, memory.guard.detectors[0].n_local) == (0, len(KNOWN))
     for batch in (passages(30, 9, "m"), BAD, group(4, 8, "late")):
         for one in (asked, memory):
             write(one, nodes_of(named(batch) if batch is not BAD else BAD))
         assert verdicts(asked.last_report) == verdicts(memory.last_report)
     assert set(verdicts(memory.last_report)) == {Verdict.QUARANTINE}
-    asked.guard.connections.let_go()
+    asked.guard.state.let_go()
     assert detector.n_local == asked.quarantine.count() > 0
 
 
@@ -180,11 +180,11 @@ def test_after_a_restart_and_in_a_second_worker(kind, make, tmp_path):
     )
     first.add(nodes_of(named(passages(20, 30, "new"))))
     second = Guard.open(url)
-    assert second.connections.where == "store"
+    assert second.state.where == "store"
     with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
         second.screen(BAD)
     second = GuardedVectorStore(inner, guard=second)
-    second.guard.connections.let_go()
+    second.guard.state.let_go()
     assert second.guard.detectors[0].n_local == second.quarantine.count()
     expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
     np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
@@ -201,9 +201,9 @@ def test_an_existing_guard_moves_to_the_store_and_back(kind, make):
     GuardedVectorStore(inner, guard=guard, neighbors="store")
     assert guard.detectors[0].n_local == 0
     GuardedVectorStore(inner, guard=guard)
-    assert guard.connections.where == "store"
+    assert guard.state.where == "store"
     GuardedVectorStore(inner, guard=guard, neighbors="memory")
-    assert (guard.connections.where, guard.detectors[0].n_local) == ("memory", len(KNOWN))
+    assert (guard.state.where, guard.detectors[0].n_local) == ("memory", len(KNOWN))
 
 
 @pytest.mark.parametrize("over", ["store", "index"])
@@ -293,6 +293,6 @@ def test_from_an_event_loop(make):
         await store.async_add(nodes_of(named(passages(30, 9, "m"))))
         await store.async_add(nodes_of(BAD))
         assert set(verdicts(store.last_report)) == {Verdict.QUARANTINE}
-        assert store.guard.connections.where == "store"
+        assert store.guard.state.where == "store"
 
     asyncio.run(work())

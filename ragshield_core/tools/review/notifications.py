@@ -202,7 +202,7 @@ class Notifier:
         Parameters
         ----------
         questions
-            As :meth:`ragshield_core.learning.sources.Sources.questions` returns them.
+            As :meth:`ragshield_core.learning.calibration.Sources.questions` returns them.
         quarantine
             Where their entries are held.
         """

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
-from ragshield_core.screening.revisions import Revisions
+from ragshield_core.screening.knowledge import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
 NAMES = st.text(st.characters(), max_size=5) | st.sampled_from(["a", "b", "\ud800", "\udc00é"])

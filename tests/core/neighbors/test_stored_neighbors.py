@@ -268,7 +268,7 @@ def beside(table, where="store", known=KNOWN, detectors=None):
     guard = guard_of(*(detectors or [CliqueDetector()]))
     if table is not None:
         table.put(known)
-        guard.connections.use_table(table, where)
+        guard.state.use_table(table, where)
     return guard.fit(known).calibrate()
 
 
@@ -282,7 +282,7 @@ NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 
 def test_decisions_are_those_of_vectors_in_memory():
     memory, table = beside(None), FakeTable()
     guard = beside(table)
-    assert guard.connections.where == "store"
+    assert guard.state.where == "store"
     assert guard.detectors[0].n_local == 0
     for new in (NEW, group(5, 70, "late"), passages(40, 12, "n")):
         expected, report = memory.screen(new), guard.screen(new)
@@ -347,12 +347,12 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
              for n, one in enumerate((beside(None), guard))]  # fmt: skip
     assert sizes[0] - sizes[1] > 0.8 * KNOWN.embeddings.nbytes
     again = loaded(tmp_path / "1")
-    assert again.connections.where == "store"
+    assert again.state.where == "store"
     assert "'Fake docs', which is not at hand" in again.status().neighbors
     for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.calibration.refresh):
         with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
             call()
-    again.connections.use_table(table)
+    again.state.use_table(table)
     assert decisions(again.screen(NEW)) == decisions(guard.screen(NEW))
     assert "store 'Fake docs'; 0 vectors in memory" in again.status().neighbors
 
@@ -361,17 +361,17 @@ def test_neighbours_move_to_the_store_and_back():
     table = FakeTable()
     guard = beside(None)
     expected = decisions(guard.screen(NEW))
-    guard.connections.use_table(table)  # which changes nothing unless asked
-    assert guard.connections.where == guard.status().neighbors == "memory"
+    guard.state.use_table(table)  # which changes nothing unless asked
+    assert guard.state.where == guard.status().neighbors == "memory"
     assert "from memory" in str(guard.status())
     table.put(KNOWN)
-    guard.connections.use_table(table, "store")
-    guard.connections.let_go()
+    guard.state.use_table(table, "store")
+    guard.state.let_go()
     assert guard.detectors[0].n_local == 0
     assert decisions(guard.screen(NEW)) == expected
-    guard.connections.use_table(table, "memory")
+    guard.state.use_table(table, "memory")
     table.down = True
-    assert guard.connections.where == "memory"
+    assert guard.state.where == "memory"
     assert decisions(guard.screen(NEW)) == expected
 
 
@@ -384,7 +384,7 @@ def test_neighbours_move_to_the_store_and_back():
 )
 def test_what_cannot_be_is_refused(detectors, where, said):
     with pytest.raises(ValueError, match=said):
-        guard_of(*detectors).connections.use_table(FakeTable(), where)
+        guard_of(*detectors).state.use_table(FakeTable(), where)
 
 
 def test_entries_that_nobody_has_any_more_are_forgotten():
@@ -408,7 +408,7 @@ def opened(url):
         def again(table=None, where=None, **options):
             guard = guards.enter_context(closing(Guard.open(url, **options)))
             if table is not None:
-                guard.connections.use_table(table, where)
+                guard.state.use_table(table, where)
             return guard
 
         yield again
@@ -433,11 +433,11 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened)
     first, table = shared
     learn_more(first, table)
     second = opened()
-    assert second.connections.where == "store"
+    assert second.state.where == "store"
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
     assert second.n_known == len(KNOWN)  # what came since waits for the store
-    second.connections.use_table(table)
+    second.state.use_table(table)
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == len(KNOWN) + 30
 
@@ -457,7 +457,7 @@ def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
 def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
     lean, table = shared
     whole = opened(table, "memory")
-    assert whole.connections.where == "memory"
+    assert whole.state.where == "memory"
     lean.calibration.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))
-    assert whole.connections.where == "memory"
+    assert whole.state.where == "memory"
