@@ -81,7 +81,7 @@ def main():
         for number in range(int(rest[0])):
             worker.finish(worker.append(number))
             if number % 10 == 0:  # what else may cross a write
-                shared.write(lambda s: journal.beat(s, name, len(worker.known)))
+                shared.write(lambda s: journal.beat(s, name))
                 shared.write(journal.prune)
         say("done")
     elif task == "stop between":

@@ -222,7 +222,7 @@ class MemberRow(TableBase):
 
 
 class HeadRow(TableBase):
-    """Where the journal of a namespace stands; whoever writes to the journal locks this row."""
+    """Where the journal of a namespace stands."""
 
     __tablename__ = "ragshield_journal_heads"
 
@@ -274,7 +274,6 @@ class WriterRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
     writer: Mapped[str] = mapped_column(String(64), primary_key=True)
     heartbeat: Mapped[float] = mapped_column(Double)  # as JournalRow.at
-    position: Mapped[int] = mapped_column(BigInteger)  # up to which it has read
     ticket: Mapped[int | None] = mapped_column(BigInteger)  # the lowest of the living has the turn
 
 
@@ -289,7 +288,7 @@ class StoreRow(TableBase):
 
 
 class SnapshotRow(TableBase):
-    """A snapshot; without a manifest it is not complete yet, or about to be removed."""
+    """A snapshot of what a guard has learned."""
 
     __tablename__ = "ragshield_snapshots"
     __table_args__ = (Index("ragshield_snapshots_position", "namespace", "position"),)
@@ -297,11 +296,11 @@ class SnapshotRow(TableBase):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     namespace: Mapped[str] = mapped_column(String(200))
     position: Mapped[int] = mapped_column(BigInteger)
-    touched: Mapped[float] = mapped_column(  # as JournalRow.at; when it was last written to
-        Double, info={UNSEALED: "when one that was never completed is removed"}
+    made_at: Mapped[float] = mapped_column(  # as JournalRow.at
+        Double, info={UNSEALED: "a time that people are shown"}
     )
-    manifest: Mapped[str | None] = mapped_column(Text)  # JSON: the chunks of every part
-    digest: Mapped[str | None] = mapped_column(String(64))  # over this row; none without a manifest
+    manifest: Mapped[str] = mapped_column(Text)  # JSON: the chunks of every part
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class ChunkRow(TableBase):

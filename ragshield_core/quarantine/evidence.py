@@ -275,12 +275,9 @@ def verify_all(
     for name in sorted({*heads, *told.positions}, key=str):  # SQLite keeps any type
         positions = (told.positions.get(name, 0), told.snapshots.get(name, 0))
         _check_journal(session, digests, name, *positions)
-    complete = _verify_snapshots(session)
+    _verify_snapshots(session)
     for kind in _sealed():
         for row in _rows(session, kind):
-            unfinished = kind is SnapshotRow and row["manifest"] is None
-            if unfinished or (kind is ChunkRow and row["snapshot"] not in complete):
-                continue  # nobody reads it
             if not digests.match(kind, row):
                 raise changed(kind, row, digests)
     _verify_cases(session)
@@ -315,8 +312,6 @@ def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | Rule
         for column in table.primary_key:
             change = change.where(column == bindparam(f"the_{column.name}"))
         for row in _rows(session, kind):
-            if row["digest"] is None:
-                continue  # a snapshot that is not complete
             made = digests.of(kind, {**row, "key_name": digests.key_name})
             keys = {f"the_{column.name}": row[column.name] for column in table.primary_key}
             session.execute(change, keys | {"made": made})
@@ -396,9 +391,7 @@ def _check_journal(
         select(func.count()).select_from(PendingRow).where(PendingRow.namespace == namespace)
     )
     latest = session.scalar(
-        select(func.max(SnapshotRow.position)).where(
-            SnapshotRow.namespace == namespace, SnapshotRow.manifest.is_not(None)
-        )
+        select(func.max(SnapshotRow.position)).where(SnapshotRow.namespace == namespace)
     )
     n_events = position - pruned
     whole = (n_events, pruned + 1, position) if n_events else (0, None, None)
@@ -439,24 +432,22 @@ def _head_of_journal(
     return head
 
 
-def _verify_snapshots(session: Session) -> set[str]:
-    """Check that the pieces of every complete snapshot are there; return its id."""
+def _verify_snapshots(session: Session) -> None:
+    """Check that the pieces of every snapshot are there, and no others."""
     count = select(ChunkRow.snapshot, func.count()).group_by(ChunkRow.snapshot)
-    n_chunks = dict(session.execute(count).tuples().all())
+    found = dict(session.execute(count).tuples().all())
     manifests = dict(session.execute(select(SnapshotRow.id, SnapshotRow.manifest)).tuples().all())
-    complete = {snapshot for snapshot, manifest in manifests.items() if manifest is not None}
-    for snapshot in sorted({*complete, *n_chunks}, key=str):
-        # A snapshot is written before its first piece, and deleted after the last.
-        expected = n_chunks.get(snapshot, 0) if snapshot in manifests else 0
-        if snapshot in complete:
+    for snapshot in sorted({*manifests, *found}, key=str):
+        expected, n_found = 0, found.get(snapshot, 0)
+        if snapshot in manifests:
+            expected = n_found
             # A manifest that cannot be read has another digest; the next check finds it.
             with suppress(ValueError, TypeError, KeyError):
-                expected = sum(n for _, _, n in json.loads(manifests[snapshot] or "")["parts"])
-        if (n_found := n_chunks.get(snapshot, 0)) != expected:
+                expected = sum(part[2] for part in json.loads(manifests[snapshot])["parts"])
+        if n_found != expected:
             where = _where(ChunkRow, [snapshot])
             msg = f"{where} has {n_found} pieces, expected {expected}; {RESTORE}"
             raise TamperedError(msg, where=where)
-    return complete
 
 
 def _verify_cases(session: Session) -> None:

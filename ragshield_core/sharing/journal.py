@@ -8,11 +8,10 @@ import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
-    CursorResult,
     Select,
     Table,
     and_,
@@ -24,7 +23,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks
@@ -42,14 +40,7 @@ from ragshield_core.learning.status import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
-from ragshield_core.sharing.rows import (
-    JournalRecord,
-    Written,
-    now,
-    raise_damaged,
-    read,
-    written,
-)
+from ragshield_core.sharing.rows import JournalRecord, Written, now, raise_damaged, read, written
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
@@ -72,7 +63,6 @@ def _of(table: Table) -> ColumnElement[bool]:
 _MINE = and_(_of(_WRITERS), _WRITERS.c.writer == bindparam("by"))
 _ALIVE = _WRITERS.c.heartbeat > now() - bindparam("lease")
 _HEAD = select(_HEADS).where(_of(_HEADS))
-_HEAD_LOCKED = _HEAD.with_for_update()
 _SET_HEAD = update(_HEADS).where(_of(_HEADS))
 _TURN = (
     select(_WRITERS.c.writer)
@@ -134,9 +124,7 @@ def new_writer() -> str:
 class Journal:
     """Operations on the journal of one namespace; each takes part in the caller's transaction.
 
-    Those that write need a session whose transaction is going to write, and are undone with it.
-    They lock the journal of the namespace until its end: keep it short, and let no other row be
-    written before, see :meth:`lock`.
+    Those that write need a session of :meth:`.Database.write`: nobody else writes until its end.
 
     Parameters
     ----------
@@ -174,16 +162,7 @@ class Journal:
         return 0 if head is None else head.position
 
     def since(self, session: Session, position: int, limit: int = 100) -> tuple[JournalRecord, ...]:
-        """Return the events after a position, in order, pending ones among them.
-
-        Parameters
-        ----------
-        session
-            Of any transaction.
-        position
-            Of the last event that is known.
-        limit
-            Return at most so many; ask again until :meth:`head` is reached.
+        """Return at most so many events after a position, in order, pending ones among them.
 
         Raises
         ------
@@ -254,10 +233,7 @@ class Journal:
         expected: int | None = None,
         in_turn_since: int | None = None,
     ) -> Any:
-        """Let nobody else write to the journal until the transaction ends; return its head.
-
-        To be called before the transaction writes anything else, such as to the quarantine: on
-        PostgreSQL two transactions that lock the same rows in another order wait for each other.
+        """Check that a writer may write now; return the head of the journal.
 
         Parameters
         ----------
@@ -276,7 +252,7 @@ class Journal:
             If the journal has gone on since, another writer that is alive has the turn, or the
             writer has lost its turn.
         """
-        row = self._lock(session)
+        row = self._begun(session)
         head: int = row.position
         if expected is not None and head != expected:
             msg = (
@@ -306,36 +282,28 @@ class Journal:
         *,
         writer: str,
         expected: int | None = None,
-        read: int | None = None,
         pending: Sequence[bool] = (),
         head: Any = None,
         keep_turn: bool = False,
     ) -> range:
-        """Write events at the end of the journal, and give the turn up.
+        """Write events at the end of the journal, and give the turn up; return their positions.
 
         Parameters
         ----------
         session
             Of a transaction that writes.
         events
-            What happened; none do nothing but lock.
+            What happened.
         writer
             Who writes; this counts as its heartbeat.
         expected
             See :meth:`lock`.
-        read
-            Position up to which the writer has read, where nothing is expected.
         pending
             Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
         head
             Of :meth:`lock`, if this transaction has called it before.
         keep_turn
             Whether the writer goes on in its turn.
-
-        Returns
-        -------
-        range
-            Their positions.
 
         Raises
         ------
@@ -348,9 +316,7 @@ class Journal:
         """
         rows = [written(event) for event in events]
         head = self.lock(session, writer=writer, expected=expected) if head is None else head
-        if expected is not None:  # who has read everything before has read everything now
-            read = head.position + len(rows)
-        self._note(session, writer, read, **({} if keep_turn else {"ticket": None}))
+        self._note(session, writer, **({} if keep_turn else {"ticket": None}))
         return self._append(session, head, rows, writer, pending=pending)
 
     def close_pending(
@@ -361,25 +327,10 @@ class Journal:
         *,
         writer: str,
     ) -> range:
-        """Close pending events: what they say has happened, or events to the contrary undo it.
+        """Close pending events: they have happened, or events to the contrary undo them.
 
-        Nobody's turn is waited for, since what did not happen must not stay.
-
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        positions
-            Of the pending events.
-        contrary
-            Undo what has not happened.
-        writer
-            Whose they are.
-
-        Returns
-        -------
-        range
-            Positions of the events to the contrary.
+        Nobody's turn is waited for, since what did not happen must not stay. Returns the positions
+        of the events to the contrary.
 
         Raises
         ------
@@ -388,7 +339,7 @@ class Journal:
             may have been undone, or will be.
         """
         rows = [written(event) for event in contrary]
-        head = self._lock(session)
+        head = self._begun(session)
         wanted = sorted(set(positions))
         theirs: list[int] = []
         for some in chunks(wanted):
@@ -412,7 +363,6 @@ class Journal:
 
         Only one writer gets it. If that one crashes as well, it is abandoned again.
         """
-        self._lock(session)
         self._note(session, writer)
         positions = [each.position for each in self.pending(session) if not each.alive]
         found: list[JournalRecord] = []
@@ -428,32 +378,16 @@ class Journal:
 
     # Writers and their turns
 
-    def beat(self, session: Session, writer: str, position: int | None = None) -> None:
-        """Say that a writer is alive, in a transaction of its own; it locks nobody else's rows.
-
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        writer
-            Who is alive. One that begins to read a snapshot says so first, with the snapshot's
-            position: what comes after it is kept from then on.
-        position
-            Up to which it has read; ``None`` if that is as before.
-        """
-        self._note(session, writer, position)
+    def beat(self, session: Session, writer: str) -> None:
+        """Say that a writer is alive."""
+        self._note(session, writer)
 
     def begin_measuring(self, session: Session, writer: str) -> bool:
         """Begin to take thresholds, unless somebody who is alive does so; return whether it may.
 
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        writer
-            Named with :data:`MEASURES`; it has to :meth:`beat`, and to :meth:`retire` in the end.
+        The writer is named with :data:`MEASURES`; it has to :meth:`beat`, and to :meth:`retire` in
+        the end.
         """
-        self._lock(session)
         ours = {"of": self.namespace, "lease": self.lease, "by": writer}
         if session.execute(_MEASURING, ours).first() is not None:
             return False
@@ -471,7 +405,7 @@ class Journal:
         :meth:`give_up_turn`, or when the writer crashes. A place is kept however often this is
         called; one that waits has to :meth:`beat`.
         """
-        head = self._lock(session)
+        head = self._begun(session)
         ticket = session.execute(_TICKET, {"of": self.namespace, "by": writer}).scalar()
         if ticket is None:
             ticket = head.tickets + 1
@@ -485,51 +419,31 @@ class Journal:
 
     # Room
 
-    def prune(self, session: Session, limit: int = 1000) -> int:
-        """Delete events that nobody needs; return how many. Call it again until it returns 0.
+    def prune(self, session: Session) -> None:
+        """Delete writers that are gone, and events that nobody needs.
 
-        Needed is what comes after the last two complete snapshots (one may be damaged), what a
-        writer that is alive has not read, and what is pending with all that comes after it.
-
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        limit
-            At most so many at once: others wait meanwhile.
+        Needed is what comes after the last two snapshots (one may be damaged), and what is pending
+        with all that comes after it. Who has not read as far goes on from a snapshot.
         """
-        head = self._lock(session)
         ours = {"of": self.namespace, "lease": self.lease}
-        dead = select(_WRITERS.c.writer).where(_of(_WRITERS), ~_ALIVE)
-        # A row that is locked is just giving a sign of life.
-        gone = session.execute(dead.with_for_update(skip_locked=True), ours).scalars().all()
-        for some in chunks(gone):
-            query = delete(_WRITERS).where(_of(_WRITERS), ~_ALIVE)
-            session.execute(query.where(_WRITERS.c.writer.in_(some)), ours)
-        whole = and_(_of(_SNAPSHOTS), _SNAPSHOTS.c.manifest.is_not(None))
-        newest = select(_SNAPSHOTS.c.position).where(whole).order_by(_SNAPSHOTS.c.position.desc())
-        kept = session.execute(newest.limit(KEPT), ours).scalars().all()
-        if len(kept) < KEPT:
-            return 0
+        session.execute(delete(_WRITERS).where(_of(_WRITERS), ~_ALIVE), ours)
+        newest = select(_SNAPSHOTS.c.position).where(_of(_SNAPSHOTS))
+        newest = newest.order_by(_SNAPSHOTS.c.position.desc()).limit(KEPT)
+        kept = session.execute(newest, ours).scalars().all()
         first_pending = select(func.min(_PENDING.c.position)).where(_of(_PENDING))
-        slowest = select(func.min(_WRITERS.c.position)).where(_of(_WRITERS))
-        bounds = [kept[-1], head.pruned + limit, session.execute(slowest, ours).scalar()]
-        if (pending := session.execute(first_pending, ours).scalar()) is not None:
-            bounds.append(pending - 1)
-        until = min(bound for bound in bounds if bound is not None)
-        if until <= head.pruned:
-            return 0
-        old = and_(_of(_EVENTS), _EVENTS.c.position <= until)
-        deleted = _count(session.execute(delete(_EVENTS).where(old), ours))
-        self._set_head(session, head, pruned=until)
-        return deleted
+        pending = session.execute(first_pending, ours).scalar()
+        until = min([*kept[KEPT - 1 :], *([] if pending is None else [pending - 1])], default=0)
+        head = self._begun(session)
+        if len(kept) == KEPT and until > head.pruned:
+            old = and_(_of(_EVENTS), _EVENTS.c.position <= until)
+            session.execute(delete(_EVENTS).where(old), ours)
+            self._set_head(session, head, pruned=until)
 
     # In parts
 
-    def _head(self, session: Session, *, lock: bool = False) -> Any:
+    def _head(self, session: Session) -> Any:
         """Return the row that says where the journal stands; ``None`` before anything was."""
-        query = _HEAD_LOCKED if lock else _HEAD
-        head = session.execute(query, {"of": self.namespace}).one_or_none()
+        head = session.execute(_HEAD, {"of": self.namespace}).one_or_none()
         if head is not None:
             if head.key_name != self.digests.key_name:
                 check_key(f"the journal of {self!r}", head.key_name, self.digests)
@@ -537,23 +451,17 @@ class Journal:
                 raise_damaged(f"where {self!r} stands", HeadRow)
         return head
 
-    def _lock(self, session: Session) -> Any:
-        """Lock the journal; whoever does is the only one to write to it, or to any of its tables.
-
-        But for writers, who note in rows of their own that they are alive.
-        """
-        head = self._head(session, lock=True)
-        if head is None:
-            start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
-            start |= {"namespace": self.namespace, "key_name": self.digests.key_name}
-            start["digest"] = self.digests.of(HeadRow, start)
-            _insert_unless_there(session, _HEADS, **start)
-            head = self._head(session, lock=True)
-            assert head is not None  # noqa: S101 - it was made, here or by another process
-        return head
+    def _begun(self, session: Session) -> Any:
+        """Return the same row, in a transaction that writes; made if there is none."""
+        if (head := self._head(session)) is not None:
+            return head
+        start: dict[str, Any] = dict.fromkeys(("position", "pruned", "pending", "tickets"), 0)
+        start |= {"namespace": self.namespace, "key_name": self.digests.key_name}
+        start["digest"] = self.digests.of(HeadRow, start)
+        session.execute(insert(_HEADS), start)
+        return self._head(session)
 
     def _set_head(self, session: Session, head: Any, **values: Any) -> None:
-        """Change the head, which is locked."""
         row = {**head._mapping, **values}  # noqa: SLF001 - public, see SQLAlchemy
         row["digest"] = self.digests.of(HeadRow, row)
         session.execute(_SET_HEAD, {**row, "of": self.namespace})
@@ -574,40 +482,30 @@ class Journal:
         pending: Sequence[bool] = (),
         closed: int = 0,
     ) -> range:
-        """Write events behind the head, which is locked."""
+        """Write events behind the head."""
         positions = range(head.position + 1, head.position + 1 + len(rows))
-        if rows:
-            events: list[dict[str, Any]] = [
-                {"namespace": self.namespace, "writer": writer, "position": position}
-                | row._asdict()
-                for position, row in zip(positions, rows, strict=True)
-            ]
-            for event in events:
-                event["digest"] = self.digests.of(JournalRow, event)
+        events: list[dict[str, Any]] = [
+            {"namespace": self.namespace, "writer": writer, "position": position} | row._asdict()
+            for position, row in zip(positions, rows, strict=True)
+        ]
+        for event in events:
+            event["digest"] = self.digests.of(JournalRow, event)
+        if events:
             session.execute(_APPEND, events)
-        intended = self._intended(compress(positions, pending), writer)
-        if intended:
+        if intended := self._intended(compress(positions, pending), writer):
             session.execute(insert(_PENDING), intended)
         if rows or closed:
             n_pending = head.pending + len(intended) - closed
             self._set_head(session, head, position=head.position + len(rows), pending=n_pending)
         return positions
 
-    def _note(
-        self, session: Session, writer: str, position: int | None = None, **values: Any
-    ) -> None:
-        """Note that a writer is alive."""
-        if position is not None:
-            values["position"] = position
-        change = {**values, "of": self.namespace, "by": writer, "lease": self.lease}
-        note = _NOTE if "ticket" in values else _BEAT
-        if _count(session.execute(note, change)):
-            return
-        if position is None:
-            values["position"] = self.head(session)
-        row = {"ticket": None} | values | {"namespace": self.namespace, "writer": writer}
-        if not _insert_unless_there(session, _WRITERS, heartbeat=now(), **row):
-            session.execute(note, change)
+    def _note(self, session: Session, writer: str, **ticket: int | None) -> None:
+        """Note that a writer is alive, and its ticket if it is given."""
+        change = {**ticket, "of": self.namespace, "by": writer, "lease": self.lease}
+        found: Any = session.execute(_NOTE if ticket else _BEAT, change)
+        if not found.rowcount:
+            row = {"ticket": None, **ticket, "namespace": self.namespace, "writer": writer}
+            session.execute(insert(_WRITERS).values(heartbeat=now(), **row))
 
     def _records(
         self, session: Session, query: Select[Any], **which: Any
@@ -628,17 +526,3 @@ class Journal:
             "restore the database from a backup, or fit the guard again in another namespace."
         )
         return StateError(msg)
-
-
-def _insert_unless_there(session: Session, table: Table, **values: Any) -> bool:
-    """Insert a row; return False if another transaction has, meanwhile."""
-    try:
-        with session.begin_nested():
-            session.execute(insert(table).values(**values))
-    except IntegrityError:
-        return False
-    return True
-
-
-def _count(result: Any) -> int:
-    return int(cast("CursorResult[Any]", result).rowcount)

@@ -1,14 +1,13 @@
 """How events and arrays become rows of a database, which say when they are damaged, and its clock.
 
-Arrays are in NumPy's own format, one after the other, never pickle. The clock is the database's:
-hosts that share one need not agree about the time.
+Arrays are kept as their bytes, beside their types and shapes, never pickled. The clock is the
+database's: hosts that share one need not agree about the time.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -28,6 +27,8 @@ from ragshield_core.quarantine.evidence import RESTORE
 
 # Bytes of an event. Databases take rows of up to 1 GB, and every process reads every event at once.
 MOST_BYTES = 2**28
+# What reading damaged parts raises.
+DAMAGE = (ValueError, TypeError, KeyError, EOFError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +86,7 @@ def read(row: Mapping[Any, Any], digests: Digests) -> JournalRecord:
         raise_damaged(where, JournalRow)
     try:
         event = Event.from_parts(json.loads(row["content"]), from_bytes(row["arrays"]))
-    except (ValueError, TypeError, KeyError, EOFError, RecursionError) as error:
+    except DAMAGE as error:
         msg = f"{where} cannot be read ({type(error).__name__}); restore the database."
         raise StateError(msg) from error
     return JournalRecord(position=position, event=event, writer=row["writer"], at=row["at"])
@@ -100,60 +101,38 @@ def raise_damaged(what: str, kind: type[TableBase]) -> NoReturn:
     raise StateError(msg)
 
 
-def to_json(values: Mapping[str, Any], what: str) -> str:
-    """Return values as JSON in ASCII, which any database keeps.
-
-    Raises
-    ------
-    TypeError
-        If a value is of a type that JSON has not, or a key is no str.
-    ValueError
-        If a value contains itself, or is a number too long to write.
-    """
-    try:
-        _check_keys(values)
-        return json.dumps(dict(values), separators=(",", ":"))
-    except TypeError as error:
-        msg = f"{what} cannot be kept: {error}; use dicts with str keys, lists, texts and numbers."
-        raise TypeError(msg) from None
-    except (RecursionError, ValueError):
-        msg = (
-            f"{what} contain themselves, are nested too deeply or hold a number too long to write, "
-            "expected a tree of plain values."
-        )
-        raise ValueError(msg) from None
-
-
-def _check_keys(value: Any) -> None:
-    # JSON would make a str of another key, without a word.
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                msg = f"a key is of type {type(key).__name__}"
-                raise TypeError(msg)
-            _check_keys(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_keys(item)
-
-
 # Arrays
 
 
-def check(name: str, array: NDArray[Any]) -> None:
-    """Refuse an array that could only be pickled.
+def form_of(name: str, array: NDArray[Any]) -> tuple[str, tuple[int, ...]]:
+    """Return the type and shape of an array, from which :func:`formed` makes it again.
 
     Raises
     ------
     TypeError
-        If it holds objects.
+        If it holds objects, which would have to be pickled, or fields.
     """
-    if array.dtype.hasobject:
+    if array.dtype.hasobject or array.dtype.names:
         msg = (
             f"array {name!r} is of dtype {array.dtype}, expected numbers, strings or bytes: "
             "objects would have to be pickled. Put them into the JSON-ready values."
         )
         raise TypeError(msg)
+    return array.dtype.str, array.shape
+
+
+def formed(data: bytearray, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the array that some bytes are; it lies in them, and may be changed.
+
+    Raises
+    ------
+    ValueError
+        If there are too few or too many bytes.
+    """
+    kind = np.dtype(dtype)
+    if not (data or kind.itemsize) or 0 in shape:
+        return np.zeros(shape, kind)
+    return np.frombuffer(data, kind).reshape(shape)
 
 
 def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -162,85 +141,24 @@ def to_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     Examples
     --------
     >>> from_bytes(to_bytes({"vectors": np.eye(2, dtype=np.float32)}))
-    {'vectors': array([[1., 0.], [0., 1.]], dtype=float32)}
+    {'vectors': array([[1., 0.],
+           [0., 1.]], dtype=float32)}
     """
     if not arrays:
         return b""
-    buffer = io.BytesIO()
-    buffer.write(json.dumps(list(arrays)).encode() + b"\n")
-    for name, array in arrays.items():
-        check(name, np.asarray(array))
-        np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
-    return buffer.getvalue()
+    forms = [(name, array.nbytes, *form_of(name, array)) for name, array in arrays.items()]
+    parts = [array.tobytes() for array in arrays.values()]
+    return b"".join([json.dumps(forms).encode(), b"\n", *parts])
 
 
 def from_bytes(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return what :func:`to_bytes` made bytes of; the arrays may be changed.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-    """
-    if not data:
-        return {}
-    buffer = io.BytesIO(data)
-    names = json.loads(buffer.readline())
-    arrays = {name: np.lib.format.read_array(buffer, allow_pickle=False) for name in names}
-    if buffer.read(1):
-        msg = "there is more than the arrays that are named"
-        raise ValueError(msg)
+    """Return what :func:`to_bytes` made bytes of; the arrays may be changed."""
+    head, _, rest = data.partition(b"\n")
+    arrays, start = {}, 0
+    for name, size, dtype, shape in json.loads(head) if head else ():
+        arrays[name] = formed(bytearray(rest[start : start + size]), dtype, shape)
+        start += size
     return arrays
-
-
-# Bytes of a header of NumPy's format that are looked at.
-_HEADER = 1 << 16
-
-
-def pieces(array: NDArray[Any], size: int) -> Iterator[bytes]:
-    """Yield the bytes of an array in NumPy's format, at most so many at a time.
-
-    The whole is never in memory twice.
-    """
-    array = np.asarray(array, order="C")
-    head = io.BytesIO()
-    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
-    rest = bytearray(head.getvalue())
-    flat = array.reshape(-1).view(np.uint8) if array.size and array.itemsize else np.empty(0)
-    for start in range(0, len(flat) or 1, size):
-        rest += flat[start : start + size].tobytes()
-        while len(rest) >= size:
-            yield bytes(rest[:size])
-            del rest[:size]
-    if rest:
-        yield bytes(rest)
-
-
-def joined(data: bytearray) -> NDArray[Any]:
-    """Return the array whose pieces were put together; it lies in them, and may be changed.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-
-    Examples
-    --------
-    >>> vectors = np.eye(2, dtype=np.float32)
-    >>> joined(bytearray(b"".join(pieces(vectors, 5))))
-    array([[1., 0.],
-           [0., 1.]], dtype=float32)
-    """
-    head = io.BytesIO(bytes(data[:_HEADER]))
-    if np.lib.format.read_magic(head) != (1, 0):
-        msg = "it is of another version of NumPy's format"
-        raise ValueError(msg)
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(head)
-    if by_columns or dtype.hasobject:
-        msg = "it is not as it was written"
-        raise ValueError(msg)
-    found: NDArray[Any] = np.frombuffer(data, dtype, offset=head.tell())
-    return found.reshape(shape)
 
 
 # The clock

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
@@ -37,7 +36,7 @@ from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
 from ragshield_core.sharing.rows import JournalRecord
-from ragshield_core.sharing.snapshots import Snapshot, Snapshots
+from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.state import give_back
 
@@ -164,18 +163,17 @@ class SharedWrites(Writes):
         StateError
             If all are damaged.
         """
-        while True:
-            with self._database.read() as session:
-                found = self._snapshots.list(session)
-            if not found:
-                return None
-            # What comes after it is kept from now on.
-            begun = partial(self._journal.beat, writer=self.writer, position=found[-1].position)
-            self._database.write(begun)
-            try:
-                return self._readable(found)
-            except PrunedError:  # there are later ones
-                continue
+        damaged: StateError | None = None
+        with self._database.read(still=True) as session:
+            for snapshot in self._snapshots.list(session):
+                try:
+                    return Whole(snapshot.position, *self._snapshots.read(session, snapshot))
+                except StateError as error:
+                    logger.error("a snapshot cannot be read: %s", error)  # noqa: TRY400 - names no text
+                    damaged = error
+        if damaged is not None:
+            raise damaged
+        return None
 
     def start(self, whole: Whole, *, read_on: bool = True) -> None:
         """Go on from a snapshot that the guard is made of, at once or when somebody asks."""
@@ -285,7 +283,6 @@ class SharedWrites(Writes):
             session,
             [event for event, _ in collected],
             writer=self.writer,
-            read=self.position,
             pending=[intent is not None for _, intent in collected],
             head=head,
             keep_turn=keep_turn,
@@ -693,19 +690,6 @@ class SharedWrites(Writes):
                     )
                 self._passed(record.position, event)
 
-    def _readable(self, found: Sequence[Snapshot]) -> Whole:
-        """Return the first of some snapshots that is not damaged."""
-        damaged: StateError | None = None
-        for snapshot in found:
-            try:
-                with self._database.read() as session:
-                    return Whole(snapshot.position, *self._snapshots.read(session, snapshot))
-            except StateError as error:
-                logger.error("a snapshot cannot be read: %s", error)  # noqa: TRY400 - names no text
-                damaged = error
-        assert damaged is not None  # noqa: S101 - there is one at least
-        raise damaged
-
     def _passed(self, position: int, event: Event) -> None:
         self.position = position
         size = len(event.entries) if event.entries is not None else 0
@@ -731,20 +715,19 @@ class SharedWrites(Writes):
         return sum(size for _, size in self._tail)
 
     def _write_snapshot(
-        self, position: int, beside: Callable[[Session], object] = lambda _session: None
+        self, position: int, first: Callable[[Session], object] = lambda _session: None
     ) -> None:
+        """Write all that is known, and delete what nobody needs any more."""
         values, arrays = self._state.to_parts()
-        plain: Mapping[str, Any] = json.loads(json.dumps(values))
 
-        def told(session: Session) -> None:
-            beside(session)  # first: it may lock the journal
+        def work(session: Session) -> None:
+            first(session)
+            self._snapshots.write(session, position, values, arrays)
             self._tell(session, position)
+            self._journal.prune(session)
 
-        self._snapshots.write(self._log.write, position, plain, arrays, told)
+        self._log.write(work)
         self._tail.clear()
-        self._snapshots.prune(self._database.write)
-        while self._database.write(self._journal.prune):
-            pass
 
     def _tell(self, session: Session, position: int) -> None:
         """Tell the log of a snapshot, where there is a key: nobody sets it back unseen then."""

@@ -22,7 +22,7 @@ from ragshield_core.calibration.recalibration import REFRESH_AFTER
 from ragshield_core.database.tables import HeadRow, HeldRow
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.learning.status import Standing, Status, since_calibration
-from ragshield_core.model.errors import PrunedError, StateError
+from ragshield_core.model.errors import StateError
 from ragshield_core.model.findings import printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Status as Verdict
@@ -148,7 +148,7 @@ def _state_of(
         try:
             state = _State(*snapshots.read(session, snapshot, only=only), known=known)
             return state, state.read_on(session, journal, snapshot.position), snapshot.position
-        except (StateError, PrunedError):  # damaged, or removed since
+        except StateError:  # damaged
             if snapshot is found[-1]:
                 raise
     raise AssertionError  # pragma: no cover - there is one

@@ -1,10 +1,8 @@
 """What processes share: a journal that is gapless whoever writes, snapshots that are whole."""
 
-import json
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from journal_writer import LEASE, Shared, Worker
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session
 
 from ragshield_core import Batch
 from ragshield_core.database.tables import TableBase
@@ -31,14 +28,11 @@ from ragshield_core.sharing import (
     Snapshots,
     new_writer,
     rows,
-    snapshots,
 )
 from ragshield_core.sharing.rows import from_bytes, now, to_bytes
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
 ON_POSTGRES = pytest.param("on_postgres", marks=pytest.mark.slow)
-CIRCULAR: list = []
-CIRCULAR.append(CIRCULAR)
 HARD = {
     "texts": ["before\0after", "broken \ud83d half", "family 👨‍👩‍👧‍👦", "\x1b[31m", ""],
     "numbers": [0.1, -0.0, 2**70, True, None],
@@ -160,11 +154,6 @@ def test_events_come_back_in_order_and_whole(shared, journal):
     assert shared.read(lambda s: journal.since(s, 3)) == ()
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
 NAMED_ARRAYS = st.dictionaries(
     st.text(max_size=8),
     st.one_of(
@@ -177,27 +166,9 @@ NAMED_ARRAYS = st.dictionaries(
 )
 
 
-@given(values=st.dictionaries(st.text(), JSON, max_size=3), arrays=NAMED_ARRAYS)
-def test_any_values_and_arrays_come_back_to_the_bit(values, arrays):
-    content = rows.to_json(values, "values")
-    assert content.isascii()
-    assert "\0" not in content
-    assert json.loads(content) == values
+@given(arrays=NAMED_ARRAYS)
+def test_any_arrays_come_back_to_the_bit(arrays):
     same_arrays(arrays, from_bytes(to_bytes(arrays)))
-
-
-@pytest.mark.parametrize(
-    ("values", "error", "said"),
-    [
-        ({"a": [{1: 2}]}, TypeError, "a key is of type int"),
-        ({"a": {1, 2}}, TypeError, "type set"),
-        ({"a": np.float32(1)}, TypeError, "type float32"),
-        ({"a": CIRCULAR}, ValueError, "contain themselves"),
-    ],
-)
-def test_values_that_json_has_not_are_refused(values, error, said):
-    with pytest.raises(error, match=said):
-        rows.to_json(values, "the values")
 
 
 def test_an_event_that_is_too_large_is_refused_and_nothing_is_written(
@@ -302,10 +273,8 @@ def test_namespaces_do_not_see_each_other(shared, journal):
     shared.write(lambda s: theirs.close_pending(s, [1], writer="w"))
     assert len(shared.read(journal.pending)) == 2
     assert shared.read(theirs.turn) is None
-    ours = Snapshots("ours").write(shared.write, 2, {}, {})
+    shared.write(lambda s: Snapshots("ours").write(s, 2, {}, {}))
     assert shared.read(Snapshots("theirs").latest) is None
-    with pytest.raises(PrunedError):
-        shared.read(lambda s: Snapshots("theirs").read(s, ours))
 
 
 # Pending events and their recovery
@@ -428,9 +397,15 @@ def test_a_turn_outlasts_a_write_that_failed_and_holds_up_no_recovery(shared, jo
 # Room
 
 
-def snapshot_at(shared, *positions):
-    for position in positions:
-        Snapshots("ours").write(shared.write, position, {"at": position}, {})
+def snapshot(shared, position, values=None, arrays=None, of="ours", chunk=1 << 20):
+    """Write a snapshot; return the latest."""
+    kept = Snapshots(of, chunk=chunk)
+    shared.write(lambda s: kept.write(s, position, values or {}, arrays or {}))
+    return shared.read(kept.latest)
+
+
+def found_in(shared, made, of="ours"):
+    return shared.read(lambda s: Snapshots(of).read(s, made))
 
 
 def left(shared):
@@ -441,108 +416,53 @@ def left(shared):
 def test_only_what_nobody_needs_is_pruned(shared, journal):
     append(shared, journal, *map(learned, range(1, 11)), writer="a", expected=0)
     append(shared, Journal("theirs"), *map(learned, range(3)))
-    prune = lambda: shared.write(journal.prune)  # noqa: E731
-    assert prune() == 0
-    snapshot_at(shared, 9)
-    assert prune() == 0  # the only snapshot may be damaged
-    shared.write(lambda s: journal.beat(s, "behind", 2))
-    shared.write(lambda s: journal.beat(s, "dead", 1))
+    shared.write(lambda s: journal.beat(s, "dead"))
     age(shared, "dead")
-    snapshot_at(shared, 6)
-    assert prune() == 2  # a writer needs the rest
-    with pytest.raises(PrunedError, match=r"up to 2 .*latest snapshot"):
+    for position, rest in ((9, 1), (6, 7), (10, 10)):  # the only snapshot may be damaged
+        snapshot(shared, position)
+        shared.write(journal.prune)
+        assert left(shared) == [*sorted([1, 2, 3, *range(rest, 11)])]
+    writers = text("SELECT writer FROM ragshield_journal_writers WHERE namespace = 'ours'")
+    assert shared.read(lambda s: s.execute(writers).scalars().all()) == ["a"]
+    with pytest.raises(PrunedError, match=r"up to 9 .*latest snapshot"):
         shared.read(lambda s: journal.since(s, 1))
-    assert numbers(shared.read(lambda s: journal.since(s, 2, limit=1))) == [3]
-    shared.write(lambda s: journal.beat(s, "behind", 10))
-    assert [shared.write(lambda s: journal.prune(s, limit=3)) for _ in range(3)] == [3, 1, 0]
-    snapshot_at(shared, 10)
-    assert prune() == 3
-    assert left(shared) == [1, 2, 3, 10]  # of theirs, and ours
-    with pytest.raises(PrunedError):
-        shared.read(lambda s: journal.since(s, 0))
+    assert numbers(shared.read(lambda s: journal.since(s, 9))) == [10]
 
 
 def test_what_is_pending_is_never_pruned(shared, journal):
     append(shared, journal, learned(1), learned(2))
     append(shared, journal, learned(3), writer="dead", pending=True)
     append(shared, journal, learned(4), expected=3)
-    snapshot_at(shared, 4, 4)
-    for writer in ("w", "dead"):
-        age(shared, writer)
-    assert shared.write(journal.prune) == 2
+    for _ in range(2):
+        snapshot(shared, 4)
+    age(shared, "dead")
+    shared.write(journal.prune)
+    assert left(shared) == [3, 4]
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
     assert record.event.ids == ("3",)
     shared.write(lambda s: journal.close_pending(s, [3], writer="helper"))
-    shared.write(lambda s: journal.beat(s, "helper", 4))
-    assert shared.write(journal.prune) == 2
-    assert shared.read(lambda s: journal.since(s, 4)) == ()
+    shared.write(journal.prune)
+    assert left(shared) == []
     assert append(shared, journal, learned(5), expected=4) == range(5, 6)
 
 
 # Snapshots
 
 
-@pytest.mark.parametrize("chunk", [64, 1 << 20])
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
 def test_a_snapshot_comes_back_whole(shared, chunk):
-    kept = Snapshots("ours", chunk=chunk)
-    assert shared.read(kept.latest) is None
-    made = kept.write(shared.write, 7, HARD, ARRAYS)
-    earlier = kept.write(shared.write, 3, {}, {})
-    assert shared.read(kept.latest) == made
-    assert shared.read(kept.list) == (made, earlier)
-    values, arrays = shared.read(lambda s: kept.read(s, made))
+    assert shared.read(Snapshots("ours").latest) is None
+    fortran = np.asfortranarray(np.random.default_rng(5).normal(size=(37, 5)))
+    given = ARRAYS | {"fortran": fortran, "every second": fortran[::2, ::-1]}
+    made = snapshot(shared, 7, HARD, given, chunk=chunk)
+    assert snapshot(shared, 3, chunk=chunk) == made
+    values, arrays = found_in(shared, made)
     assert values == HARD
-    same_arrays(ARRAYS, arrays)
+    same_arrays(given, arrays)
     arrays["vectors"][0] = 0.0
-    assert shared.read(lambda s: kept.read(s, earlier)) == ({}, {})
+    assert found_in(shared, shared.read(Snapshots("ours").list)[1]) == ({}, {})
     query = text("SELECT max(length(data)) FROM ragshield_snapshot_chunks")
     assert shared.read(lambda s: s.execute(query).scalar()) <= chunk
-
-
-@pytest.mark.slow
-def test_seeded_snapshots_come_back_whatever_their_shape(on_file):
-    shared = Shared(on_file)
-    rng = np.random.default_rng(5)
-    fortran = np.asfortranarray(rng.normal(size=(37, 5)))
-    fields = np.array([(1, 2.5), (3, 4.5)], dtype=[("count", "<i4"), ("mean", "<f8")])
-    for chunk in (1, 7, 100, 4096):
-        arrays = {"fortran": fortran, "every second": fortran[::2, ::-1], "fields": fields}
-        for i in range(4):
-            dtype = rng.choice(["<f4", "<i8", "?", ">f8"])
-            array = rng.integers(0, 9, size=rng.integers(0, 6, size=2)).astype(dtype)
-            arrays[f"random {i}"] = array
-        kept = Snapshots("ours", chunk=chunk)
-        made = kept.write(shared.write, chunk, {"chunk": chunk}, arrays)
-        values, found = shared.read(lambda s, k=kept, m=made: k.read(s, m))
-        assert values == {"chunk": chunk}
-        same_arrays(arrays, found)
-
-
-def test_a_snapshot_is_not_seen_before_it_is_complete(shared):
-    kept = Snapshots("ours", chunk=64)
-    older = kept.write(shared.write, 1, {}, {})
-    steps = 0
-
-    def crash_after(n):
-        def write(work):
-            nonlocal steps
-            steps += 1
-            if steps > n:
-                raise KeyboardInterrupt
-            return shared.write(work)
-
-        return write
-
-    for n in range(1, 100):
-        steps = 0
-        try:
-            kept.write(crash_after(n), 5, HARD, ARRAYS)
-        except KeyboardInterrupt:
-            assert shared.read(kept.list) == (older,)
-        else:
-            break
-    assert n > 5
-    assert shared.read(kept.latest).position == 5
 
 
 @pytest.mark.parametrize(
@@ -557,111 +477,33 @@ def test_a_snapshot_is_not_seen_before_it_is_complete(shared):
     ],
 )
 def test_damage_of_a_snapshot_is_named(shared, tamper, said):
-    kept = Snapshots("ours")
-    made = kept.write(shared.write, 5, HARD, {"one": np.arange(3), "two": np.arange(4)})
+    made = snapshot(shared, 5, HARD, {"one": np.arange(3), "two": np.arange(4)})
     sql(shared, tamper)
     with pytest.raises(StateError, match=said) as caught:
-        shared.read(lambda s: kept.read(s, made))
+        found_in(shared, made)
     assert "the snapshot at position 5 of Snapshots('ours')" in str(caught.value)
 
 
-def test_the_one_before_a_damaged_snapshot_can_be_read(shared):
-    kept = Snapshots("ours")
-    older = kept.write(shared.write, 4, {"number": 4}, ARRAYS)
-    kept.write(shared.write, 5, {"number": 5}, ARRAYS)
-    sql(shared, "UPDATE ragshield_snapshots SET manifest = '{}' WHERE position = 5")
-    assert shared.read(lambda s: kept.read(s, kept.list(s)[1]))[0] == {"number": 4}
-    assert shared.read(kept.list)[1] == older
-
-
 def test_only_the_last_snapshots_are_kept(shared):
-    kept, theirs = Snapshots("ours", chunk=16), Snapshots("theirs")
-    other = theirs.write(shared.write, 1, HARD, {})
-    made = [kept.write(shared.write, position, HARD, ARRAYS) for position in (5, 1, 9, 3)]
-    assert kept.prune(shared.write) == 2
-    assert shared.read(kept.list) == (made[2], made[0])
-    with pytest.raises(PrunedError, match="read the latest"):
-        shared.read(lambda s: kept.read(s, made[1]))
-    for snapshots_of, snapshot in ((kept, made[2]), (theirs, other)):
-        assert shared.read(lambda s, o=snapshots_of, m=snapshot: o.read(s, m))[0] == HARD
+    other = snapshot(shared, 1, HARD, of="theirs")
+    for position in (5, 1, 9, 3):
+        snapshot(shared, position, HARD, ARRAYS, chunk=16)
+    kept = shared.read(Snapshots("ours").list)
+    assert [one.position for one in kept] == [9, 5]
+    assert found_in(shared, other, of="theirs")[0] == found_in(shared, kept[1])[0] == HARD
     query = text("SELECT count(DISTINCT snapshot) FROM ragshield_snapshot_chunks")
     assert shared.read(lambda s: s.execute(query).scalar()) == 3
-    assert kept.prune(shared.write) == 0
-
-
-def test_what_was_never_completed_is_removed_when_it_is_old_and_its_writer_is_told(
-    shared, monkeypatch
-):
-    kept = Snapshots("ours", chunk=64)
-
-    def write(work):
-        nonlocal steps
-        steps += 1
-        if steps == 3:  # another process, while this one is slow
-            removed.append(kept.prune(shared.write))
-            if old:
-                monkeypatch.setattr(snapshots, "GIVEN_UP", -1.0)
-                removed.append(kept.prune(shared.write))
-        return shared.write(work)
-
-    steps, removed, old = 0, [], False
-    kept.write(write, 5, HARD, ARRAYS)
-    steps, old = 0, True
-    with pytest.raises(StateError, match="removed while it was written"):
-        kept.write(write, 6, HARD, ARRAYS)
-    assert removed == [0, 0, 1]
-    assert shared.read(kept.latest).position == 5
-
-
-def test_what_is_taken_out_already_is_not_written_to(shared, monkeypatch):
-    monkeypatch.setattr(snapshots, "GIVEN_UP", -1.0)
-    kept = Snapshots("ours", chunk=64)
-    steps = 0
-
-    def write(work):
-        nonlocal steps
-        steps += 1
-        if steps == 3:  # by a removal that goes on later
-            assert len(shared.write(kept._take_out)) == 1
-        return shared.write(work)
-
-    with pytest.raises(StateError, match="removed while it was written"):
-        kept.write(write, 5, HARD, ARRAYS)
-    assert shared.read(kept.latest) is None
-    assert kept.prune(shared.write) == 1
-
-
-def test_a_removal_that_was_cut_short_is_completed(shared):
-    kept = Snapshots("ours", chunk=8)
-    for position in (1, 2, 3):
-        kept.write(shared.write, position, HARD, ARRAYS)
-    calls = 0
-
-    def write(work):
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return shared.write(work)
-
-    with pytest.raises(KeyboardInterrupt):
-        kept.prune(write)
-    assert [s.position for s in shared.read(kept.list)] == [3, 2]
-    assert kept.prune(shared.write) == 1
-    query = text("SELECT count(DISTINCT snapshot) FROM ragshield_snapshot_chunks")
-    assert shared.read(lambda s: s.execute(query).scalar()) == 2
 
 
 def test_a_snapshot_that_could_only_be_pickled_leaves_nothing(shared):
+    bad = {"good": np.arange(3), "bad": np.array([{}], dtype=object)}
     with pytest.raises(TypeError, match="'bad' is of dtype object"):
-        Snapshots("ours").write(
-            shared.write, 1, {}, {"good": np.arange(3), "bad": np.array([{}], dtype=object)}
-        )
+        snapshot(shared, 1, {}, bad)
     count = text("SELECT count(*) FROM ragshield_snapshots")
     assert shared.read(lambda s: s.execute(count).scalar()) == 0
 
 
-# Clock, and locks on a server
+# Clock
 
 
 def test_the_clock_goes_on_within_a_transaction(shared):
@@ -682,41 +524,6 @@ def test_names_of_writers_differ_and_fit(monkeypatch):
     assert len(one) <= 64
     assert one.isascii()
     assert "\0" not in one
-
-
-@contextmanager
-def impatient(shared):
-    """Yield a session that fails rather than wait for a lock."""
-    with Session(shared.engine) as session, session.begin():
-        session.execute(text("SET LOCAL lock_timeout = '100ms'"))
-        yield session
-
-
-@pytest.mark.slow
-def test_signs_of_life_wait_for_no_lock(on_postgres, journal):
-    shared = Shared(on_postgres)
-    append(shared, journal, learned())
-    for writer in ("w", "dead"):
-        shared.write(lambda s, w=writer: journal.beat(s, w, 0))
-
-    def work(session):
-        journal.append(session, [learned()], writer="x")
-        with impatient(shared) as other:
-            journal.beat(other, "w", 1)
-            journal.beat(other, "new", 1)
-        with pytest.raises(QuarantineError) as caught, impatient(shared) as other:
-            journal.lock(other, writer="w")
-        assert caught.value.__cause__.sqlstate == "55P03"  # the lock is not available
-
-    shared.write(work)
-    age(shared, "dead")
-    with Session(shared.engine) as session, session.begin():
-        journal.beat(session, "dead")  # not committed yet
-        with impatient(shared) as other:
-            journal.prune(other)
-    shared.write(lambda s: journal.take_turn(s, "dead"))
-    assert shared.read(journal.turn) == "dead"
-    shared.engine.dispose()
 
 
 # Processes
