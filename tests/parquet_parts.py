@@ -78,17 +78,22 @@ def written(batch, folder, *, files=3, group_rows=350):
 
 
 class Watching(Engine):
-    """Counts the tasks of each step; calls something before a step, and may stop within one."""
+    """Calls something with the plan before a step."""
 
-    def __init__(self, *, stop=None, before=None):
-        self.counts, self._stop, self._before = {}, stop, before or {}
+    def __init__(self, step, look):
+        self._step, self._look = step, look
 
     def run(self, function, tasks):
-        name = function.func.__name__
-        if name in self._before:
-            self._before[name](function.args[0])
-        for done in super().run(function, tasks):
-            self.counts[name] = self.counts.get(name, 0) + 1
-            yield done
-            if self._stop is not None and self._stop == (name, self.counts[name]):
-                raise KeyboardInterrupt
+        if function.func.__name__ == self._step:
+            self._look(function.args[0])
+        yield from super().run(function, tasks)
+
+
+class Stopping(Watching):
+    """Is interrupted before a step."""
+
+    def __init__(self, step):
+        super().__init__(step, self._stop)
+
+    def _stop(self, _plan):
+        raise KeyboardInterrupt

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet_parts import DIM, INJECTED, N, Watching, made, small_cluster, written
+from parquet_parts import DIM, INJECTED, N, Stopping, Watching, made, small_cluster, written
 from support import Scripted, slowly
 from typer.testing import CliRunner
 
@@ -78,15 +78,8 @@ def in_memory(batch):
 
 
 @pytest.fixture(scope="module")
-def watched(folder):
-    """An audit by partitions, and how many tasks of each step it took."""
-    engine = Watching()
-    return audited(folder, engine=engine), engine.counts
-
-
-@pytest.fixture(scope="module")
-def partitioned(watched):
-    return watched[0]
+def partitioned(folder):
+    return audited(folder)
 
 
 # The same as in one memory
@@ -130,7 +123,7 @@ def test_the_share_of_neighbours_is_that_of_all_entries(tmp_path):
         seen["ids"] = partitions.ids(numbers)
         seen["similarities"] = partitions.gather(numbers, "similarities", "lists")
 
-    report = audited(folder, rows=16, engine=Watching(before={"score": look}))
+    report = audited(folder, rows=16, engine=Watching("score", look))
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
     vectors = batch.embeddings[[row_of[i] for i in seen["ids"]]]
     similar = vectors @ vectors.T
@@ -246,7 +239,7 @@ class Killed(RayEngine):
             if not marker.exists():
                 marker.touch()
                 os._exit(1)
-            function(*task)
+            return function(*task)
 
         half = len(tasks) // 2
         yield from super().run(function, tasks[:half])
@@ -271,7 +264,7 @@ class Deadly(RayEngine):
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_what_always_kills_its_worker_is_told(folder, tmp_path):
-    with pytest.raises(SourceError, match=r"died 4 times.*goes on where it stopped"):
+    with pytest.raises(SourceError, match=r"died 4 times.*smaller --partition-rows"):
         audited(folder, engine=Deadly(), work_dir=tmp_path)
 
 
@@ -307,67 +300,33 @@ def test_an_engine_is_of_parts(batch):
         scan(batch, detectors(), engine="ray")
 
 
-# Going on
+# Files
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [("place", 1), ("gather", 2), ("search", 3), ("tie", 1)])
-def test_an_interrupted_audit_goes_on(folder, watched, tmp_path, stop):
-    partitioned, counts = watched
-    first = Watching(stop=stop)
-    with pytest.raises(KeyboardInterrupt):
-        audited(folder, engine=first, work_dir=tmp_path)
-    second = Watching()
-    report = audited(folder, engine=second, work_dir=tmp_path)
-    assert findings(report) == findings(partitioned)
-    for step, count in counts.items():
-        done = first.counts.get(step, 0)
-        assert second.counts.get(step, 0) == count - done, step
-    assert not (tmp_path / "partitions").exists()
-
-
-@pytest.mark.slow
-def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        audited(folder, engine=Watching(stop=("search", 1)), work_dir=tmp_path / "work")
-    with pytest.raises(SourceError, match=r"other data, or with other settings.*remove"):
-        audited(folder, rows=500, work_dir=tmp_path / "work")
-    other = written(batch, tmp_path / "in")
-    with pytest.raises(SourceError, match="other data"):
-        audited(other, work_dir=tmp_path / "work")
-    # Files of another version may hold other things under the same names.
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 9"
-        )
-        with pytest.raises(SourceError, match="another version"):
-            audited(folder, work_dir=tmp_path / "work")
-    # Thresholds are applied at the end: they may differ.
-    report = audited(folder, work_dir=tmp_path / "work", clean_ids=batch.ids[1100:2100])
-    assert report.n_clean == 1000
-
-
-def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+def test_arrays_in_files_are_whole_or_an_error(tmp_path):
     files = Files(tmp_path)
     parts = [np.arange(3), np.empty(0, dtype=np.int64), np.arange(2)]
     flat, ends = joined(parts, np.int64)
-    why = np.array("it is too long")
-    files.write("a/b", {"flat": flat, "ends": ends, "why": why, "one": np.array(7)})
+    files.write("a/b", {"flat": flat, "ends": ends, "none": flat[:0]})
     read = files.read("a/b")
     back = divided(read["flat"], read["ends"], np.array([2, 0, 1]))
     assert [one.tolist() for one in back] == [[0, 1], [0, 1, 2], []]
-    assert (str(read["why"]), int(read["one"])) == (str(why), 7)
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        files.write("a/c", {"flat": flat})
-    assert "a/c" not in files
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.arrays"]
-    monkeypatch.undo()
-    (tmp_path / "a" / "b.arrays").write_bytes(b"cut short")
-    with pytest.raises(SourceError, match="Remove the folder"):
-        files.read("a/b")
+    assert {*read} == {"flat", "ends", "none"}
+    assert not len(read["none"])
+    (tmp_path / "a" / "b" / "flat.npy").write_bytes(b"cut short")
+    for name in ("flat", "nothing"):
+        with pytest.raises(SourceError, match="all machines that take part"):
+            read[name]
     with pytest.raises(SourceError, match="storage that all machines"):
         Files(tmp_path / "elsewhere").write("x", {})
+
+
+def test_nothing_is_left_in_the_work_folder_whatever_happens(folder, tmp_path):
+    work = tmp_path / "work"
+    with pytest.raises(KeyboardInterrupt):
+        audited(folder, engine=Stopping("tie"), work_dir=work)
+    assert audited(folder, work_dir=work).n_audited == N
+    assert not list(work.iterdir())
 
 
 # Input
@@ -436,7 +395,5 @@ def test_command_refuses_what_cannot_be(folder, tmp_path, monkeypatch):
         return " ".join(result.output.split())
 
     held = told("--engine", "local", "--quarantine")
-    assert "--quarantine needs whole entries" in held
-    assert "name --engine ray" in told("--address", "auto")
+    assert "--quarantine, --include and --exclude need whole entries" in held
     assert "expected 'local' or 'ray'" in told("--engine", "dask")
-    assert "has no --address" in told("--engine", "local", "--address", "auto")

@@ -60,13 +60,6 @@ def as_parquet(path, rows):
     return path
 
 
-def as_npz(path, rows):
-    path = path.with_suffix(".npz")
-    columns = {"id": "ids", "text": "texts", "embedding": "embeddings"}
-    np.savez(path, **{columns[key]: np.array([row[key] for row in rows]) for key in columns})
-    return path
-
-
 def with_vectors(rows=ROWS):
     return [row | {"embedding": v.tolist()} for row, v in zip(rows, VECTORS, strict=True)]
 
@@ -89,26 +82,8 @@ def test_records_are_read_with_their_vectors_labels_and_lineages(write, tmp_path
     assert batch.lineages == ("doc1", "doc2", None)
     assert batch.metadatas[0] == {"label": "billing", "source": "doc1", "page": 3}
     np.testing.assert_allclose(batch.embeddings, [[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(knowledge.take([1, 0]).vectors, VECTORS[[1, 0]], rtol=1e-6)
+    np.testing.assert_allclose(knowledge.batch.take([1, 0]).vectors, VECTORS[[1, 0]], rtol=1e-6)
     assert load(open_source(path)).batch.metadatas == ({}, {}, {})  # unless it is asked for
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_is_read_with_any_floats_and_with_and_without_texts(save, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "CHUNK_ROWS", 2)
-    path = tmp_path / "kb.npz"
-    vectors = VECTORS.astype(dtype)
-    save(path, ids=np.array([1, 2, 3]), embeddings=vectors)
-    batch = load(open_source(path)).batch
-    assert (batch.ids, batch.texts) == (("1", "2", "3"), ("", "", ""))
-    np.testing.assert_allclose(np.linalg.norm(batch.embeddings, axis=1), 1.0, rtol=1e-6)
-    texts, lineages = np.array(["one", "two", "three"]), np.array(["x", "y", "z"])
-    claims = {"labels": np.array([1, 2, 3]), "lineages": lineages}
-    save(path, ids=np.array(["a", "b", "c"]), texts=texts, embeddings=vectors, **claims)
-    batch = load(open_source(path)).batch
-    assert (batch.texts, batch.labels) == (("one", "two", "three"), ("1", "2", "3"))
-    assert batch.lineages == ("x", "y", "z")
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_parquet])
@@ -127,7 +102,7 @@ def test_columns_can_have_other_names_or_be_left_out(write, tmp_path):
     assert batch.lineages == (None, None, None)
 
 
-@pytest.mark.parametrize("write", [as_jsonl, as_parquet, as_npz])
+@pytest.mark.parametrize("write", [as_jsonl, as_parquet])
 def test_a_column_asked_for_by_name_must_be_there(write, tmp_path):
     path = write(tmp_path / "kb.jsonl", with_vectors())
     with pytest.raises(SourceError, match=r"no lineage column 'titel', expected one of \["):
@@ -138,7 +113,7 @@ def test_parquet_with_vectors_of_a_fixed_size_and_gaps(tmp_path):
 
     fixed = pa.array([[3.0, 4.0], [0.0, 2.0]], type=pa.list_(pa.float32(), 2))
     pq.write_table(pa.table({"id": ["a", "b"], "vector": fixed}), tmp_path / "fixed.parquet")
-    assert load(open_source(tmp_path / "fixed.parquet")).lengths.tolist() == [5.0, 2.0]
+    assert load(open_source(tmp_path / "fixed.parquet")).batch.vectors[0].tolist() == [3.0, 4.0]
     gaps = pa.table({"id": ["a", "b"], "text": ["one", "two"], "vector": [[3.0, 4.0], None]})
     pq.write_table(gaps, tmp_path / "gaps.parquet")
     (rows,) = open_source(tmp_path / "gaps.parquet").chunks()
@@ -195,31 +170,14 @@ def test_entries_that_cannot_be_judged_are_named(rows, message, tmp_path):
         load(open_source(as_jsonl(tmp_path / "kb.jsonl", rows)))
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"ids": ["a"]}, "expected ids and embeddings"),
-        ({"ids": np.array(["a"], dtype=object), "embeddings": [[1.0]]}, "only unpickling"),
-        ({"ids": ["a"], "embeddings": [1.0]}, r"shape \(1,\), expected \(1, dim\)"),
-        ({"ids": ["a"], "embeddings": [[1.0], [2.0]]}, r"shape \(2, 1\), expected \(1, dim\)"),
-        ({"ids": ["a"], "embeddings": [[1]]}, "dtype int64, expected floats"),
-        ({"ids": [["a"]], "embeddings": [[1.0]]}, r"shape \(1, 1\), expected \(1,\)"),
-    ],
-)
-def test_a_bad_npz_is_refused(arrays, message, tmp_path):
-    np.savez(tmp_path / "kb.npz", **arrays)
-    with pytest.raises(SourceError, match=message):
-        load(open_source(tmp_path / "kb.npz"))
-
-
-@pytest.mark.parametrize("name", ["kb.npz", "kb.jsonl.gz", "kb.parquet"])
+@pytest.mark.parametrize("name", ["kb.jsonl.gz", "kb.parquet"])
 def test_a_damaged_file_is_a_clear_error(name, tmp_path):
     path = tmp_path / name
     path.write_bytes(b"\x1f\x8bnot what its name says")
     with pytest.raises(SourceError, match=f"{name} cannot be read"):
         load(open_source(path))
-    np.savez(tmp_path / "whole.npz", ids=np.array(["a", "b", "c"]), embeddings=VECTORS)
-    data = (tmp_path / "whole.npz").read_bytes()
+    write = as_gzip if name.endswith("gz") else as_parquet
+    data = write(tmp_path / "whole.jsonl", with_vectors()).read_bytes()
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(SourceError, match="cannot be read"):
         load(open_source(path))
@@ -244,6 +202,7 @@ def test_ids_are_read_one_per_line(tmp_path):
 def test_vectors_are_in_memory_once(tmp_path):
     n, dim = 20_000, 384
     vectors = np.random.default_rng(0).normal(size=(n, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
     pq.write_table(pa.table({"id": range(n), "embedding": column}), tmp_path / "kb.parquet")
     size = vectors.nbytes
@@ -276,9 +235,10 @@ def test_only_what_has_no_vector_is_embedded(tmp_path):
     embeddings = CountingEmbeddings()
     knowledge = load(source, embedder=counting(tmp_path / "work", embeddings))
     assert embeddings.texts == ["billing 0", "billing 2"]
-    np.testing.assert_allclose(knowledge.take([2]).vectors, [vector_of("billing 2")], rtol=1e-5)
-    assert knowledge.lengths[1] == pytest.approx(DIM**0.5)
-    load(open_source(as_npz(tmp_path / "kb", with_vectors())), embedder=never)
+    batch = knowledge.batch
+    np.testing.assert_allclose(batch.vectors[2], vector_of("billing 2"), rtol=1e-5)
+    assert batch.vectors[1].tolist() == [1.0] * DIM
+    load(open_source(as_jsonl(tmp_path / "kb.jsonl", with_vectors())), embedder=never)
 
 
 class Interrupted(CountingEmbeddings):
@@ -356,17 +316,6 @@ def test_a_change_of_one_text_costs_one_embedding(change, tmp_path):
     np.testing.assert_array_equal(found.embeddings, anew.embeddings)
 
 
-def test_of_texts_that_are_missing_here_and_there_those_of_like_length_come_together(tmp_path):
-    texts = lengthy(2_000)
-    embed, model = CountingEmbeddings(), CountingEmbeddings()
-    list(CachedEmbedder(embed.embed_documents, "fake", tmp_path).chunks(texts[::2]))
-    list(CachedEmbedder(model.embed_documents, "fake", tmp_path).chunks(texts))
-    assert sorted(model.texts) == sorted(texts[1::2])
-    assert len(model.calls) == -(-1_000 // CHUNK_TEXTS)
-    spread = [np.ptp([len(text) for text in call]) for call in model.calls]
-    assert np.mean(spread) < 0.1 * np.ptp([len(text) for text in texts])
-
-
 def test_git_leaves_a_folder_of_vectors_alone_that_was_made_here(tmp_path):
     model = CountingEmbeddings()
     for folder in (tmp_path / "docs.ragshield", tmp_path):
@@ -432,7 +381,7 @@ def test_a_folder_of_langchains_faiss_is_read(name, tmp_path):
     assert set(batch.labels) == {"billing"}
     assert batch.metadatas[0]["seen"] == seen
     expected = [vector_of(text) for text in batch.texts]
-    np.testing.assert_allclose(knowledge.take(range(4)).vectors, expected, rtol=1e-5)
+    np.testing.assert_allclose(knowledge.batch.take(range(4)).vectors, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -558,5 +507,5 @@ def test_vectors_of_an_inverted_file_come_in_the_order_of_the_documents(tmp_path
     index.train(vectors)
     index.add(vectors)
     faiss.write_index(index, str(folder / "index.faiss"))
-    knowledge = load(open_source(folder))
-    np.testing.assert_allclose(knowledge.take(range(299)).vectors, vectors, rtol=1e-5, atol=1e-6)
+    found = load(open_source(folder)).batch.vectors
+    np.testing.assert_allclose(found, vectors, rtol=1e-5, atol=1e-6)

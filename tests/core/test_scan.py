@@ -6,15 +6,16 @@ import re
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from support import CountingEmbeddings, Scripted, gaussian, knowledge_base, scored, topical
+from support import CountingEmbeddings, Scripted, knowledge_base, scored, topical
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Quarantine, Verdict
 from ragshield_core.cli import app
 from ragshield_core.detectors import (
-    CliqueDetector,
     Evidence,
     LabelCentroidDetector,
     Need,
@@ -251,17 +252,6 @@ def test_json_is_strict_and_holds_no_text():
     assert json.loads(endless.to_json())["thresholds"] == {"told": None}
 
 
-def test_label_flips_are_found_in_the_knowledge_base_itself():
-    clean = gaussian(600, 1, spread=0.5)
-    labels = list(clean.labels)
-    flipped = [3, 77, 300]
-    for row in flipped:
-        labels[row] = {"ham": "spam", "spam": "ham"}[labels[row]]
-    batch = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.vectors, labels=labels)
-    report = scan(batch, [LabelCentroidDetector()])
-    assert {clean.ids[row] for row in flipped} <= {d.entry_id for d in report.found[:5]}
-
-
 def planted(n=400, size=5, dim=32):
     """Return random entries and one group that is alike in meaning and not in wording."""
     rng = np.random.default_rng(5)
@@ -270,11 +260,6 @@ def planted(n=400, size=5, dim=32):
     texts = [" ".join(rng.choice(list("abcdefghijklmnopq"), 12)) for _ in range(n + size)]
     ids = [f"e{i}" for i in range(n)] + [f"bad{i}" for i in range(size)]
     return Batch.of(ids=ids, texts=texts, embeddings=vectors)
-
-
-def test_a_planted_group_ranks_first():
-    report = scan(planted(), [CliqueDetector()])
-    assert {d.entry_id for d in report.found[:5]} == {f"bad{i}" for i in range(5)}
 
 
 # The command line
@@ -332,13 +317,8 @@ def test_exit_codes(kb, told):
     assert "Nothing was found, but not enough was judged" in crashed.stdout
 
 
-def test_a_knowledge_base_too_small_for_a_detector_is_not_said_to_be_clean(tmp_path):
-    (tmp_path / "kb").mkdir()
-    (tmp_path / "kb" / "page.md").write_text("The ferry leaves at nine and takes an hour.")
-    vectors = tmp_path / "kb.npz"
-    texts = np.array(["The ferry leaves at nine and takes an hour."])
-    np.savez(vectors, ids=np.array(["a"]), texts=texts, embeddings=np.ones((1, 4)))
-    result = run(vectors)
+def test_a_knowledge_base_too_small_for_a_detector_is_not_said_to_be_clean(kb):
+    result = run(kb([0.0]))
     assert result.exit_code == 3
     assert "not enough was judged of 1 entries" in result.stdout
 
@@ -355,25 +335,20 @@ def test_a_crash_of_our_own_has_not_the_exit_code_of_a_finding(kb, told, monkeyp
     assert "\x1b luck" not in result.stderr
 
 
-def test_the_real_detectors_from_npz(tmp_path, monkeypatch):
-    batch = planted()
+def test_the_real_detectors(tmp_path, monkeypatch):
+    batch, path = planted(), tmp_path / "kb.parquet"
     monkeypatch.setattr(scan_command, "console", Console(width=300))
-    np.savez(
-        tmp_path / "kb.npz",
-        ids=np.array(batch.ids),
-        texts=np.array(batch.texts),
-        embeddings=batch.vectors,
-    )
-    result = run(tmp_path / "kb.npz", "--output", tmp_path / "out.json")
+    columns = {"id": batch.ids, "text": batch.texts, "embedding": batch.vectors.tolist()}
+    pq.write_table(pa.table(columns), path)
+    result = run(path, "--output", tmp_path / "out.json")
     assert result.exit_code == 1
     assert "skipped label_centroid: needs labels" in result.stdout
     assert "suspected attacks found in 7 of 405 entries: 1 critical" in result.stdout
     findings = json.loads((tmp_path / "out.json").read_text())["findings"]
     assert {f["entry_id"] for f in findings[:5]} == {f"bad{i}" for i in range(5)}
-    assert not (tmp_path / "kb.npz.ragshield").exists()
-    chosen = run(tmp_path / "kb.npz", "--detector", "label_centroid")
-    assert chosen.exit_code == 3  # it was not looked at
-    unknown = run(tmp_path / "kb.npz", "--detector", "nonsense")
+    assert not (tmp_path / "kb.parquet.ragshield").exists()
+    assert run(path, "--detector", "label_centroid").exit_code == 3  # it was not looked at
+    unknown = run(path, "--detector", "nonsense")
     assert unknown.exit_code == 2
     assert "no detector of kind 'nonsense'" in unknown.stderr
 
@@ -386,12 +361,8 @@ def test_the_table_is_limited_and_escaped(kb, told):  # noqa: ARG001
     assert "and 1 more" in result.stdout
     assert "told suspects an entry: secret score=9.0" in result.stdout
     assert "\x1b[2J" not in result.stdout + result.stderr
-
-
-def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
-    run(kb([9.0], ids=[HOSTILE]), "--output", tmp_path / "out.json")
-    (found,) = json.loads((tmp_path / "out.json").read_text())["findings"]
-    assert found["entry_id"] == HOSTILE
+    as_json = run(kb([9.0], ids=[HOSTILE]), "--format", "json").stdout
+    assert [one["entry_id"] for one in json.loads(as_json)["findings"]] == [HOSTILE]
 
 
 def test_sarif_names_entries_and_detectors_and_keeps_a_finding_the_same(kb, told, tmp_path):
@@ -576,8 +547,3 @@ def test_a_report_shows_itself_worst_first():
         )
         assert float(cells["score"]) > float(cells["threshold"])
         assert cells["p"] == ""
-
-
-def test_a_class_is_no_detector():
-    with pytest.raises(TypeError, match="the class Told, expected an instance"):
-        scan(topical("billing", 3), [Told])

@@ -7,9 +7,8 @@ import hashlib
 import json
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -153,25 +152,11 @@ def private_key(path: Path) -> Ed25519PrivateKey:
     AttestationError
         If the file holds none without a passphrase, or others may read it.
     """
-    _need_cryptography()
-    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PrivateKey,
-    )
-
-    data, key = bytes_of(path, LARGEST_KEY), None
+    data = bytes_of(path, LARGEST_KEY)
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         msg = f"others may read the private key {path}, expected mode 600; chmod 600 {path}."
         raise AttestationError(msg)
-    try:
-        key = forms.load_pem_private_key(data, password=None)
-    except TypeError:
-        msg = f"{path} has a passphrase, expected a key without; use one of ragshield attest keys."
-        raise AttestationError(msg) from None
-    except Exception:  # noqa: BLE001, S110 - whatever a file that is no key raises
-        pass
-    if not isinstance(key, Ed25519PrivateKey):
-        raise AttestationError(_no_key(path, "private"))
+    key: Ed25519PrivateKey = _key(path, data, "private")
     return key
 
 
@@ -183,25 +168,34 @@ def public_key(path: Path) -> Ed25519PublicKey:
     AttestationError
         If the file holds none.
     """
-    _need_cryptography()
-    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-        Ed25519PublicKey,
-    )
-
-    data, key = bytes_of(path, LARGEST_KEY), None
-    with suppress(Exception):  # whatever a file that is no key raises
-        key = forms.load_pem_public_key(data)
-    if not isinstance(key, Ed25519PublicKey):
-        raise AttestationError(_no_key(path, "public"))
+    key: Ed25519PublicKey = _key(path, bytes_of(path, LARGEST_KEY), "public")
     return key
 
 
-def _no_key(path: Path, half: str) -> str:
-    return (
-        f"{path} holds no {half} key, expected an Ed25519 key in PEM; make a pair with "
-        "ragshield attest keys."
-    )
+def _key(path: Path, data: bytes, half: Literal["private", "public"]) -> Any:
+    _need_cryptography()
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - an extra
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
+
+    key: Any = None
+    try:
+        if half == "private":
+            key = forms.load_pem_private_key(data, password=None)
+        else:
+            key = forms.load_pem_public_key(data)
+    except TypeError:
+        msg = f"{path} has a passphrase, expected a key without; use one of ragshield attest keys."
+        raise AttestationError(msg) from None
+    except Exception:  # noqa: BLE001, S110 - whatever a file that is no key raises
+        pass
+    kinds = {"private": ed25519.Ed25519PrivateKey, "public": ed25519.Ed25519PublicKey}
+    if not isinstance(key, kinds[half]):
+        msg = (
+            f"{path} holds no {half} key, expected an Ed25519 key in PEM; make a pair with "
+            "ragshield attest keys."
+        )
+        raise AttestationError(msg)
+    return key
 
 
 def _refuse_to_overwrite(path: Path) -> NoReturn:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Finding
@@ -130,26 +133,21 @@ def cases_of(
 
 def _tied(batch: Batch, found: Mapping[int, Decision]) -> list[list[int]]:
     """Return the rows of each case; cases and rows in the order of the findings."""
-    row_of = {batch.ids[row]: row for row in found}
-    by = {row: {finding.detector for finding in one.findings} for row, one in found.items()}
-    leader = {row: row for row in found}
-
-    def first(row: int) -> int:
-        while leader[row] != row:
-            leader[row] = leader[leader[row]]
-            row = leader[row]
-        return row
-
-    place = {row: number for number, row in enumerate(found)}
-    for row, decision in found.items():
-        for finding in decision.findings:
-            for other in (row_of[i] for i in finding.related_ids if i in row_of):
-                if finding.detector == GROUP or finding.detector in by[other]:
-                    low, high = sorted((first(row), first(other)), key=place.__getitem__)
-                    leader[high] = low
-    tied: dict[int, list[int]] = {}
-    for row in found:
-        tied.setdefault(first(row), []).append(row)
+    place_of = {batch.ids[row]: place for place, row in enumerate(found)}
+    by = [{finding.detector for finding in one.findings} for one in found.values()]
+    edges = [
+        (place, place_of[other])
+        for place, decision in enumerate(found.values())
+        for finding in decision.findings
+        for other in finding.related_ids
+        if other in place_of
+        and (finding.detector == GROUP or finding.detector in by[place_of[other]])
+    ]
+    ends = np.array(edges, dtype=np.intp).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(len(found), len(found)))
+    tied: dict[int, list[int]] = defaultdict(list)
+    for row, case in zip(found, connected_components(graph, directed=False)[1], strict=True):
+        tied[case].append(row)
     return list(tied.values())
 
 
@@ -167,7 +165,13 @@ def _case(
         main = next(finding for finding in findings if finding.detector == kind)
     ids = [batch.ids[row] for row in rows]
     named = [i for f in findings if f.detector == GROUP for i in f.related_ids]
-    places = _places(batch, rows)
+    places, effect = None, ""
+    if rows[1:] and batch.dim:  # how many of the first places on their topic are theirs
+        topic = batch.embeddings[list(rows)].mean(axis=0)
+        nearest = np.argsort(-(batch.embeddings @ topic), kind="stable")[:TOP]
+        places = int(np.isin(nearest, rows).sum())
+        effect = f"A question on their topic finds them: they are {places} of the first {TOP} "
+        effect += "entries."
     return Case(
         severity=severity_by(detectors, len(rows), places),
         title=title_of(main.detector, len(rows)),
@@ -176,24 +180,9 @@ def _case(
         detectors=detectors,
         evidence=main.evidence,
         quote=quote_of(batch.texts[rows[ids.index(main.entry_id)]], main),
-        effect=_effect(places),
+        effect=effect,
         advice=advice_on(main.detector),
     )
-
-
-def _places(batch: Batch, rows: Sequence[int]) -> int | None:
-    """Return how many of the first places on the topic of several entries are theirs."""
-    if not rows[1:] or not batch.dim:
-        return None
-    topic = batch.embeddings[list(rows)].mean(axis=0)
-    nearest = np.argsort(-(batch.embeddings @ topic), kind="stable")[:TOP]
-    return int(np.isin(nearest, rows).sum())
-
-
-def _effect(places: int | None) -> str:
-    if places is None:
-        return ""
-    return f"A question on their topic finds them: they are {places} of the first {TOP} entries."
 
 
 def advice_on(detector: str | None) -> str:

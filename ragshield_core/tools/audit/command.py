@@ -6,24 +6,16 @@ import datetime as dt
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, NoReturn
 
+import rich.progress
 import typer
 from numpy.typing import ArrayLike
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
@@ -34,16 +26,17 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, RAGShieldError, SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
+from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
 from ragshield_core.tools.audit.output import cases_table, html_page, to_markdown
-from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
+from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
 from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
-from ragshield_core.tools.audit.readers.source import Columns, Source
+from ragshield_core.tools.audit.readers.source import USUAL, Columns, Source
 from ragshield_core.tools.audit.readers.text_folder import TextFolder
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
@@ -87,13 +80,7 @@ class ColumnOptions:
     @property
     def columns(self) -> Columns:
         """The names of the columns."""
-        return Columns(
-            self.id_column,
-            self.text_column,
-            self.label_column,
-            self.lineage_column,
-            self.embedding_column,
-        )
+        return Columns(**{role: getattr(self, f"{role}_column") for role in USUAL})
 
     def source(self, data: Path, *, metadata: bool = False) -> Source:
         """Return what reads a file or folder, without the files that are not wanted."""
@@ -112,59 +99,21 @@ class ReadingOptions(ColumnOptions):
     work_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps vectors, and with --engine all else, so that work can go on; all machines "
-            "must see it. Default: NAME.ragshield here."
+            help="Keeps vectors of texts, so that work can go on; with --engine, all machines must "
+            "see it. Default: NAME.ragshield here."
         ),
     ] = None
 
-    def knowledge_base(self, data: Path, bar: Bar, *, metadata: bool = False) -> KnowledgeBase:
+    def knowledge_base(
+        self, data: Path, tell: Progress, *, metadata: bool = False
+    ) -> KnowledgeBase:
         """Return a knowledge base in memory, with metadata if it is asked for."""
         source, folder = self.source(data, metadata=metadata), self.folder(data)
-        return load(
-            source, embedder=lambda: cached_embedder(self.embedder, folder), progress=bar.tell
-        )
+        return load(source, embedder=lambda: cached_embedder(self.embedder, folder), progress=tell)
 
     def folder(self, data: Path) -> Path:
         """Return the work folder."""
         return self.work_dir or work_folder_of(data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions(ReadingOptions):
-    """The same, and who works on it by partitions."""
-
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="ray, or local: work on a parquet file, or a folder of them, by partitions, "
-            "never all in one memory. Default: all in memory."
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
-    ] = None
-    partition_rows: Annotated[
-        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
-    ] = PARTITION_ROWS
-
-    def runner(self) -> Engine | None:
-        """Return what works on partitions; None where all is read into memory."""
-        if self.engine is None and self.address is not None:
-            msg = "--address is that of a Ray cluster; name --engine ray."
-            raise SourceError(msg)
-        if self.engine is not None and (self.include or self.exclude):
-            raise SourceError(NO_FILES)
-        return None if self.engine is None else engine_of(self.engine, self.address)
-
-    def parts(self, data: Path) -> Parts:
-        """Return a knowledge base that is read by partitions."""
-        return Parts(
-            path=data,
-            columns=self.columns,
-            work_dir=self.folder(data),
-            partition_rows=self.partition_rows,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +151,16 @@ class TrustOptions:
         return found
 
 
-@takes(EngineOptions, TrustOptions, Reports, Tenant)
+@takes(ReadingOptions, TrustOptions, Reports, Tenant)
 def scan_command(  # noqa: PLR0913 - options of a command line
-    reading: EngineOptions,
+    reading: ReadingOptions,
     trust: TrustOptions,
     reports: Reports,
     tenant: Tenant,
     data: Annotated[
         Path,
         typer.Argument(
-            help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS or LlamaIndex; "
+            help="JSONL(.gz) or parquet file, or a folder of LangChain's FAISS or LlamaIndex; "
             "with --engine also a folder of parquet files."
         ),
     ],
@@ -227,6 +176,16 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Cases to show, worst first.")] = 20,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="ray, or local: work on a parquet file, or a folder of them, by partitions, "
+            "never all in one memory. Default: all in memory."
+        ),
+    ] = None,
+    partition_rows: Annotated[
+        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
+    ] = PARTITION_ROWS,
     quarantine: Annotated[
         bool,
         typer.Option("--quarantine", help="Hold findings, in --database. Never by default."),
@@ -240,14 +199,15 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     with no_crash_looks_like_a_finding():
         reports.check()
         check_fpr(fpr)
-        if reading.engine is not None and (trust.trust or trust.baseline or quarantine):
+        whole = trust.trust or trust.baseline or quarantine or reading.include or reading.exclude
+        if engine is not None and whole:
             msg = (
-                "--trust, --baseline and --quarantine need whole entries, which --engine never has "
-                "in one place; leave them out, name trusted ids by --clean, and hold what "
-                "--output findings.json names."
+                "--trust, --baseline, --quarantine, --include and --exclude need whole entries, "
+                "which --engine never has in one place; leave them out, name trusted ids by "
+                "--clean, and hold what --output findings.json names."
             )
             raise SourceError(msg)
-        runner = reading.runner()
+        runner = None if engine is None else engine_of(engine)
         detectors, missing = built_in_detectors()
         if detector:
             detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
@@ -256,16 +216,23 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         if store is not None:
             store.count()  # an hour later would be too late to find it unreachable
         knowledge = None
-        with Bar(quiet=reports.quiet) as bar:
+        with progress_bar(quiet=reports.quiet) as tell:
             if runner is None:
-                knowledge = reading.knowledge_base(data, bar, metadata=store is not None)
+                knowledge = reading.knowledge_base(data, tell, metadata=store is not None)
             report = scan(
-                reading.parts(data) if knowledge is None else knowledge.batch,
+                Parts(
+                    path=data,
+                    columns=reading.columns,
+                    work_dir=reading.folder(data),
+                    partition_rows=partition_rows,
+                )
+                if knowledge is None
+                else knowledge.batch,
                 detectors,
                 fpr=fpr,
                 clean_ids=trust.ids(None if knowledge is None else knowledge.batch),
                 seed=reading.seed,
-                progress=bar.tell,
+                progress=tell,
                 engine=runner,
                 embed=None
                 if knowledge is None or knowledge.embedder is None
@@ -282,11 +249,19 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             report = without_known(report, known)
         if store is not None and knowledge is not None:
             report = _hold(report, knowledge, store)
+        options = asdict(reading) | {"engine": engine}
+        names = ("seed", "engine", "embedder", "include", "exclude")
+        settings = {name: options[name] for name in names}
+
+        def as_json() -> str:  # with the hashes of what was audited, which take a while
+            of_what = provenance_of(data, reading.columns, settings, knowledge)
+            return replace(report, provenance=of_what).to_json()
+
         about = (report, data.as_posix())
         now = dt.datetime.now(dt.UTC)
         reports.give(
             {
-                "json": partial(_json, report, reading, data, knowledge),
+                "json": as_json,
                 "sarif": partial(to_sarif, *about),
                 "html": partial(html_page, *about, now),
                 "markdown": partial(to_markdown, *about, now),
@@ -296,16 +271,6 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             console,
         )
     raise typer.Exit(FOUND if report.found else NOTHING_FOUND if report.enough else NOT_ENOUGH)
-
-
-def _json(
-    report: ScanReport, reading: EngineOptions, data: Path, knowledge: KnowledgeBase | None
-) -> str:
-    """Return the findings with the hashes of what was audited, which take a while."""
-    names = ("seed", "engine", "embedder", "include", "exclude")
-    options = {name: getattr(reading, name) for name in names}
-    of_what = provenance_of(data, reading.columns, options, knowledge)
-    return replace(report, provenance=of_what).to_json()
 
 
 def _show(report: ScanReport, limit: int) -> None:
@@ -335,7 +300,8 @@ def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> Sc
     rows = [row for row in report.ranking if not report.admitted[row]]
     if not rows:
         return report
-    released = store.hold(knowledge.take(rows), [report.remarkable[row] for row in rows], by=BY)
+    decisions = [report.remarkable[row] for row in rows]
+    released = store.hold(knowledge.batch.take(rows), decisions, by=BY)
     report = report.overruled(released)
     errors.print(
         Text(
@@ -367,8 +333,8 @@ def fit_command(
         check_folder_of(save)
         check_fpr(fpr)
         guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=reading.seed)
-        with told(errors), Bar() as bar:
-            guard.fit(reading.knowledge_base(data, bar).batch)
+        with told(errors), progress_bar() as tell:
+            guard.fit(reading.knowledge_base(data, tell).batch)
         not_calibrated: CalibrationError | None = None
         try:
             guard.calibrate()
@@ -442,33 +408,27 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(ERROR) from None
 
 
-class Bar:
-    """Progress on standard error, with the time that is left; a line per step of the scan."""
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
+    """Lend what shows progress on standard error, with the time that is left; a line per step.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=errors,
-            disable=quiet,
-        )
-        self._tasks: dict[str, TaskID] = {}
+    The name of a step may say more behind a colon.
+    """
+    tasks: dict[str, rich.progress.TaskID] = {}
+    with rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TimeRemainingColumn(),
+        console=errors,
+        disable=quiet,
+    ) as bar:
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
+        def tell(what: str, done: int, total: int) -> None:
+            step, shown = what.partition(":")[0], printable(what)
+            if step not in tasks:
+                tasks[step] = bar.add_task(shown, total=total)
+            bar.update(tasks[step], description=shown, completed=done, total=total)
 
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Show how far a step is; ``what`` may say more behind a colon."""
-        step = what.partition(":")[0]
-        shown = printable(what)
-        if step not in self._tasks:
-            self._tasks[step] = self._bar.add_task(shown, total=total)
-        task = self._tasks[step]
-        self._bar.update(task, description=shown, completed=done, total=total)
+        yield tell

@@ -66,7 +66,7 @@ class Watched(Tenant):
 
     data: Annotated[
         Path | None,
-        typer.Option(help="Knowledge base: JSONL(.gz), parquet or npz file, or a folder of FAISS."),
+        typer.Option(help="Knowledge base: JSONL(.gz) or parquet file, or a folder of FAISS."),
     ] = None
     retriever: Annotated[
         str | None, typer.Option(help="Instead of --data: module:object, or a factory of one.")

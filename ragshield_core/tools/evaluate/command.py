@@ -15,12 +15,12 @@ from ragshield_core.logs import quiet
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.command import (
-    Bar,
     ColumnOptions,
     cached_embedder,
     check_fpr,
     console,
     no_crash_looks_like_a_finding,
+    progress_bar,
     work_folder_of,
 )
 from ragshield_core.tools.audit.knowledge_base import load
@@ -63,7 +63,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     data: Annotated[
         Path,
         typer.Argument(
-            help="A folder of text, Markdown or HTML; JSONL(.gz), parquet or npz; or a folder of "
+            help="A folder of text, Markdown or HTML; JSONL(.gz) or parquet; or a folder of "
             "LangChain's FAISS or LlamaIndex. Believed to be clean."
         ),
     ],
@@ -146,10 +146,10 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         check_bounds(bounds, names, names)
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
-        with Bar(quiet=reports.quiet) as bar, quiet():
+        with progress_bar(quiet=reports.quiet) as tell, quiet():
             source = options.source(data)
             check_enough(len(source) // 2, fpr)  # before anything is embedded
-            corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
+            corpus = load(source, embedder=lambda: model, progress=tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
                 msg = (
                     f"{data} has fewer than two labels, so that none can be flipped; name their "
@@ -176,7 +176,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 streams=streams,
                 workers=workers or os.cpu_count() or 1,
                 seed=options.seed,
-                progress=bar.tell,
+                progress=tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
         worse = worse_than(found, before, bounds)

@@ -5,9 +5,12 @@ The driver knows counts, centres and findings; all else is in files that tasks w
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +18,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Scope, learns
 from ragshield_core.detectors.groups.detector import CliqueDetector
+from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.judging import Judge, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
-from ragshield_core.tools.audit.partitioned.files import Files, work_folder
+from ragshield_core.tools.audit.partitioned.files import Files
 from ragshield_core.tools.audit.partitioned.plan import Parts, Plan
 from ragshield_core.tools.audit.partitioned.rows import Partitions, grouped
 from ragshield_core.tools.audit.report import ScanReport
@@ -52,39 +56,35 @@ def audit(
     Raises
     ------
     SourceError
-        If the input cannot be read, or the folder holds another audit.
+        If the input cannot be read.
     InvalidBatchError
         If an id repeats, a vector is wrong, or a trusted entry is not there.
     """
     by_text, groups, skipped = _sorted_out(detectors)
-    with work_folder(parts.work_dir) as folder, engine_of(engine) as runner:
+    pieces = parts.pieces()
+    if parts.work_dir is not None:
+        parts.work_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="partitions-", dir=parts.work_dir) as folder,
+        engine_of(engine) as runner,
+    ):
         plan = Plan(
-            files=Files(folder),
-            pieces=parts.pieces(),
+            files=Files(Path(folder).absolute()),
+            pieces=pieces,
             columns=parts.columns,
             partition_rows=parts.partition_rows,
             by_text=tuple((type(one), one.config()) for one in by_text),
             groups=None if groups is None else groups.config(),
             seed=seed,
         )
-        plan.begin_or_check()
         steps = _Steps(plan, runner, progress)
-        _place(steps)
-        partitions = Partitions(plan)
-        if groups is not None and plan.n_rows < groups.min_entries:
-            reason = (
-                f"the knowledge base has {plan.n_rows} entries, {groups.min_entries} are needed"
-            )
+        failed = {by_text[which].name: why for which, why in _place(steps).items()}
+        skipped += [Skipped(detector=name, reason=reason) for name, reason in failed.items()]
+        partitions, n = Partitions(steps.plan), plan.n_rows
+        if groups is not None and n < groups.min_entries:
+            reason = f"the knowledge base has {n} entries, {groups.min_entries} are needed"
             skipped.append(Skipped(detector=groups.name, reason=reason))
             groups = None
-        if groups is not None:
-            _find_groups(steps, partitions)
-        failed = {
-            by_text[int(key.partition(".")[2])].name: str(reason)
-            for key, reason in plan.files.read("layout").items()
-            if key.startswith("failed.")
-        }
-        skipped += [Skipped(detector=name, reason=reason) for name, reason in failed.items()]
         judges = [
             Judge(
                 detector=one,
@@ -94,14 +94,15 @@ def audit(
             for which, one in enumerate(by_text)
             if one.name not in failed
         ]
+        shares: dict[int, float] = {}
         if groups is not None:
+            shares = _find_groups(steps, partitions)
             scores = partitions.column("scores", "scored")
             why = partial(_explained, steps, partitions, groups, None)
             judges.append(Judge(detector=groups, scores=scores, explain=why))
         reason = "it could judge none of the entries"
         silent = [one.name for one in judges if not one.judged]
         skipped += [Skipped(detector=name, reason=reason) for name in silent]
-        shares = {} if groups is None else grouping.share_found(plan)
         return report_of(
             [one for one in judges if one.name not in silent],
             policy,
@@ -111,7 +112,7 @@ def audit(
             skipped=skipped,
             failed=tuple(failed),
             timings=steps.timings,
-            n_audited=plan.n_rows,
+            n_audited=n,
             has_texts=any(len(partitions.rows(p)["words"]) for p in partitions.filled),
             n_partitions=partitions.n,
             neighbors_found=shares,
@@ -120,24 +121,16 @@ def audit(
 
 
 class _Steps:
-    """Runs steps, and remembers in ``timings`` how many seconds each took.
-
-    Each step writes a file per task; what is there is not done again, which is how work goes on
-    that was interrupted.
-    """
+    """Runs steps, each a task for every part; ``timings`` has the seconds that each took."""
 
     def __init__(self, plan: Plan, engine: Engine, progress: Progress) -> None:
         self.plan, self._engine, self._tell = plan, engine, progress
         self.timings: dict[str, float] = {}
 
     def run(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        file: str | None,
-        tasks: Sequence[tuple[Any, ...]] = ((),),
+        self, what: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Run the tasks of a step whose files are not there yet; return their results.
+        """Run the tasks of a step; return their results in any order.
 
         Parameters
         ----------
@@ -145,54 +138,54 @@ class _Steps:
             The step, as people are told.
         function
             Takes the plan, and what is in a task.
-        file
-            That a task writes, with a place for its first argument; ``None`` if it writes none.
         tasks
-            Arguments; one task without any by default.
+            Arguments.
         """
         begin, results = time.perf_counter(), []
-        there = self.plan.files
-        left = [task for task in tasks if file is None or file.format(*task) not in there]
-        done = len(tasks) - len(left)
-        self._tell(what, done, len(tasks))
-        for result in self._engine.run(partial(function, self.plan), left):
+        self._tell(what, 0, len(tasks))
+        for result in self._engine.run(partial(function, self.plan), tasks):
             results.append(result)
-            self._tell(what, done + len(results), len(tasks))
+            self._tell(what, len(results), len(tasks))
         step = what.partition(":")[0]
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - begin
         return results
 
+    def learn(self, **found: Any) -> None:
+        """Tell all later tasks what was found."""
+        self.plan = replace(self.plan, **found)
 
-def _place(steps: _Steps) -> None:
-    """Bring the entries of each partition together, and make sure that no id repeats."""
+
+def _place(steps: _Steps) -> dict[int, str]:
+    """Bring the entries of each partition together; return why text detectors crashed."""
     plan = steps.plan
     pieces = [(number,) for number in range(len(plan.pieces))]
-    if "layout" not in plan.files:
-        steps.run("sampling", placing.sample, "sample/{}", pieces)
-        steps.run("dividing", placing.train, "centres")
-        steps.run("placing", placing.place, "placed/{}", pieces)
-        steps.run("numbering", placing.lay_out, "layout")
-    filled = [(partition,) for partition in Partitions(plan).filled]
-    steps.run("gathering", placing.gather, "rows/{}", filled)
+    sampled = dict(steps.run("sampling", placing.sample, pieces))
+    steps.learn(centres=placing.centres_of(plan, [sampled[number] for (number,) in pieces]))
+    placed = sorted(steps.run("placing", placing.place, pieces), key=lambda one: one.number)
+    steps.learn(layout=placing.layout_of(placed))
+    partitions = Partitions(steps.plan)
+    steps.run("gathering", placing.gather, [(partition,) for partition in partitions.filled])
     plan.files.remove("placed")
-    steps.run("comparing ids", placing.compare_ids, "ids")
+    placing.compare_ids(partitions)
+    return {which: why for one in placed for which, why in one.failed.items()}
 
 
-def _find_groups(steps: _Steps, partitions: Partitions) -> None:
-    """Find the neighbours of all entries, and score their groups."""
+def _find_groups(steps: _Steps, partitions: Partitions) -> dict[int, float]:
+    """Find the neighbours of all entries, and score their groups; return the share found."""
     each = [(partition,) for partition in partitions.filled]
-    steps.run("searching", grouping.search, "lists/{}", each)
-    steps.run("drawing", grouping.probes, "probes")
-    steps.run("probing", grouping.probe, "probed/{}", each)
-    steps.run("families", grouping.families, "families")
-    tight, again = ([(p, kind) for (p,) in each] for kind in ("tight", "tight_any"))
-    steps.run("measuring", grouping.tighten, "tight/{}", tight)
-    steps.run("kin", grouping.kin, "kin")
-    steps.run("measuring again", grouping.tighten, "tight_any/{}", again)
-    steps.run("contrasting", grouping.contrast, "contrast/{}", each)
-    steps.run("tying", grouping.tie, "tied/{}", each)
-    steps.run("what is usual", grouping.usual, "usual")
-    steps.run("scoring", grouping.score, "scored/{}", each)
+    n_kin = sum(steps.run("searching", grouping.search, each))
+    drawn = grouping.drawn(steps.plan)
+    nearest = steps.run("probing", grouping.probe, [(p, drawn) for (p,) in each])
+    steps.learn(families=n_kin >= MIN_FAMILY_ENTRIES)
+    steps.run("measuring", grouping.tighten, [(p, "tight") for (p,) in each])
+    if steps.plan.families:
+        steps.learn(kin=grouping.kin_of(partitions))
+    steps.run("measuring again", grouping.tighten, [(p, "tight_any") for (p,) in each])
+    steps.run("contrasting", grouping.contrast, each)
+    steps.run("tying", grouping.tie, each)
+    steps.learn(usual=grouping.usual_of(partitions))
+    steps.run("scoring", grouping.score, each)
+    return grouping.share_found(partitions, drawn, nearest)
 
 
 def _explained(
@@ -212,7 +205,7 @@ def _explained(
         places, rows = (partitions.gather(numbers, name) for name in ("piece", "row"))
     order = np.lexsort((rows, places))
     tasks = grouped(places[order], rows[order])
-    told = dict(steps.run(f"explaining: {detector.name}", step, None, tasks))
+    told = dict(steps.run(f"explaining: {detector.name}", step, tasks))
     in_order = [one for place, _ in tasks for one in told[place]]
     return [in_order[place] for place in np.argsort(order).tolist()]
 

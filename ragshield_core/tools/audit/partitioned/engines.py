@@ -16,6 +16,7 @@ RETRIES = 3
 AHEAD, LEAST_AHEAD = 4, 64
 # Results are files, so that Ray's own memory for objects stays nearly empty: its least size.
 OBJECT_BYTES = 128 * 2**20
+ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 
 
 class Engine:
@@ -40,15 +41,11 @@ class Engine:
 
 
 class RayEngine(Engine):
-    """Run tasks on a Ray cluster, or on one that is started on this machine; extra ``ray``.
+    """Run tasks on a Ray cluster; extra ``ray``.
 
-    A task whose worker dies is run again, on whatever machine there is: it writes the same file.
-
-    Parameters
-    ----------
-    address
-        Of a cluster that runs, such as ``"auto"`` or ``"ray://head:10001"``. ``None`` for the one
-        that this process is connected to, or else one on this machine that ends with the work.
+    The cluster is the one that this process is connected to, or that the variable ``RAY_ADDRESS``
+    names, such as ``auto`` or ``ray://head:10001``; else one on this machine that ends with the
+    work. A task whose worker dies is run again, on whatever machine there is.
 
     Raises
     ------
@@ -56,7 +53,7 @@ class RayEngine(Engine):
         If Ray is not installed; names the extra.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self) -> None:
         try:
             import ray  # noqa: PLC0415 - an extra, and slow to import
         except ImportError as error:
@@ -64,25 +61,24 @@ class RayEngine(Engine):
                 "the engine 'ray' needs Ray, which is not installed; pip install 'ragshield[ray]'."
             )
             raise SourceError(msg) from error
-        self._ray, self._address, self._started = ray, address, False
+        self._ray, self._started = ray, False
 
     def __enter__(self) -> Self:
         if self._ray.is_initialized():
             return self
         # Ray would report how it is used to its makers; whoever wants that sets it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options: dict[str, Any] = {"address": self._address}
-        if self._address is None:
+        options: dict[str, Any] = {}
+        if ADDRESS not in os.environ:
             options = {"address": "local", "include_dashboard": False}
             options["object_store_memory"] = OBJECT_BYTES
         try:
             # What detectors print on workers may be hostile.
             self._ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            where = "on this machine" if self._address is None else f"at {self._address!r}"
             msg = (
-                f"there is no Ray cluster {where} ({type(error).__name__}); start one with "
-                "'ray start --head', or leave --address out."
+                f"there is no Ray cluster at {os.environ.get(ADDRESS, 'this machine')!r} "
+                f"({type(error).__name__}); start one with 'ray start --head', or unset {ADDRESS}."
             )
             raise SourceError(msg) from error
         self._started = True
@@ -121,12 +117,12 @@ class RayEngine(Engine):
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, RAGShieldError):
                 raise error.cause from None
-            msg = f"a task failed with {type(error.cause).__name__}; "
-            raise SourceError(msg + "the same command goes on where it stopped.") from error
+            msg = f"a task failed with {type(error.cause).__name__}; run the command again."
+            raise SourceError(msg) from error
         except (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError) as error:
             msg = (
-                f"the worker of a task died {RETRIES + 1} times, perhaps for want of memory; the "
-                "same command goes on where it stopped, smaller --partition-rows need less."
+                f"the worker of a task died {RETRIES + 1} times, perhaps for want of memory; "
+                "smaller --partition-rows need less."
             )
             raise SourceError(msg) from error
 
@@ -136,7 +132,7 @@ def _call(function: Callable[..., Any], *task: Any) -> Any:
     return function(*task)
 
 
-def engine_of(engine: str | Engine | None, address: str | None = None) -> Engine:
+def engine_of(engine: str | Engine | None) -> Engine:
     """Return an engine by its name; this process by default.
 
     Raises
@@ -147,11 +143,8 @@ def engine_of(engine: str | Engine | None, address: str | None = None) -> Engine
     if isinstance(engine, Engine):
         return engine
     if engine == "ray":
-        return RayEngine(address)
+        return RayEngine()
     if engine not in (None, "local"):
         msg = f"the engine is {engine!r}, expected 'local' or 'ray'."
-        raise SourceError(msg)
-    if address is not None:
-        msg = "the engine 'local' has no --address; name --engine ray."
         raise SourceError(msg)
     return Engine()

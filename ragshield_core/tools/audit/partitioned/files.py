@@ -1,13 +1,9 @@
-"""Arrays in files that are whole or not there, so that work goes on from those that are."""
+"""Arrays on the way between tasks, in files that all of them see."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.state import replacing
 
-# Where an array begins in its file: a multiple of a cache line, and of the size of any number.
-ALIGNED = 64
-# The length of the table of contents, in the last bytes of a file.
-TAIL = 8
+
+class Arrays(Mapping[str, NDArray[Any]]):
+    """The arrays of a folder, by name: mapped, so that only what is looked at is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        path = self._folder / f"{name}.npy"
+        try:
+            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError) as error:
+            msg = (
+                f"{path} cannot be read ({type(error).__name__}); all machines that take part need "
+                "the --work-dir, and nobody else may write there."
+            )
+            raise SourceError(msg) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.name.removesuffix(".npy") for path in self._folder.glob("*.npy"))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 class Files:
-    """A folder of named files, each of which holds named arrays of numbers.
-
-    A file is written beside its place, flushed to the disk, and then put there, so that whoever
-    finds it finds it whole; a task that runs twice writes the same file twice. Reading maps it:
-    what is not looked at is not read, and nothing is unpickled.
+    """Named groups of arrays in a folder; a task that runs twice writes the same twice.
 
     Parameters
     ----------
@@ -39,11 +49,8 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __contains__(self, name: str) -> bool:
-        return self._path(name).is_file()
-
     def write(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Write a file of arrays; its name has ``/`` between folder and file.
+        """Write arrays of numbers.
 
         Raises
         ------
@@ -56,67 +63,17 @@ class Files:
                 "all machines that take part share."
             )
             raise SourceError(msg)
-        path = self._path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            contents = {}
-            for key, given in arrays.items():
-                array = np.asarray(given, order="C")
-                file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
-                contents[key] = (array.dtype.str, array.shape, file.tell())
-                file.write(array.tobytes() if array.dtype.kind == "U" else array.data)
-            table = json.dumps(contents).encode()
-            file.write(table + len(table).to_bytes(TAIL, "little"))
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        for key, array in arrays.items():
+            np.save(self.folder / name / f"{key}.npy", array, allow_pickle=False)
 
-    def read(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a file, mapped; they are not to be written to.
+    def read(self, name: str) -> Arrays:
+        """Return what was written; it is not to be written to."""
+        return Arrays(self.folder / name)
 
-        Raises
-        ------
-        SourceError
-            If it is not there, or was changed by others.
-        """
-        path, arrays = self._path(name), {}
-        try:
-            data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-            size = int.from_bytes(data[-TAIL:].tobytes(), "little")
-            contents = json.loads(data[-TAIL - size : -TAIL].tobytes())
-            for key, (dtype, shape, start) in contents.items():
-                stop = start + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
-                arrays[key] = data[start:stop].view(dtype).reshape(shape)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            kind = type(error).__name__
-            msg = (
-                f"{path} cannot be read ({kind}); all machines that take part need the --work-dir, "
-                "and nobody else may write there. Remove the folder to begin anew."
-            )
-            raise SourceError(msg) from error
-        return arrays
-
-    def remove(self, folder: str) -> None:
-        """Remove all files of a folder, if there are any."""
-        for path in (self.folder / folder).glob("*"):
-            path.unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.arrays"
-
-
-@contextmanager
-def work_folder(wanted: Path | None) -> Iterator[Path]:
-    """Lend a folder for intermediate files; it is kept if what they are for does not end well."""
-    if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="ragshield-") as temporary:
-            yield Path(temporary) / "partitions"
-        return
-    folder = wanted.absolute() / "partitions"
-    yield folder
-    shutil.rmtree(folder)
+    def remove(self, name: str) -> None:
+        """Remove all that was written under that name."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -3,8 +3,8 @@
 An entry's evidence depends on its neighbours' own, which may be in another partition: so every
 partition takes the first step before any takes the second (:func:`search`, :func:`tighten`,
 :func:`contrast`, :func:`tie`, :func:`score`), and each step writes what the next one looks up.
-Numbers that describe the whole knowledge base are taken from the columns of all partitions
-(:func:`families`, :func:`kin`, :func:`usual`).
+Numbers that describe the whole knowledge base are taken from the columns of all partitions, by the
+driver (:func:`kin_of`, :func:`usual_of`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from ragshield_core.detectors.groups.graph import ROUNDING, Lists
 from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
 from ragshield_core.detectors.groups.usual import (
     COPIES,
-    MIN_FAMILY_ENTRIES,
     NO_EDGES,
     Judgement,
     Tied,
@@ -55,10 +54,11 @@ PROBES = 500
 TOLD = (2, K)
 
 
-def search(plan: Plan, partition: int) -> None:
+def search(plan: Plan, partition: int) -> int:
     """Find the nearest of each entry of a partition, exactly in each that it looks into.
 
-    Texts are compared along the lists that are found so.
+    Texts are compared along the lists that are found so. Returns how many entries have a neighbour
+    of their own lineage.
     """
     partitions = Partitions(plan)
     own, rows = partitions.own(partition), partitions.rows(partition)
@@ -74,35 +74,33 @@ def search(plan: Plan, partition: int) -> None:
     overlay.lists.copied[:] = graph.copied(overlay.numbers, overlay.lists)
     everything = np.ones(graph.n_slots, dtype=np.bool_)  # an audit cannot tell new from old
     copies = {kind: new_copies(overlay, everything, copy) for kind, copy in COPIES.items()}
-    columns = {**best._asdict(), "copied": overlay.lists.copied, "kin": overlay.with_kin()}
+    columns = {**best._asdict(), "copied": overlay.lists.copied}
     plan.files.write(f"{LISTS}/{partition}", columns | copies)
+    return int(np.count_nonzero(overlay.with_kin()))
 
 
-def probes(plan: Plan) -> None:
-    """Draw the entries whose neighbours are looked for everywhere; one task."""
+def probe(plan: Plan, partition: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the cosines of the nearest of some entries in a partition."""
+    partitions = Partitions(plan)
+    vectors = partitions.gather(numbers, "vectors")
+    return _nearest(vectors, numbers, partitions, partition).similarities
+
+
+def drawn(plan: Plan) -> NDArray[np.int64]:
+    """Return the numbers of the entries whose neighbours are looked for everywhere."""
     rng = np.random.default_rng(plan.seed)
-    numbers = np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
-    vectors = Partitions(plan).vectors(numbers)
-    plan.files.write("probes", {"numbers": numbers, "vectors": vectors})
+    return np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
 
 
-def probe(plan: Plan, partition: int) -> None:
-    """Find the nearest of the entries that were drawn in a partition."""
-    drawn = plan.files.read("probes")
-    found = _nearest(drawn["vectors"], drawn["numbers"], Partitions(plan), partition)
-    plan.files.write(f"probed/{partition}", {"similarities": found.similarities})
-
-
-def share_found(plan: Plan) -> dict[int, float]:
+def share_found(
+    partitions: Partitions, numbers: NDArray[np.int64], nearest: Sequence[NDArray[np.float32]]
+) -> dict[int, float]:
     """Return which share of the nearest neighbours was found, by how many of them are meant.
 
-    An entry that is as near as the one that was missed is as good.
+    An entry that is as near as the one that was missed is as good. ``nearest`` are the cosines
+    that :func:`probe` found in each partition.
     """
-    partitions, numbers = Partitions(plan), plan.files.read("probes")["numbers"]
-    true = np.full((len(numbers), K), -np.inf, dtype=np.float32)
-    for partition in partitions.filled:
-        more = partitions.rows(partition, "probed")["similarities"]
-        true = -np.sort(-np.concatenate([true, more], axis=1), axis=1)[:, :K]
+    true = -np.sort(-np.concatenate(nearest, axis=1), axis=1)[:, :K]
     found = partitions.gather(numbers, "similarities", LISTS)
     shares = {}
     for k in TOLD:
@@ -124,12 +122,6 @@ def missed(n_partitions: int, shares: Mapping[int, float]) -> str:
     )
 
 
-def families(plan: Plan) -> None:
-    """Tell whether lineages of more than one entry are usual; one task."""
-    n_kin = np.count_nonzero(Partitions(plan).column("kin", LISTS))
-    plan.files.write("families", {"usual": np.array(n_kin >= MIN_FAMILY_ENTRIES)})
-
-
 def tighten(plan: Plan, partition: int, kind: str) -> None:
     """Measure how tight the groups of a partition's entries are, in the channels of a kind."""
     partitions = Partitions(plan)
@@ -142,13 +134,10 @@ def tighten(plan: Plan, partition: int, kind: str) -> None:
     plan.files.write(f"{kind}/{partition}", arrays)
 
 
-def kin(plan: Plan) -> None:
-    """Learn what resemblance within a lineage is worth; one task, 8 bytes an entry."""
-    partitions, found = Partitions(plan), {}
-    if plan.files.read("families")["usual"]:
-        same, cross = (partitions.column(f"{c}.nearest", TIGHT[c]) for c in ("same", "cross"))
-        found["kin"] = Kin(same, cross).state()
-    plan.files.write("kin", found)
+def kin_of(partitions: Partitions) -> Kin:
+    """Return what resemblance within a lineage is worth; 8 bytes an entry."""
+    same, cross = (partitions.column(f"{c}.nearest", TIGHT[c]) for c in ("same", "cross"))
+    return Kin(same, cross)
 
 
 def contrast(plan: Plan, partition: int) -> None:
@@ -176,14 +165,13 @@ def tie(plan: Plan, partition: int) -> None:
     plan.files.write(f"tied/{partition}", {**columns, "crowd": tied.crowd, **tied.lineages})
 
 
-def usual(plan: Plan) -> None:
-    """Measure what is usual in the whole; one task, one channel at a time."""
-    partitions = Partitions(plan)
+def usual_of(partitions: Partitions) -> Usual:
+    """Measure what is usual in the whole, one channel at a time."""
 
     def column(name: str) -> NDArray[Any]:
         return partitions.column(name, "tied")
 
-    found = Usual(
+    return Usual(
         references={c: Reference.of(_raw(c, column), robust=True) for c in CHANNELS},
         crowds=Surprisal(column("crowd"), robust=True),
         copies={
@@ -191,7 +179,6 @@ def usual(plan: Plan) -> None:
             for kind, copy in COPIES.items()
         },
     )
-    plan.files.write("usual", found.state())
 
 
 def score(plan: Plan, partition: int) -> None:
@@ -199,7 +186,7 @@ def score(plan: Plan, partition: int) -> None:
     arrays = Partitions(plan).rows(partition, "tied")
     groups = {channel: _raw(channel, arrays.__getitem__) for channel in CHANNELS}
     tied = Tied(groups, arrays["crowd"], {kind: arrays[kind] for kind in COPIES})
-    columns = tied.columns(Usual.restored(plan.files.read("usual")))
+    columns = tied.columns(plan.usual)
     plan.files.write(
         f"scored/{partition}",
         {"scores": columns.max(axis=1), "why": columns.argmax(axis=1).astype(np.int8)},
@@ -219,7 +206,7 @@ def explain(plan: Plan, partition: int, rows: NDArray[np.int64]) -> tuple[int, S
         edges=NO_EDGES,
     )
     detector = CliqueDetector(**(plan.groups or {}))
-    detector.take_audit(seen.overlay, judgement, Usual.restored(plan.files.read("usual")))
+    detector.take_audit(seen.overlay, judgement, plan.usual)
     batch, places = seen.overlay.batch, list(range(len(rows)))
     return partition, explained(detector.name, detector.explain_audit, batch, places)
 
@@ -241,14 +228,13 @@ def _evidence(
         for name in known
     }
     trusted = (plan.groups or {}).get("trusted_lineages", ())
-    state = plan.files.read("kin").get("kin") if channel == "any" else None
     return GroupEvidence(
         seen.overlay,
         channel,
         around or None,
         np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
-        families=bool(plan.files.read("families")["usual"]),
-        kin=None if state is None else Kin.restored(state),
+        families=plan.families,
+        kin=plan.kin if channel == "any" else None,
         tightness=partitions.gather(seen.own, *kinds["tight"]) if known else None,
     )
 
@@ -270,7 +256,7 @@ def _nearest(
 ) -> Neighbors:
     """Return the nearest of numbered queries in a partition, but for themselves."""
     faiss = load_faiss()
-    vectors = partitions.all_vectors(host)
+    vectors = partitions.rows(host)["vectors"]
     fetched = min(K + 1, len(vectors))
     similarities, rows = faiss.knn(
         np.ascontiguousarray(queries), vectors, fetched, metric=faiss.METRIC_INNER_PRODUCT

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,8 @@ from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.neighbors.search import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
-from ragshield_core.tools.audit.knowledge_base import to_unit_length
 from ragshield_core.tools.audit.partitioned.files import divided, joined
-from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
+from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Layout, Piece, Plan
 from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions
 from ragshield_core.tools.audit.readers.records import Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Rows
@@ -34,14 +34,14 @@ SAMPLE_PER_CENTRE, CENTRE_ROUNDS = 40, 5
 # A partition that would be larger than this many usual ones is divided, so often at most: copies
 # of one text cannot be.
 LARGEST, SPLITS = 2, 8
-# Length beyond which a row is no unit vector: zero, or not finite.
-UNIT = 1e-3
+# Closer to one, the length of a vector is rounding.
+ROUNDING = 1e-6
 
 
-def sample(plan: Plan, number: int) -> None:
-    """Draw entries of a piece, as many as fall to it."""
+def sample(plan: Plan, number: int) -> tuple[int, NDArray[np.float32]]:
+    """Draw entries of a piece, as many as fall to it; return their vectors, of unit length."""
     piece = plan.pieces[number]
-    share = SAMPLE_PER_CENTRE * plan.n_partitions / plan.n_rows
+    share = SAMPLE_PER_CENTRE * math.ceil(plan.n_rows / plan.partition_rows) / plan.n_rows
     wanted = min(piece.n_rows, math.ceil(share * piece.n_rows))
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
@@ -53,14 +53,15 @@ def sample(plan: Plan, number: int) -> None:
             found.append(_vectors(chunk, piece)[inside])
             start += len(chunk)
     vectors = np.concatenate(found) if found else np.empty((0, 0), dtype=np.float32)
-    with np.errstate(invalid="ignore"):
-        usable = np.abs(np.linalg.norm(vectors, axis=1) - 1.0) < UNIT
-    plan.files.write(f"sample/{number}", {"vectors": vectors[usable]})
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    usable = np.isfinite(norms) & (norms > 0.0)
+    off = np.abs(norms - 1.0) > ROUNDING
+    vectors[off & usable] /= norms[off & usable, None]
+    return number, vectors[usable]
 
 
-def train(plan: Plan) -> None:
-    """Find the centres of the partitions from what was sampled; one task."""
-    parts = [plan.files.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
+def centres_of(plan: Plan, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the centres of the partitions, found from what was sampled."""
     if not any(map(len, parts)):
         wanted = " or ".join(map(repr, plan.columns.names("embedding")))
         msg = (
@@ -69,7 +70,8 @@ def train(plan: Plan) -> None:
         )
         raise SourceError(msg)
     vectors = np.concatenate([part for part in parts if len(part)])
-    centres = _centres(vectors, min(plan.n_partitions, len(vectors)), plan.seed)
+    wanted_at_first = math.ceil(plan.n_rows / plan.partition_rows)
+    centres = _centres(vectors, min(wanted_at_first, len(vectors)), plan.seed)
     for _ in range(SPLITS):
         nearest = _nearest_centres(vectors, centres, 1)[:, 0]
         sizes = np.bincount(nearest, minlength=len(centres)) * plan.n_rows / len(vectors)
@@ -84,13 +86,22 @@ def train(plan: Plan) -> None:
         if not divided_ones:
             break
         centres = np.concatenate([np.delete(centres, large, axis=0), *divided_ones])
-    plan.files.write("centres", {"centres": centres})
+    return centres
 
 
-def place(plan: Plan, number: int) -> None:
+class Placed(NamedTuple):
+    """What came of placing a piece."""
+
+    number: int
+    counts: NDArray[np.int64]  # (n_slices, n_partitions)
+    total: NDArray[np.float64]  # of the vectors
+    failed: dict[int, str]  # why detectors crashed, by their number
+
+
+def place(plan: Plan, number: int) -> Placed:
     """Read a piece, and sort its entries by the partitions that they belong to."""
-    centres = np.array(plan.files.read("centres")["centres"])
-    failed: dict[str, NDArray[Any]] = {}
+    centres = plan.centres
+    failed: dict[int, str] = {}
     counts: list[NDArray[np.int64]] = []
     start, total = 0, np.zeros(centres.shape[1], dtype=np.float64)
     for batch in _slices(plan, number):
@@ -112,74 +123,65 @@ def place(plan: Plan, number: int) -> None:
             "nearest": nearest[order].astype(np.int32),
         }
         for which, (kind, config) in enumerate(plan.by_text):
-            detector, scores = kind(**config), np.full(len(batch), np.nan)
+            detector = kind(**config)
             try:
                 scores = judged_scores(detector, batch)
                 scores = checked(detector.name, scores, len(batch), partial=True)
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                failed[f"failed.{which}"] = np.array(crash(error))
+                failed[which], scores = crash(error), np.full(len(batch), np.nan)
             columns[f"score.{which}"] = scores[order]
         plan.files.write(f"placed/{number}.{len(counts)}", columns)
         counts.append(np.bincount(nearest[:, 0], minlength=len(centres)))
         total += batch.embeddings.sum(axis=0, dtype=np.float64)
         start += len(batch)
-    plan.files.write(f"placed/{number}", {"counts": np.array(counts), "total": total} | failed)
+    return Placed(number, np.array(counts), total, failed)
 
 
-def lay_out(plan: Plan) -> None:
-    """Give the entries their numbers, now that all partitions are counted; one task."""
-    placed = [plan.files.read(f"placed/{number}") for number in range(len(plan.pieces))]
-    counts = np.concatenate([arrays["counts"] for arrays in placed])
-    slices = [(i, part) for i, arrays in enumerate(placed) for part in range(len(arrays["counts"]))]
-    layout = {
-        "slices": np.array(slices),
-        "counts": counts,
-        "starts": np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
-        "mean": np.sum([arrays["total"] for arrays in placed], axis=0) / max(1, counts.sum()),
-    }
-    for arrays in placed:
-        layout |= {key: array for key, array in arrays.items() if key.startswith("failed.")}
-    plan.files.write("layout", layout)
+def layout_of(placed: Sequence[Placed]) -> Layout:
+    """Give the entries their numbers, now that all partitions are counted."""
+    counts = np.concatenate([one.counts for one in placed])
+    return Layout(
+        slices=[(one.number, part) for one in placed for part in range(len(one.counts))],
+        counts=counts,
+        starts=np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
+        mean=np.sum([one.total for one in placed], axis=0) / max(1, counts.sum()),
+    )
 
 
 def gather(plan: Plan, partition: int) -> None:
     """Bring the entries of a partition together."""
-    layout = plan.files.read("layout")
-    begin = layout["counts"][:, :partition].sum(axis=1)
-    parts = []
+    counts = plan.layout.counts
+    begin = counts[:, :partition].sum(axis=1)
+    columns: dict[str, list[Any]] = defaultdict(list)
     for (piece, part), first, n in zip(
-        layout["slices"].tolist(), begin.tolist(), layout["counts"][:, partition], strict=True
+        plan.layout.slices, begin.tolist(), counts[:, partition].tolist(), strict=True
     ):
         if n:
-            arrays, mine = plan.files.read(f"placed/{piece}.{part}"), np.arange(first, first + n)
-            columns: dict[str, Any] = {
-                name: array[first : first + n]
-                for name, array in arrays.items()
-                if name not in {*RAGGED, *RAGGED.values()}
-            }
-            parts.append(
-                columns
-                | {name: divided(arrays[name], arrays[RAGGED[name]], mine) for name in RAGGED}
-            )
+            for name, array in plan.files.read(f"placed/{piece}.{part}").items():
+                columns[name].append((array, slice(first, first + n)))
     whole: dict[str, NDArray[Any]] = {}
-    for name in parts[0]:
+    for name, parts in columns.items():
         if name in RAGGED:
-            values = [one for part in parts for one in part[name]]
+            ends = [(array, rows) for array, rows in columns[RAGGED[name]]]
+            values = [
+                value
+                for (flat, _), (end, rows) in zip(parts, ends, strict=True)
+                for value in divided(flat, end, np.arange(rows.start, rows.stop))
+            ]
             whole[name], whole[RAGGED[name]] = joined(values, values[0].dtype)
-        else:
-            whole[name] = np.concatenate([part[name] for part in parts])
+        elif name not in RAGGED.values():
+            whole[name] = np.concatenate([array[rows] for array, rows in parts])
     plan.files.write(f"{ROWS}/{partition}", whole)
 
 
-def compare_ids(plan: Plan) -> None:
-    """Make sure that no id repeats, by their hashes; one task, 24 bytes an entry.
+def compare_ids(partitions: Partitions) -> None:
+    """Make sure that no id repeats, by their hashes; 24 bytes an entry.
 
     Raises
     ------
     InvalidBatchError
         If one does; names it.
     """
-    partitions = Partitions(plan)
     hashes = partitions.column("id_hash")
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
@@ -188,7 +190,6 @@ def compare_ids(plan: Plan) -> None:
         if one == other:
             msg = f"the id {one!r} repeats, expected one entry per id; merge or rename them."
             raise InvalidBatchError(msg)
-    plan.files.write("ids", {})
 
 
 def explain_texts(
@@ -239,7 +240,7 @@ def _chunks(piece: Piece, columns: Columns) -> Iterator[Rows]:
 
 
 def _vectors(chunk: Rows, piece: Piece) -> NDArray[np.float32]:
-    """Return the vectors of a chunk, of unit length as far as they can be."""
+    """Return the vectors of a chunk, as they came."""
     vectors = chunk.vectors
     if vectors is None or len(vectors.rows) != len(chunk):
         have = set() if vectors is None else set(vectors.rows.tolist())
@@ -249,9 +250,7 @@ def _vectors(chunk: Rows, piece: Piece) -> NDArray[np.float32]:
             "entry; embed them first, or audit in memory, without an engine."
         )
         raise SourceError(msg)
-    matrix = np.array(vectors.matrix, dtype=np.float32)
-    to_unit_length(matrix)
-    return matrix
+    return vectors.matrix
 
 
 def _slices(plan: Plan, number: int) -> Iterator[Batch]:

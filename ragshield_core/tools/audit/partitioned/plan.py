@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.groups.evidence import Kin
 from ragshield_core.model.errors import SourceError
-from ragshield_core.state import replace_file
 from ragshield_core.tools.audit.partitioned.files import Files
 from ragshield_core.tools.audit.readers.records import Parquet
 from ragshield_core.tools.audit.readers.source import Columns
@@ -26,7 +26,6 @@ PARTITION_ROWS = 10_000
 LOOKED_INTO = 8
 # Rows of a piece of the input, which one task reads: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
-FORMAT = "ragshield partitions 3"
 
 
 class Piece(NamedTuple):
@@ -49,9 +48,8 @@ class Parts:
     columns
         What the columns are called.
     work_dir
-        Where intermediate files go, four times the size of the vectors; interrupted
-        work goes on from there. On storage that all machines share. ``None`` for a temporary
-        folder, from which nothing goes on.
+        Where intermediate files go, four times the size of the vectors: on storage that all
+        machines share. ``None`` for the system's folder of temporary files.
     partition_rows
         Entries of a partition, about. An entry is compared with those of the
         :data:`LOOKED_INTO` partitions that it is nearest to: larger ones miss fewer neighbours and
@@ -99,9 +97,18 @@ class Parts:
         return tuple(pieces)
 
 
+class Layout(NamedTuple):
+    """Where entries are, once they were placed."""
+
+    slices: list[tuple[int, int]]  # pieces, and parts of them
+    counts: NDArray[np.int64]  # (n_slices, n_partitions): entries of each partition in each slice
+    starts: NDArray[np.int64]  # (n_partitions + 1,): number of the first entry of each partition
+    mean: NDArray[np.float64]  # (dim,): of all vectors
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a task needs to know beside its own number.
+    """All that a task needs to know beside its own number, and what the driver has found so far.
 
     Attributes
     ----------
@@ -117,6 +124,16 @@ class Plan:
         Arguments of the :class:`~ragshield_core.detectors.CliqueDetector`, if it takes part.
     seed
         Of random choices.
+    centres
+        Of the partitions, shape (n_partitions, dim).
+    layout
+        Where entries are.
+    families
+        Whether lineages of more than one entry are usual.
+    kin
+        What resemblance within a lineage is worth; ``None`` without families.
+    usual
+        What is usual in the whole.
     """
 
     files: Files
@@ -126,51 +143,13 @@ class Plan:
     by_text: tuple[tuple[type[Detector], Mapping[str, Any]], ...]
     groups: Mapping[str, Any] | None
     seed: int
+    centres: Any = None
+    layout: Any = None
+    families: bool = False
+    kin: Kin | None = None
+    usual: Any = None
 
     @property
     def n_rows(self) -> int:
         """Number of entries."""
         return sum(piece.n_rows for piece in self.pieces)
-
-    @property
-    def n_partitions(self) -> int:
-        """How many partitions there are at first; large ones are divided further."""
-        return math.ceil(self.n_rows / self.partition_rows)
-
-    def begin_or_check(self) -> None:
-        """Write down the data and settings of the work, or check them if it was begun before.
-
-        Raises
-        ------
-        SourceError
-            If the folder holds work on other data, with other settings, or in another format.
-        """
-        files = {piece.path for piece in self.pieces}
-        settings = {
-            "format": FORMAT,
-            "files": sorted((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files),
-            "columns": [
-                self.columns.names(role) for role in ("id", "text", "lineage", "embedding")
-            ],
-            "partition_rows": self.partition_rows,
-            "detectors": [[cls.name, dict(config)] for cls, config in self.by_text],
-            "groups": None if self.groups is None else dict(self.groups),
-            "seed": self.seed,
-        }
-        digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=20).hexdigest()
-        path = self.files.folder / "manifest.json"
-        if not path.is_file():
-            self.files.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps({"work": digest, "settings": settings}).encode())
-            return
-        try:
-            known = json.loads(path.read_text(encoding="utf-8"))["work"]
-        except (OSError, ValueError, KeyError, TypeError):
-            known = None
-        if known != digest:
-            msg = (
-                f"{self.files.folder} holds work on other data, or with other settings, or of "
-                "another version of RAGShield; go on with those, name another --work-dir, or "
-                "remove the folder."
-            )
-            raise SourceError(msg)

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph, distance_of
 from ragshield_core.neighbors.index import FixedVectors
-from ragshield_core.tools.audit.partitioned.files import divided
+from ragshield_core.tools.audit.partitioned.files import Arrays, divided
 from ragshield_core.tools.audit.partitioned.plan import Plan
 
-# Files that are mapped at a time: a process may have 65,530 mappings.
-OPEN = 1_000
 # What an entry was read with, the default; and its neighbours.
 ROWS, LISTS = "rows", "lists"
 # Columns of which each entry has a part of its own length, and those that say where it ends.
@@ -32,9 +30,8 @@ class Partitions:
 
     def __init__(self, plan: Plan) -> None:
         self._files = plan.files
-        self._layout = plan.files.read("layout")
-        self.starts: NDArray[np.int64] = np.array(self._layout["starts"])
-        self._opened: dict[str, dict[str, NDArray[Any]]] = {}
+        self.starts: NDArray[np.int64] = plan.layout.starts
+        self._mean = plan.layout.mean
 
     @property
     def n(self) -> int:
@@ -44,7 +41,7 @@ class Partitions:
     @cached_property
     def unrelated(self) -> float:
         """The cosine distance of entries that have nothing to do with each other."""
-        return distance_of(self._layout["mean"])
+        return distance_of(self._mean)
 
     @cached_property
     def filled(self) -> list[int]:
@@ -55,36 +52,22 @@ class Partitions:
         """Return the numbers of the entries of a partition."""
         return np.arange(self.starts[partition], self.starts[partition + 1])
 
-    def rows(self, partition: int, kind: str = ROWS) -> dict[str, NDArray[Any]]:
+    def rows(self, partition: int, kind: str = ROWS) -> Arrays:
         """Return what was written of a kind about the entries of a partition, in their order."""
-        name = f"{kind}/{partition}"
-        if name not in self._opened:
-            if len(self._opened) == OPEN:
-                self._opened.pop(next(iter(self._opened)))
-            self._opened[name] = self._files.read(name)
-        return self._opened[name]
+        return self._files.read(f"{kind}/{partition}")
 
     def column(self, column: str, kind: str = ROWS) -> NDArray[Any]:
         """Return a column of all entries."""
         return np.concatenate([self.rows(p, kind)[column] for p in self.filled])
 
     def gather(self, numbers: NDArray[np.int64], column: str, kind: str = ROWS) -> NDArray[Any]:
-        """Return a column for entries of any partition, in ascending order of their numbers."""
-        found = [self.rows(home, kind)[column][mine] for home, mine in self.by_home(numbers)]
-        return np.concatenate(found) if found else self._nothing(column, kind)
-
-    def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the vectors of entries, in ascending order of their numbers.
+        """Return a column for entries of any partition, in ascending order of their numbers.
 
         One file is mapped at a time: with each row, the system maps those around it as well, so
         that a few rows of every file would take the memory of the whole knowledge base.
         """
-        found = [self.all_vectors(home)[mine] for home, mine in self.by_home(numbers)]
-        return np.concatenate(found) if found else self._nothing("vectors", ROWS)
-
-    def all_vectors(self, partition: int) -> NDArray[np.float32]:
-        """Return the vectors of a partition; their file stays mapped as long as they are used."""
-        return self._files.read(f"{ROWS}/{partition}")["vectors"]
+        found = [self.rows(home, kind)[column][mine] for home, mine in self.by_home(numbers)]
+        return np.concatenate(found or [self.rows(self.filled[0], kind)[column][:0]])
 
     def words(self, numbers: NDArray[np.int64], flat: str = "words") -> list[NDArray[Any]]:
         """Return the words of entries, in ascending order of their numbers."""
@@ -104,9 +87,6 @@ class Partitions:
         """Return partitions, and the rows in them in which ascending numbers are."""
         home = np.searchsorted(self.starts, numbers, side="right") - 1
         return grouped(home, numbers - self.starts[home])
-
-    def _nothing(self, column: str, kind: str) -> NDArray[Any]:
-        return np.array(self.rows(self.filled[0], kind)[column][:0])
 
 
 def grouped(
@@ -157,7 +137,7 @@ def window(
     place = order[np.searchsorted(everybody, lists.slots, sorter=order) % len(everybody)]
     matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
     if vectors:
-        matrix = np.concatenate([partitions.vectors(part) for part in (own, others)])
+        matrix = np.concatenate([partitions.gather(part, "vectors") for part in (own, others)])
     graph = SimilarityGraph.assembled(
         FixedVectors(partitions.ids(everybody) if ids else [], matrix),
         [*partitions.words(own), *partitions.words(others)],

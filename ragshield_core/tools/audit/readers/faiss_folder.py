@@ -13,18 +13,13 @@ import pickle
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.readers.source import (
-    CHUNK_ROWS,
-    Rows,
-    Source,
-    Vectors,
-    reading,
-)
+from ragshield_core.neighbors.rows import load_faiss
+from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Rows, Source, Vectors, reading
 
 T = TypeVar("T")
 
@@ -88,11 +83,6 @@ class _RefusedError(pickle.UnpicklingError):
     pass
 
 
-class _Stored(NamedTuple):
-    ids: list[str]
-    documents: list[Mapping[str, Any]]  # page_content, metadata
-
-
 class FaissFolder(Source):
     """``index.faiss`` and ``index.pkl`` of LangChain's FAISS.
 
@@ -101,7 +91,7 @@ class FaissFolder(Source):
     """
 
     def __len__(self) -> int:
-        return len(self._stored.ids)
+        return len(self._stored[0])
 
     def chunks(self) -> Iterator[Rows]:
         """Yield the entries in the order of the index, with its vectors."""
@@ -129,12 +119,16 @@ class FaissFolder(Source):
             )
 
     @cached_property
-    def _stored(self) -> _Stored:
+    def _stored(self) -> tuple[list[str], list[Mapping[str, Any]]]:
+        """Ids, and documents with ``page_content`` and ``metadata``, in the order of the index."""
         path = self._file(".pkl")
         try:
             with reading(path), path.open("rb") as file:
                 # Not pickle.load: see the classes above.
-                return _unpacked(_Unpickler(file).load())
+                docstore, mapping = _Unpickler(file).load()
+                documents = docstore.state["_dict"]
+                ids = [_typed(mapping[number], str) for number in range(len(mapping))]
+                return ids, [_fields(documents[entry_id]) for entry_id in ids]
         except _MALFORMED as error:
             reason = str(error) if isinstance(error, _RefusedError) else type(error).__name__
             msg = f"{path} is not a docstore as LangChain writes it ({reason})."
@@ -151,14 +145,14 @@ class FaissFolder(Source):
             msg = f"{path} does not exist, expected it in a folder that FAISS.save_local wrote."
             raise SourceError(msg)
         try:
-            return _faiss().read_index(str(path))
+            return load_faiss().read_index(str(path))
         except RuntimeError as error:
             msg = f"{path} is not a FAISS index; save the store again."
             raise SourceError(msg) from error
 
     def _vectors(self, index: Any, start: int, n: int) -> Any:
         try:
-            if not isinstance(index, _faiss().IndexIVF):  # those need a map for single rows only
+            if not isinstance(index, load_faiss().IndexIVF):  # it needs a map for single rows only
                 # Where rows cannot be read back, this raises, but reconstruct_n ends the process.
                 index.reconstruct(start)
             return index.reconstruct_n(start, n)
@@ -171,12 +165,6 @@ class FaissFolder(Source):
             raise SourceError(msg) from error
 
 
-def _faiss() -> Any:
-    import faiss  # noqa: PLC0415 - slow to import
-
-    return faiss
-
-
 # What unpickling and unpacking a damaged or hostile file raises.
 _MALFORMED = (
     *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError),
@@ -184,21 +172,10 @@ _MALFORMED = (
 )
 
 
-def _unpacked(loaded: Any) -> _Stored:
-    """Return ids and documents in the order of the index; raises one of :data:`_MALFORMED`."""
-    docstore, mapping = loaded
-    documents = docstore.state["_dict"]
-    numbers = range(len(mapping))
-    ids = [_typed(mapping[number], str) for number in numbers]
-    return _Stored(ids, [_fields(documents[entry_id]) for entry_id in ids])
-
-
 def _fields(document: Any) -> Mapping[str, Any]:
     fields = _typed(_typed(document, _Document).state, dict)["__dict__"]
-    return {
-        "page_content": _typed(fields["page_content"], str),
-        "metadata": _typed(fields["metadata"], dict),
-    }
+    kinds = {"page_content": str, "metadata": dict}
+    return {name: _typed(fields[name], kind) for name, kind in kinds.items()}
 
 
 def _typed(value: Any, kind: type[T]) -> T:

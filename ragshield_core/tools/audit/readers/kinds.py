@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ragshield_core.files.folder import Folder
+from ragshield_core.files.formats import ENDINGS
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
 from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
-from ragshield_core.tools.audit.readers.records import JsonLines, Npz, Parquet
+from ragshield_core.tools.audit.readers.records import JsonLines, Parquet
 from ragshield_core.tools.audit.readers.source import Columns, Source, reading
-from ragshield_core.tools.audit.readers.text_folder import ENDINGS, TextFolder, holds_documents
+from ragshield_core.tools.audit.readers.text_folder import TextFolder
 
 READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
     ((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), JsonLines),
     ((".parquet", ".pq"), Parquet),
-    ((".npz",), Npz),
 )
 
 
@@ -53,7 +54,7 @@ def open_source(
     if (path / "docstore.json").is_file():
         return LlamaFolder(path, columns, metadata=metadata)
     documents = TextFolder(path, columns, metadata=metadata, include=include, exclude=exclude)
-    if path.is_dir() and not any(path.glob("*.faiss")) and holds_documents(path):
+    if path.is_dir() and not any(path.glob("*.faiss")) and Folder(path=path).holds_documents():
         return documents
     if path.is_dir() or path.suffix == ".faiss":
         return FaissFolder(path, columns, metadata=metadata)

@@ -1,15 +1,14 @@
-"""Files of records: JSON Lines, parquet and npz."""
+"""Files of records: JSON Lines and parquet."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +96,11 @@ class RecordReader:
         """Refuse a column that was asked for by name and is in no row."""
         for role, name in self._given.items():
             if name and self._seen and role not in self._met:
-                _raise_for_column(self._path, role, name, self._seen)
+                msg = (
+                    f"{self._path} has no {role} column {name!r}, expected one of "
+                    f"{list(self._seen)[:20]}."
+                )
+                raise SourceError(msg)
 
     def _value(self, role: str, record: Mapping[str, Any]) -> Any:
         for name in self._names[role]:
@@ -249,81 +252,6 @@ def _plain_matrix(batch: Any, name: str | None) -> NDArray[np.float32] | None:
     return matrix.reshape(batch.num_rows, dim)
 
 
-class Npz(Source):
-    """Arrays ``ids`` and ``embeddings``, and if they are there ``texts``, ``labels``, ``lineages``.
-
-    Nothing is unpickled.
-    """
-
-    def __len__(self) -> int:
-        return len(self._arrays["id"])
-
-    def chunks(self) -> Iterator[Rows]:
-        """Yield the entries in order."""
-        columns, reader = dict(self._arrays), RecordReader(self)
-        matrix = columns.pop("embedding", None)
-        for start in range(0, len(self), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
-            values = zip(*(column[part].tolist() for column in columns.values()), strict=True)
-            names = [self.columns.names(role)[0] for role in columns]
-            records = [
-                (f"row {row}", dict(zip(names, record, strict=True)))
-                for row, record in enumerate(values, start)
-            ]
-            yield reader.rows(
-                records, None if matrix is None else matrix[part].astype(np.float32, copy=False)
-            )
-
-    @cached_property
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """By role."""
-        arrays: dict[str, NDArray[Any]] = {}
-        with reading(self.path), zipfile.ZipFile(self.path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-        for role in USUAL:
-            name = _first_of(self.columns.names(role), names)
-            if name is not None:
-                arrays[role] = self._array(name)
-            elif getattr(self.columns, role):
-                _raise_for_column(self.path, role, getattr(self.columns, role), names)
-        if "id" not in arrays or not arrays.keys() & {"text", "embedding"}:
-            msg = (
-                f"{self.path} holds the arrays {names}, expected ids and embeddings (or texts, to "
-                "be embedded); say what they are called with --id-column and --embedding-column."
-            )
-            raise SourceError(msg)
-        n = len(arrays["id"]) if arrays["id"].ndim else 0
-        for role, array in arrays.items():
-            n_dims = 2 if role == "embedding" else 1
-            if array.ndim != n_dims or len(array) != n:
-                wanted = f"({n}, dim)" if n_dims > 1 else f"({n},)"
-                msg = f"{self.path}: an array has shape {array.shape}, expected {wanted}: one row "
-                raise SourceError(msg + f"per id; it is that of the {role}s.")
-        matrix = arrays.get("embedding")
-        if matrix is not None and matrix.dtype.kind != "f":
-            msg = f"{self.path}: the embeddings are of dtype {matrix.dtype}, expected floats."
-            raise SourceError(msg)
-        return arrays
-
-    def _array(self, name: str) -> NDArray[Any]:
-        with reading(self.path), np.load(self.path, allow_pickle=False) as archive:
-            try:
-                return np.asarray(archive[name])
-            except ValueError as error:
-                if "Object arrays" not in str(error):
-                    raise
-        msg = (
-            f"{self.path}: the array {name} holds Python objects, which only unpickling could "
-            "read; save it as strings or numbers: np.asarray(values, dtype=str)."
-        )
-        raise SourceError(msg)
-
-
 def _first_of(wanted: Sequence[str], names: Sequence[str]) -> str | None:
     """Return the first wanted name that is there."""
     return next((name for name in wanted if name in names), None)
-
-
-def _raise_for_column(path: Path, role: str, name: str, names: Sequence[str]) -> NoReturn:
-    msg = f"{path} has no {role} column {name!r}, expected one of {list(names)[:20]}."
-    raise SourceError(msg)

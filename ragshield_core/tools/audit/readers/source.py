@@ -1,4 +1,4 @@
-"""Knowledge bases as they lie on disk: JSON Lines, parquet and npz; folders have their own modules.
+"""Knowledge bases as they lie on disk: JSON Lines and parquet; folders have their own modules.
 
 A :class:`Source` knows its length and yields its rows in chunks, so that a large file is never in
 memory twice. All that it yields is hostile; nothing here executes or unpickles it.

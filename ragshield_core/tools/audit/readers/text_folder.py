@@ -12,8 +12,6 @@ from ragshield_core.files.formats import ENDINGS
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source
 
-__all__ = ["ENDINGS", "LARGEST", "TextFolder"]
-
 
 class TextFolder(Source):
     """All documents in a folder and those below it, by name, or one file.
@@ -63,26 +61,17 @@ class TextFolder(Source):
     def _chunks(self) -> list[FileChunk]:
         outcomes: list[FileOutcome] = []
         found: list[FileChunk] = []
-        for outcome, chunks in self._folder().read():
+        folder = Folder(
+            path=self.path, include=self._include, exclude=self._exclude, largest=LARGEST
+        )
+        for outcome, chunks in folder.read():
             outcomes.append(outcome)
             found += chunks
         self.coverage = Coverage(tuple(outcomes))
-        self.unread += [
-            f"{self._path_of(file)} cannot be read: {file.why}."
-            for file in self.coverage.of("unread")
-        ]
+        for file in self.coverage.of("unread"):
+            path = self.path / file.name if self.path.is_dir() else self.path
+            self.unread.append(f"{path} cannot be read: {file.why}.")
         if not found:
             msg = f"{self.path} holds no text, expected files ending in {', '.join(ENDINGS)}."
             raise SourceError(" ".join((msg, *self.unread[:1])))
         return without_templates(found)
-
-    def _folder(self) -> Folder:
-        return Folder(path=self.path, include=self._include, exclude=self._exclude, largest=LARGEST)
-
-    def _path_of(self, file: FileOutcome) -> Path:
-        return self.path / file.name if self.path.is_dir() else self.path
-
-
-def holds_documents(path: Path) -> bool:
-    """Return whether a folder holds any document."""
-    return Folder(path=path).holds_documents()
