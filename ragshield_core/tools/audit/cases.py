@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Finding
 from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, TOP, Severity, severity_by
+from ragshield_core.tools.case_report import SHOWN_TEXTS, ShownCase, ShownText, span_of
 
 # Characters of a text that a case shows.
 QUOTED = 160
@@ -68,44 +69,27 @@ OTHER_ADVICE = "Read it. Delete it if it is wrong, or does not belong here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(ShownCase):
     """Entries that belong to one attack, if they are one.
 
     Attributes
     ----------
     severity
         By the effect on retrieval.
-    title
-        What it is, in a sentence.
-    entry_ids
-        The entries, the most suspicious first.
-    beside
-        Entries that the evidence names and that are no findings: look at them as well.
     detectors
         Names of those that found any of them.
-    evidence
-        The most convincing sentence of a detector.
-    quote
-        The part of a text that convicts, or how the text begins; empty without texts.
-    effect
-        What it does to retrieval, in a sentence; empty where that cannot be told.
-    advice
-        Tells a person what to do about it, in a sentence or two.
     """
 
     severity: Severity
-    title: str
-    entry_ids: tuple[str, ...]
-    beside: tuple[str, ...]
     detectors: tuple[str, ...]
-    evidence: str
-    quote: str
-    effect: str
-    advice: str = OTHER_ADVICE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values, without the quote: reports hold no texts."""
-        return {name: value for name, value in asdict(self).items() if name != "quote"}
+        """Return it as JSON-ready values: reports hold no texts."""
+        names = (
+            *("severity", "title", "entry_ids", "beside", "detectors", "evidence", "effect"),
+            "advice",
+        )
+        return {name: getattr(self, name) for name in names}
 
 
 def cases_of(
@@ -146,8 +130,9 @@ def _tied(batch: Batch, found: Mapping[int, Decision]) -> list[list[int]]:
     ends = np.array(edges, dtype=np.intp).reshape(-1, 2).T
     graph = coo_array((np.ones(len(edges)), (ends[0], ends[1])), shape=(len(found), len(found)))
     tied: dict[int, list[int]] = defaultdict(list)
-    for row, case in zip(found, connected_components(graph, directed=False)[1], strict=True):
-        tied[case].append(row)
+    _, labels = connected_components(graph, directed=False)
+    for row, label in zip(found, labels.tolist(), strict=True):
+        tied[label].append(row)
     return list(tied.values())
 
 
@@ -172,10 +157,17 @@ def _case(
         places = int(np.isin(nearest, rows).sum())
         effect = f"A question on their topic finds them: they are {places} of the first {TOP} "
         effect += "entries."
+    severity = severity_by(detectors, len(rows), places)
     return Case(
-        severity=severity_by(detectors, len(rows), places),
+        severity=severity,
+        badge=severity,
         title=title_of(main.detector, len(rows)),
         entry_ids=tuple(ids),
+        texts=tuple(
+            ShownText(id=batch.ids[row], text=batch.texts[row], span=span_of(found[row].findings))
+            for row in rows[:SHOWN_TEXTS]
+        ),
+        by=f"Found by {', '.join(detectors)}",
         beside=tuple(dict.fromkeys(i for i in named if i not in ids)),
         detectors=detectors,
         evidence=main.evidence,

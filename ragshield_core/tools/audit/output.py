@@ -11,16 +11,7 @@ from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.findings import printable
 from ragshield_core.tools import case_report
 from ragshield_core.tools.audit.report import ScanReport
-from ragshield_core.tools.case_report import (
-    SHOWN_TEXTS,
-    CaseReport,
-    ShownCase,
-    ShownText,
-    code,
-    looked_at,
-    plain,
-    span_of,
-)
+from ragshield_core.tools.case_report import CaseReport, code, looked_at, plain
 from ragshield_core.tools.page import bars, bullets, escaped, table
 
 # A cell of a table on the terminal, an id in it, and ids of a case.
@@ -115,13 +106,6 @@ def to_markdown(report: ScanReport, source: str, at: dt.datetime) -> str:
 
 
 def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
-    row_of = {report.batch.ids[row]: row for row in report.remarkable}
-
-    def text(entry_id: str) -> ShownText:
-        row = row_of[entry_id]
-        span = span_of(report.remarkable[row].findings)
-        return ShownText(id=entry_id, text=report.batch.texts[row], span=span)
-
     share = f"set to name about {100 * report.fpr:.3g} % of the clean entries by mistake"
     return CaseReport(
         question="Is this knowledge base clean?",
@@ -131,21 +115,7 @@ def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
         looked_at=f"{looked_at(f'{report.n_audited:,} entries', at)}; {share}",
         steps=next_steps(report, source),
         heading="Suspected attacks",
-        cases=[
-            ShownCase(
-                title=case.title,
-                badge=case.severity,
-                entry_ids=case.entry_ids,
-                texts=tuple(map(text, case.entry_ids[:SHOWN_TEXTS])),
-                evidence=case.evidence,
-                by=f"Found by {', '.join(case.detectors)}",
-                effect=case.effect,
-                advice=case.advice,
-                beside=case.beside,
-                quote=case.quote,
-            )
-            for case in report.cases
-        ],
+        cases=report.cases,
         n_cases=len(report.cases),
     )
 

@@ -11,9 +11,6 @@ from ragshield_core.model.errors import RAGShieldError, SourceError
 
 # How often a task is run again whose worker dies; Ray itself waits for memory that ran out.
 RETRIES = 3
-# Tasks handed to the cluster at a time, per core that it has and at least: enough that none waits,
-# and that a cluster that grows by itself sees that there is more to do.
-AHEAD, LEAST_AHEAD = 4, 64
 # Results are files, so that Ray's own memory for objects stays nearly empty: its least size.
 OBJECT_BYTES = 128 * 2**20
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
@@ -96,15 +93,10 @@ class RayEngine(Engine):
         # steps that are no products of matrices.
         shared = ray.put(function)
         remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
-        waiting = list(reversed(tasks))
-        running: list[Any] = []
+        running = [remote.remote(shared, *task) for task in tasks][::-1]  # the first is last
         try:
-            while waiting or running:
-                cores = int(ray.cluster_resources().get("CPU", 1))
-                while waiting and len(running) < max(LEAST_AHEAD, AHEAD * cores):
-                    running.append(remote.remote(shared, *waiting.pop()))
-                (done,), running = ray.wait(running, num_returns=1)
-                yield self._result(done)
+            while running:
+                yield self._result(running.pop())
         finally:
             for task in running:
                 ray.cancel(task)

@@ -174,8 +174,10 @@ _MALFORMED = (
 
 def _fields(document: Any) -> Mapping[str, Any]:
     fields = _typed(_typed(document, _Document).state, dict)["__dict__"]
-    kinds = {"page_content": str, "metadata": dict}
-    return {name: _typed(fields[name], kind) for name, kind in kinds.items()}
+    return {
+        "page_content": _typed(fields["page_content"], str),
+        "metadata": _typed(fields["metadata"], dict),
+    }
 
 
 def _typed(value: Any, kind: type[T]) -> T:
