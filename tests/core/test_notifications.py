@@ -24,10 +24,7 @@ from ragshield_core.tools.review.notifications import (
     Kind,
     Notice,
     Notifier,
-    SlackWebhook,
-    TeamsWebhook,
     Webhook,
-    said,
 )
 
 KEY = bytes(range(32))
@@ -99,7 +96,7 @@ class Heard(list):
 
 
 def notice(number=0):
-    return Notice(id=f"msg_{number}", kind=Kind.LOG_BROKEN, namespace="default", data={"n": 1})
+    return Notice(id=f"msg_{number}", kind=Kind.LOG_BROKEN, said="broken", data={"n": 1})
 
 
 def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
@@ -193,7 +190,7 @@ def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(o
     assert not quarantine.log.verification().whole
     (one,) = heard.all()
     said = "broken at line 5: the anchor has seen it, and the log ends at line 2"
-    assert (one.kind, said in one.data["said"]) == (Kind.LOG_BROKEN, True)
+    assert (one.kind, said in one.said) == (Kind.LOG_BROKEN, True)
 
 
 def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
@@ -206,7 +203,7 @@ def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
         for _ in range(2):
             assert not heard.notifier.verify(quarantine)
     assert MARKER not in json.dumps([one.to_dict() for one in heard])
-    assert [one.data["said"].partition(" (")[0] for one in heard.all()] == [
+    assert [one.said.partition(" (")[0] for one in heard.all()] == [
         f"row {number} of ragshield_quarantine" for number in (2, 1)
     ]
 
@@ -311,14 +308,21 @@ def test_what_could_be_read_or_forged_is_refused(url, secret, said):
 HOSTILE = "<!channel> & <https://evil.example|read> [this](https://evil.example) \x1b[2J"
 
 
-def group_held(entry_id=HOSTILE, n=1):
-    data = {"case": 7, "n_waiting": 5, "detectors": ["clique"], "entry_ids": [entry_id] * n}
-    return Notice(id="msg_1", kind=Kind.GROUP_HELD, namespace="shop", data=data)
+@pytest.fixture
+def group_held(quarantine):
+    """Return the notice of a group with hostile ids."""
+    heard = Heard(group=5)
+    decisions = [found(f"{HOSTILE}{n}" + "i" * 1_000, [f"{HOSTILE}0"]) for n in range(8)]
+    hold(quarantine, *decisions)
+    heard.notifier.screened(report_of(*decisions), quarantine)
+    (notice,) = heard.all()
+    assert len(notice.said) <= 600
+    return notice
 
 
-def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver):
+def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver, group_held):
     there = receiver(500)
-    SlackWebhook(there.url, review_url="https://review.example/a&b/")(group_held())
+    Webhook(there.url, form="slack", review_url="https://review.example/a&b/")(group_held)
     assert len(there.requests) == 2
     _, headers, body = there.requests[-1]
     assert "webhook-signature" not in {name.lower() for name in headers}
@@ -326,16 +330,17 @@ def test_slack_gets_text_and_blocks_that_it_takes_for_nothing_else(receiver):
     assert told["text"] == TITLES[Kind.GROUP_HELD]
     title, text, link = (block["text"] for block in told["blocks"])
     assert [one["type"] for one in (title, text, link)] == ["mrkdwn", "plain_text", "mrkdwn"]
-    assert "5 entries wait for one decision, case 7, found by clique" in text["text"]
+    assert "8 entries wait for one decision, case 1, found by clique" in text["text"]
     assert "&lt;!channel&gt; &amp; &lt;https" in text["text"]
     assert "<" not in text["text"]
+    assert len(text["text"]) < 3_000
     assert "\x1b" not in text["text"]
-    assert link["text"] == "<https://review.example/a&amp;b/cases/7|Open the review page>"
+    assert link["text"] == "<https://review.example/a&amp;b/cases/1|Open the review page>"
 
 
-def test_teams_gets_a_card_whose_text_has_no_markdown(receiver):
+def test_teams_gets_a_card_whose_text_has_no_markdown(receiver, group_held):
     there = receiver(202)
-    TeamsWebhook(there.url, review_url="https://review.example")(group_held())
+    Webhook(there.url, form="teams", review_url="https://review.example")(group_held)
     ((_, _, body),) = there.requests
     told = json.loads(body)
     (attachment,) = told["attachments"]
@@ -345,36 +350,16 @@ def test_teams_gets_a_card_whose_text_has_no_markdown(receiver):
     assert text["type"] == "RichTextBlock"
     assert HOSTILE.split("\x1b", maxsplit=1)[0] in text["inlines"][0]["text"]
     (action,) = attachment["content"]["actions"]
-    assert action["url"] == "https://review.example/cases/7"
-    TeamsWebhook(there.url)(group_held())
+    assert action["url"] == "https://review.example/cases/1"
+    Webhook(there.url, form="teams")(group_held)
     assert "actions" not in json.loads(there.requests[-1][2])["attachments"][0]["content"]
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_each_kind_is_said_in_words_that_are_not_long(kind, receiver):
-    data = {
-        "case": 1,
-        "n": 2,
-        "n_waiting": 3,
-        "detector": "clique",
-        "detectors": ["clique"],
-        "suite": "s",
-        "entry_ids": ["i" * 1_000] * 9,
-        "canaries": ["c" * 1_000] * 9,
-        "said": "x" * 10_000,
-    }
-    notice = Notice(id="msg_2", kind=kind, namespace="n" * 200, data=data)
-    assert 10 < len(said(notice)) <= 600
-    there = receiver()
-    SlackWebhook(there.url)(notice)
-    assert all(len(b["text"]["text"]) < 3_000 for b in json.loads(there.requests[0][2])["blocks"])
 
 
 def test_a_chat_needs_https_and_a_real_review_page():
     with pytest.raises(ConfigurationError, match="no https"):
-        SlackWebhook("http://hooks.example/services/1")
+        Webhook("http://hooks.example/services/1", form="slack")
     with pytest.raises(ConfigurationError, match="review_url"):
-        TeamsWebhook("https://hooks.example/1", review_url="javascript:alert(1)")
+        Webhook("https://hooks.example/1", form="teams", review_url="javascript:alert(1)")
 
 
 def test_settings_name_the_chat(tmp_path, monkeypatch, receiver):

@@ -171,7 +171,7 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     anna, effort = Browser(review_app(quarantine, token=TOKEN)), Effort(quarantine)
 
     def decide(path, **data):
-        with effort.of(rows=20 * STEP, steps=STEPS):
+        with effort.of(rows=20 * STEP, steps=2 * STEPS):  # and shown after that
             return anna.post(path, **data)
 
     with effort.of(rows=100, steps=STEPS):

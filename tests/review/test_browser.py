@@ -354,6 +354,7 @@ def test_hostile_texts_are_shown_and_nothing_happens(quarantine, person):
     page = anna.go(cases["x" * 10_000_000])
     page.get_by_role("link", name="9,996,000 more characters").click()
     expect(page.get_by_text("Characters 4,001 to 8,000 of 10,000,000")).to_be_visible()
+    page.go_back()
     page.get_by_label("Reason").fill(ODD)
     page.get_by_role("button", name="Confirm").click()
     expect(page.get_by_role("status")).to_contain_text("confirmed")

@@ -294,10 +294,13 @@ class Cases:
         return tuple(found)
 
     def newest(self, number: int | None = None) -> int:
-        """Return the number of the entry that came last into a case, or any; 0 if there is none."""
-        mine = [MemberRow.namespace == self._quarantine.namespace]
+        """Return the number of the entry that came last into a case; 0 if there is none.
+
+        Without a case, of any in the database: what comes later has a higher one.
+        """
         query = select(func.max(MemberRow.number))
-        query = query.where(*(mine if number is None else self._of(number)))
+        if number is not None:
+            query = query.where(*self._of(number))
         with self._quarantine.database.read() as session:
             return int(session.scalar(query) or 0)
 

@@ -9,7 +9,7 @@ from ragshield_core.hooks import hookimpl
 
 if TYPE_CHECKING:
     from ragshield_core.settings import Settings
-    from ragshield_core.tools.review.notifications import Notifier, Sender
+    from ragshield_core.tools.review.notifications import Notifier
 
 
 @hookimpl
@@ -20,15 +20,13 @@ def notifier(settings: Settings) -> Notifier | None:
     from ragshield_core.tools.review.notifications import (  # noqa: PLC0415 - httpx
         SECRET_VARIABLE,
         Notifier,
-        SlackWebhook,
-        TeamsWebhook,
         Webhook,
     )
 
-    target: Sender
-    if settings.webhook_format == "signed":
-        target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
-    else:
-        chat = {"slack": SlackWebhook, "teams": TeamsWebhook}[settings.webhook_format]
-        target = chat(settings.webhook, review_url=settings.review_url)
+    target = Webhook(
+        settings.webhook,
+        os.environ.get(SECRET_VARIABLE),
+        form=settings.webhook_format,
+        review_url=settings.review_url,
+    )
     return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)

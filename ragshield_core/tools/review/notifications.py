@@ -13,11 +13,11 @@ import logging
 import queue
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from ragshield_core.model.errors import (
@@ -44,6 +44,16 @@ SHOWN_IDS = 20
 REMEMBERED = 10_000
 # Seconds for which a process that ends waits for what is on its way.
 LAST = 5.0
+# Characters of what is said, of which Slack takes 3,000 after each became at most five; ids in it.
+LONGEST, NAMED = 450, 5
+# Seconds for one try, and how often it is tried: about two minutes with the pauses between.
+TIMEOUT, TRIES = 10.0, 6
+LONGEST_PAUSE = 60.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name
+PREFIX = "whsec_"
+# Bytes of a secret, as the standard has them.
+SHORTEST_SECRET, LONGEST_SECRET = 24, 64
 
 
 class Kind(StrEnum):
@@ -57,6 +67,18 @@ class Kind(StrEnum):
     LOG_BROKEN = "log_broken"  # the log of a quarantine, or its entries, were changed
 
 
+# What messages for people say first.
+TITLES = {
+    Kind.GROUP_HELD: "RAGShield holds entries that belong together",
+    Kind.QUEUE_LONG: "The quarantine of RAGShield has become long",
+    Kind.SOURCE_ASKED: "RAGShield asks about a source",
+    Kind.DETECTOR_FAILING: "A detector of RAGShield fails",
+    Kind.CANARY_DRIFTED: "Watched questions get other results than before",
+    Kind.LOG_BROKEN: "The log of RAGShield was changed",
+}
+OPEN = "Open the review page"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """A notice to people.
@@ -67,32 +89,34 @@ class Notice:
         The same in every process that tells of the same, so that a receiver can drop doubles.
     kind
         What has happened.
+    said
+        The same in a sentence.
     namespace, store
         Where; a store of ``None`` for none in particular.
     at
         When it was noticed, UTC.
     data
         JSON-ready: ids, counts, names of detectors.
+    page
+        Of the review page, where a person sees to it.
     """
 
     id: str
     kind: Kind
-    namespace: str
+    said: str
+    namespace: str = ""
     store: str | None = None
     at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     data: Mapping[str, Any] = field(default_factory=dict)
+    page: str = "health"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
+        own = {"id": self.id, "namespace": self.namespace, "store": self.store, "said": self.said}
         return {
             "type": f"ragshield.{self.kind}",
             "timestamp": self.at.isoformat(),
-            "data": {
-                "id": self.id,
-                "namespace": self.namespace,
-                "store": self.store,
-                **self.data,
-            },
+            "data": {**own, **self.data},
         }
 
 
@@ -119,7 +143,7 @@ class Notifier:
     --------
     >>> heard = []
     >>> notifier = Notifier([heard.append])
-    >>> notifier.tell(Notice(id="1", kind=Kind.LOG_BROKEN, namespace="default"))
+    >>> notifier.tell(Notice(id="1", kind=Kind.LOG_BROKEN, said="line 7 is missing"))
     >>> notifier.flush()
     True
     >>> [str(notice.kind) for notice in heard]
@@ -207,10 +231,10 @@ class Notifier:
             Where their entries are held.
         """
         for question in questions:
-            data = question.to_dict() | {"said": str(question)}
             name = None if question.source is None else printable(question.source, 200)
-            key = f"source {name} {question.since.isoformat()}"
-            self.tell(_notice(Kind.SOURCE_ASKED, quarantine, key, data | {"source": name}))
+            key, data = f"source {name} {question.since.isoformat()}", question.to_dict()
+            told = data | {"source": name}
+            self._notice(Kind.SOURCE_ASKED, quarantine, key, str(question), told, page="")
 
     def drifted(self, report: Any) -> None:
         """Tell that canaries drifted, for :meth:`ragshield_core.tools.canary.CanaryMonitor.watch`.
@@ -224,9 +248,11 @@ class Notifier:
         if not report.flagged:
             return
         names = [printable(canary.name, 80) for canary in report.flagged[:SHOWN_IDS]]
+        suite, n = printable(report.suite, 80), len(report.flagged)
         key = f"{report.suite}/{report.checked_at.isoformat()}"
-        data = {"suite": printable(report.suite, 80), "canaries": names, "n": len(report.flagged)}
-        self.tell(Notice(id=_id(key), kind=Kind.CANARY_DRIFTED, namespace="", data=data))
+        data = {"suite": suite, "canaries": names, "n": n}
+        said = f"{n} of the suite {suite}: {_some(names)}."
+        self._notice(Kind.CANARY_DRIFTED, None, key, said, data)
 
     def verify(
         self, quarantine: Quarantine, anchor: str | None = None, *, by: str | None = None
@@ -243,10 +269,9 @@ class Notifier:
         try:
             quarantine.log.verify(anchor, by=by)
         except QuarantineError as error:
-            data = {"said": printable(str(error), 500)}  # it names rows, and quotes no text
             # What it says may change from night to night, as the log grows; where it is does not.
             key = error.where if isinstance(error, TamperedError) else str(error)
-            self.tell(_notice(Kind.LOG_BROKEN, quarantine, key, data))
+            self._notice(Kind.LOG_BROKEN, quarantine, key, str(error), {})
             return False
         return True
 
@@ -256,31 +281,65 @@ class Notifier:
         from ragshield_core.tools.review.cases import Cases  # noqa: PLC0415 - brings SQLAlchemy
 
         for case in Cases(quarantine).of(ids):
-            if case.n_waiting >= group:
-                members = Cases(quarantine).members(case.number, limit=SHOWN_IDS)
-                data = {
-                    "case": case.number,
-                    "n_waiting": case.n_waiting,
-                    "detectors": list(case.detectors),
-                    "entry_ids": [printable(one.id, 200) for one in members],
-                }
-                self.tell(_notice(Kind.GROUP_HELD, quarantine, f"case {case.number}", data))
+            if case.n_waiting < group:
+                continue
+            members = Cases(quarantine).members(case.number, limit=SHOWN_IDS)
+            names = [printable(one.id, 200) for one in members]
+            data = {
+                "case": case.number,
+                "n_waiting": case.n_waiting,
+                "detectors": list(case.detectors),
+                "entry_ids": names,
+            }
+            said = (
+                f"{case.n_waiting} entries wait for one decision, case {case.number}, found by "
+                f"{', '.join(case.detectors) or 'a person'}: {_some(names)}."
+            )
+            key, page = f"case {case.number}", f"cases/{case.number}"
+            self._notice(Kind.GROUP_HELD, quarantine, key, said, data, page=page)
 
     def _notice_failures(self, report: Report, quarantine: Quarantine) -> None:
         failing = frozenset(item.detector for item in report.unjudged if item.failed)
         judged = {name for name, column in report.scores.items() if len(column)} - failing
         for name in sorted(failing - self._failing):
+            said, data = f"{name} fails; what it cannot judge is held.", {"detector": name}
             key = f"{name} {time.time_ns()}"
-            data = {"detector": name}
-            self.tell(_notice(Kind.DETECTOR_FAILING, quarantine, key, data))
+            self._notice(Kind.DETECTOR_FAILING, quarantine, key, said, data)
         self._failing = (self._failing - judged) | failing
 
     def _notice_queue(self, longest: int, quarantine: Quarantine) -> None:
-        waiting = quarantine.count()
-        if waiting > longest and not self._long:
-            data = {"n_waiting": waiting}
-            self.tell(_notice(Kind.QUEUE_LONG, quarantine, f"{time.time_ns()}", data))
-        self._long = waiting > longest
+        n = quarantine.count()
+        if n > longest and not self._long:
+            said, key = f"{n} entries wait for a decision.", f"{time.time_ns()}"
+            self._notice(Kind.QUEUE_LONG, quarantine, key, said, {"n_waiting": n}, page="")
+        self._long = n > longest
+
+    def _notice(
+        self,
+        kind: Kind,
+        quarantine: Quarantine | None,
+        key: str,
+        said: str,
+        data: Mapping[str, Any],
+        *,
+        page: str = "health",
+    ) -> None:
+        """Tell what has happened; of the same key and quarantine once."""
+        namespace, store = "", None
+        if quarantine is not None:
+            namespace, store = quarantine.namespace, quarantine.store
+        whole = f"{namespace}/{store}/{kind}/{key}".encode("utf-8", "surrogatepass")
+        self.tell(
+            Notice(
+                id=f"msg_{hashlib.sha256(whole).hexdigest()[:32]}",
+                kind=kind,
+                said=printable(said, LONGEST)[:LONGEST],
+                namespace=printable(namespace, 200),
+                store=None if store is None else printable(store, 200),
+                data=data,
+                page=page,
+            )
+        )
 
     def _deliver(self) -> None:
         while True:
@@ -299,46 +358,51 @@ class Notifier:
                 self._waiting.task_done()
 
 
-def _notice(kind: Kind, quarantine: Quarantine, key: str, data: dict[str, Any]) -> Notice:
-    place = f"{quarantine.namespace}/{quarantine.store}/{kind}/{key}"
-    return Notice(
-        id=_id(place),
-        kind=kind,
-        namespace=printable(quarantine.namespace, 200),
-        store=None if quarantine.store is None else printable(quarantine.store, 200),
-        data=data,
-    )
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
-def _id(key: str) -> str:
-    return f"msg_{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+class Webhook:
+    """Sends notices to an address, and again where it does not answer with a 2xx.
 
-
-# Seconds for one try, and how often it is tried: about two minutes with the pauses between.
-TIMEOUT, TRIES = 10.0, 6
-LONGEST_PAUSE = 60.0
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-class Sender(ABC):
-    """What all webhooks have in common. Redirects are not followed.
+    Redirects are not followed: a signature, or an address with a secret in it, is for who was
+    named.
 
     Parameters
     ----------
     url
         ``https``, or ``http`` on this machine.
+    secret
+        Of the form "signed", with which the receiver checks that it comes from here: ``whsec_``
+        and 24 to 64 random bytes in base 64.
+    form
+        ``"signed"``, the default, for programs: Standard Webhooks. ``"slack"`` and ``"teams"`` for
+        messages to people, by an incoming webhook of that chat, whose address is a secret.
+    review_url
+        Where ``ragshield review`` is served, such as ``https://review.example``: messages link to
+        the page where a person decides. ``None``, the default, for no link.
     tries
-        How often it is tried, with pauses that grow to a minute.
+        How often it is tried, with pauses that grow to a minute; 6 by default.
 
     Raises
     ------
     ConfigurationError
-        If the address could be read on the way.
+        If the address could be read on the way, the secret is none, or the review page has no
+        address.
     ImportError
         If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
     """
 
-    def __init__(self, url: str, *, tries: int = TRIES) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: str | None = None,
+        *,
+        form: Literal["signed", "slack", "teams"] = "signed",
+        review_url: str | None = None,
+        tries: int = TRIES,
+    ) -> None:
         try:
             import httpx  # noqa: PLC0415, F401 - of an extra
             import tenacity  # noqa: PLC0415, F401
@@ -349,84 +413,15 @@ class Sender(ABC):
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in LOOPBACK):
             msg = "a webhook's address is no https one: what it says could be read on the way."
             raise ConfigurationError(msg)
-        self._url, self._tries = url, tries
+        if review_url is not None and urlsplit(review_url).scheme not in ("http", "https"):
+            msg = "review_url is no address, expected one such as https://review.example."
+            raise ConfigurationError(msg)
+        self._url, self._form, self._review_url, self._tries = url, form, review_url, tries
+        self._key = _key_of(secret or "") if form == "signed" else b""
         self.host = parts.hostname or ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.host!r})"  # addresses hold secrets of their own
-
-    @abstractmethod
-    def __call__(self, notice: Notice) -> None:
-        """Send a notice; returns once it was taken."""
-
-    def send(self, body: bytes, headers: Callable[[], Mapping[str, str]]) -> None:
-        """Send a body; returns once it was taken.
-
-        Parameters
-        ----------
-        body
-            JSON.
-        headers
-            Made anew for each try.
-
-        Raises
-        ------
-        httpx.HTTPError
-            If it was not taken, however often it was tried.
-        """
-        import httpx  # noqa: PLC0415
-        from tenacity import (  # noqa: PLC0415
-            Retrying,
-            stop_after_attempt,
-            wait_random_exponential,
-        )
-
-        usual = {"content-type": "application/json", "user-agent": "ragshield"}
-        with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
-            for attempt in Retrying(
-                stop=stop_after_attempt(self._tries),
-                wait=wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE),
-                reraise=True,
-            ):
-                with attempt:
-                    answer = client.post(self._url, content=body, headers={**usual, **headers()})
-                    if not answer.is_success:
-                        msg = f"{self.host} answered {answer.status_code}"
-                        raise httpx.HTTPStatusError(msg, request=answer.request, response=answer)
-
-
-SECRET_VARIABLE = "RAGSHIELD_WEBHOOK_SECRET"  # noqa: S105 - its name
-PREFIX = "whsec_"
-# Bytes of a secret, as the standard has them.
-SHORTEST_SECRET, LONGEST_SECRET = 24, 64
-
-
-class Webhook(Sender):
-    """Sends notices to an address, signed, and again where it does not answer with a 2xx.
-
-    Redirects are not followed: the signature is for who was named.
-
-    Parameters
-    ----------
-    url
-        ``https``, or ``http`` on this machine.
-    secret
-        With which the receiver checks that it comes from here: ``whsec_`` and 24 to 64 random bytes
-        in base 64.
-    tries
-        How often it is tried, with pauses that grow to a minute; 6 by default.
-
-    Raises
-    ------
-    ConfigurationError
-        If the address could be read on the way, or the secret is none.
-    ImportError
-        If httpx or tenacity is not installed: ``pip install 'ragshield[webhooks]'``.
-    """
-
-    def __init__(self, url: str, secret: str, *, tries: int = TRIES) -> None:
-        super().__init__(url, tries=tries)
-        self._key = _key_of(secret)
 
     def __call__(self, notice: Notice) -> None:
         """Send a notice; returns once it was taken.
@@ -436,10 +431,36 @@ class Webhook(Sender):
         httpx.HTTPError
             If it was not, however often it was tried.
         """
-        body = json.dumps(notice.to_dict()).encode()
-        self.send(body, lambda: self.headers(notice.id, int(time.time()), body))
+        import httpx  # noqa: PLC0415
+        from tenacity import (  # noqa: PLC0415
+            Retrying,
+            stop_after_attempt,
+            wait_random_exponential,
+        )
 
-    def headers(self, notice_id: str, seconds: int, body: bytes) -> dict[str, str]:
+        told = notice.to_dict()
+        if self._form != "signed":
+            where = notice.namespace and f" In the namespace {printable(notice.namespace, 60)!r}."
+            url = None if self._review_url is None else self._review_url.rstrip("/")
+            message = {"slack": slack_message, "teams": teams_message}[self._form]
+            told = message(TITLES[notice.kind], notice.said + where, url and f"{url}/{notice.page}")
+        body = json.dumps(told).encode()
+        with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
+            for attempt in Retrying(
+                stop=stop_after_attempt(self._tries),
+                wait=wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE),
+                reraise=True,
+            ):
+                with attempt:
+                    headers = {"content-type": "application/json", "user-agent": "ragshield"}
+                    if self._form == "signed":
+                        headers |= self._signature(notice.id, int(time.time()), body)
+                    answer = client.post(self._url, content=body, headers=headers)
+                    if not answer.is_success:
+                        msg = f"{self.host} answered {answer.status_code}"
+                        raise httpx.HTTPStatusError(msg, request=answer.request, response=answer)
+
+    def _signature(self, notice_id: str, seconds: int, body: bytes) -> dict[str, str]:
         """Return headers for a body: its id, the time, and the signature over all three."""
         signed = f"{notice_id}.{seconds}.".encode() + body
         digest = base64.b64encode(hmac.new(self._key, signed, hashlib.sha256).digest()).decode()
@@ -465,162 +486,44 @@ def _key_of(secret: str) -> bytes:
     return key
 
 
-# Characters of a message, of which Slack takes 3,000 after each became at most five; ids in it.
-LONGEST, NAMED = 450, 5
-# What is said first, by kind.
-TITLES = {
-    Kind.GROUP_HELD: "RAGShield holds entries that belong together",
-    Kind.QUEUE_LONG: "The quarantine of RAGShield has become long",
-    Kind.SOURCE_ASKED: "RAGShield asks about a source",
-    Kind.DETECTOR_FAILING: "A detector of RAGShield fails",
-    Kind.CANARY_DRIFTED: "Watched questions get other results than before",
-    Kind.LOG_BROKEN: "The log of RAGShield was changed",
-}
-OPEN = "Open the review page"
+def slack_message(title: str, text: str, url: str | None) -> dict[str, Any]:
+    """Return text for notifications, and blocks; nothing hostile is in what Slack formats.
 
-
-class ChatWebhook(Sender):
-    """Sends notices as messages, with a link to the page where a person decides.
-
-    Parameters
-    ----------
-    url
-        That the chat has given: whoever knows it can write there.
-    review_url
-        Where ``ragshield review`` is served, such as ``https://review.example``; ``None``, the
-        default, for no link.
-    tries
-        As of :class:`Webhook`.
-
-    Raises
-    ------
-    ConfigurationError
-        If an address could be read on the way, or the review page has none.
-    ImportError
-        As of :class:`Webhook`.
-    """
-
-    def __init__(self, url: str, *, review_url: str | None = None, tries: int = TRIES) -> None:
-        super().__init__(url, tries=tries)
-        if review_url is not None and urlsplit(review_url).scheme not in ("http", "https"):
-            msg = "review_url is no address, expected one such as https://review.example."
-            raise ConfigurationError(msg)
-        self._review_url = review_url
-
-    def __call__(self, notice: Notice) -> None:
-        """Send a notice; returns once it was taken.
-
-        Raises
-        ------
-        httpx.HTTPError
-            If it was not, however often it was tried.
-        """
-        told = self.message(TITLES[notice.kind], said(notice), link(notice, self._review_url))
-        self.send(json.dumps(told).encode(), dict)
-
-    @staticmethod
-    @abstractmethod
-    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
-        """Return the body of a message, as the chat expects it."""
-
-
-class SlackWebhook(ChatWebhook):
-    """Sends notices to an incoming webhook of Slack, as :class:`ChatWebhook`.
-
-    Examples
-    --------
-    >>> told = SlackWebhook.message("A group", "5 entries of <!channel>", None)
+    >>> told = slack_message("A group", "5 entries of <!channel>", None)
     >>> told["blocks"][1]["text"]["text"]
     '5 entries of &lt;!channel&gt;'
     """
+    # Slack takes no part of an escaped text for a link, a channel or a person.
+    title, text = escape(title, quote=False), escape(text, quote=False)
+    blocks = [("mrkdwn", f"*{title}*"), ("plain_text", text)]
+    if url is not None:
+        blocks.append(("mrkdwn", f"<{escape(url, quote=False)}|{OPEN}>"))
+    return {
+        "text": title,
+        "blocks": [
+            {"type": "section", "text": {"type": kind, "text": shown}} for kind, shown in blocks
+        ],
+    }
 
-    @staticmethod
-    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
-        """Return text for notifications, and blocks; nothing hostile is in what Slack formats."""
-        blocks = [
-            _slack("mrkdwn", f"*{_escaped(title)}*"),
-            _slack("plain_text", _escaped(text)),
-        ]
-        if url is not None:
-            blocks.append(_slack("mrkdwn", f"<{_escaped(url)}|{OPEN}>"))
-        return {"text": _escaped(title), "blocks": blocks}
 
+def teams_message(title: str, text: str, url: str | None) -> dict[str, Any]:
+    """Return an adaptive card; runs of text have no Markdown, as blocks of text have.
 
-class TeamsWebhook(ChatWebhook):
-    """Sends notices to a webhook of the Workflows of Microsoft Teams, as :class:`ChatWebhook`.
-
-    Examples
-    --------
-    >>> told = TeamsWebhook.message("A group", "5 entries", None)
+    >>> told = teams_message("A group", "5 entries", None)
     >>> told["attachments"][0]["content"]["body"][1]["inlines"]
     [{'type': 'TextRun', 'text': '5 entries'}]
     """
-
-    @staticmethod
-    def message(title: str, text: str, url: str | None) -> dict[str, Any]:
-        """Return an adaptive card; runs of text have no Markdown, as blocks of text have."""
-        card: dict[str, Any] = {
-            "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-            "type": "AdaptiveCard",
-            "version": "1.2",
-            "body": [
-                {"type": "TextBlock", "text": title, "weight": "Bolder", "wrap": True},
-                {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]},
-            ],
-        }
-        if url is not None:
-            card["actions"] = [{"type": "Action.OpenUrl", "title": OPEN, "url": url}]
-        kind = "application/vnd.microsoft.card.adaptive"
-        attachment = {"contentType": kind, "contentUrl": None, "content": card}
-        return {"type": "message", "attachments": [attachment]}
-
-
-def said(notice: Notice) -> str:
-    """Return what has happened, in a sentence or two of at most 600 characters."""
-    data: Mapping[str, Any] = notice.data
-    where = f" In the namespace {printable(notice.namespace, 60)!r}." if notice.namespace else ""
-    if notice.kind is Kind.GROUP_HELD:
-        told = (
-            f"{data['n_waiting']} entries wait for one decision, case {data['case']}, found by "
-            f"{', '.join(data['detectors']) or 'a person'}: {_some(data['entry_ids'])}."
-        )
-    elif notice.kind is Kind.QUEUE_LONG:
-        told = f"{data['n_waiting']} entries wait for a decision."
-    elif notice.kind is Kind.DETECTOR_FAILING:
-        told = f"{data['detector']} fails; what it cannot judge is held."
-    elif notice.kind is Kind.CANARY_DRIFTED:
-        told = f"{data['n']} of the suite {data['suite']}: {_some(data['canaries'])}."
-    else:
-        told = str(data.get("said", notice.kind))
-    return printable(told, LONGEST)[:LONGEST] + where
-
-
-def link(notice: Notice, review_url: str | None) -> str | None:
-    """Return the address of the page where a person sees to a notice.
-
-    >>> at = "https://review.example/"
-    >>> link(Notice(id="1", kind=Kind.LOG_BROKEN, namespace="default"), at)
-    'https://review.example/health'
-    """
-    if review_url is None:
-        return None
-    page = "health"
-    if notice.kind is Kind.GROUP_HELD:
-        page = f"cases/{int(notice.data['case'])}"
-    elif notice.kind in (Kind.QUEUE_LONG, Kind.SOURCE_ASKED):
-        page = ""
-    return f"{review_url.rstrip('/')}/{page}"
-
-
-def _some(names: Sequence[str]) -> str:
-    left = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")
-
-
-def _slack(kind: str, text: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": kind, "text": text}}
-
-
-def _escaped(text: str) -> str:
-    """Return a text of which Slack takes no part for a link, a channel or a person."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    card: dict[str, Any] = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.2",
+        "body": [
+            {"type": "TextBlock", "text": title, "weight": "Bolder", "wrap": True},
+            {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]},
+        ],
+    }
+    if url is not None:
+        card["actions"] = [{"type": "Action.OpenUrl", "title": OPEN, "url": url}]
+    kind = "application/vnd.microsoft.card.adaptive"
+    attachment = {"contentType": kind, "contentUrl": None, "content": card}
+    return {"type": "message", "attachments": [attachment]}

@@ -399,7 +399,7 @@ def test_hostile_names_are_escaped(guard, caplog):
     assert notifier.flush()
     said = [str(question) for question in guard.sources.questions()]
     assert len(said) == 2
-    said += [one.data["said"] for one in heard] + [one.data["source"] for one in heard]
+    said += [one.said for one in heard] + [one.data["source"] for one in heard]
     status = guard.status()
     said += [str(status), *status.concerns()]
     said += [record.getMessage() for record in caplog.records]
