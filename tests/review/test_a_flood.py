@@ -22,7 +22,7 @@ MEMBERS = 3_000
 # Of a step of a decision.
 STEP = 50
 # Of SQLite: fewer than it takes to read every member.
-STEPS = 20_000
+STEPS = 40_000
 # Of which a page counts the sources.
 COUNTED = 500
 
@@ -171,7 +171,7 @@ def test_a_case_of_very_many_is_shown_decided_and_taken_back(url, monkeypatch):
     anna, effort = Browser(review_app(quarantine, token=TOKEN)), Effort(quarantine)
 
     def decide(path, **data):
-        with effort.of(rows=20 * STEP, steps=2 * STEPS):  # and shown after that
+        with effort.of(rows=20 * STEP, steps=STEPS):  # and shown after that
             return anna.post(path, **data)
 
     with effort.of(rows=100, steps=STEPS):
