@@ -1,6 +1,5 @@
-"""What an operator's tools hear: traces, metrics and structured logs; never a text."""
+"""What an operator's tools hear: traces and metrics, never a text."""
 
-from ragshield_core.tools.telemetry.gauges import Gauges
-from ragshield_core.tools.telemetry.logs import JsonFormatter
+from ragshield_core.tools.telemetry.screenings import Gauges
 
-__all__ = ["Gauges", "JsonFormatter"]
+__all__ = ["Gauges"]
