@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy import select, union_all
@@ -23,8 +23,12 @@ from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.quarantine.rows import findings_of
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
 # Rows that are read at a time.
 PAGE = 5_000
+# Of the line in the log when thresholds move.
+ACTION = "recalibrate"
 # Where a revision stands that was found by a detector and not replaced by another since.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
 
@@ -124,8 +128,7 @@ class Judged:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
+class Feedback(NamedTuple):
     """Reviewers' decisions in total, by detector and by source, most held first.
 
     An entry that several detectors objected to counts for each of them, and once in ``total``.
@@ -168,54 +171,34 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     >>> judged.name, judged.released, judged.waiting
     ('instruction', 1, 1)
     """
-    counts: Counter[str] = Counter()
-    detectors: dict[str, Counter[str]] = {}
-    sources: dict[str | None, Counter[str]] = {}
+    counts: dict[tuple[str, str | None], Counter[str]] = {("", None): Counter()}
     for one in each_found(quarantine):
         what = STANDING.get(one.status)
         names = {finding.detector for finding in one.findings if finding.score > finding.threshold}
         if what is None or not names:
             continue
-        counts[what] += 1
-        sources.setdefault(one.lineage, Counter())[what] += 1
-        for name in names:
-            detectors.setdefault(name, Counter())[what] += 1
-    screened: dict[str, int] = {}
-    of_sources: Mapping[str, int] = {}
-    total = None
+        about = [("", None), ("source", one.lineage), *(("detector", name) for name in names)]
+        for key in about:
+            counts.setdefault(key, Counter())[what] += 1
+    screened: dict[tuple[str, str | None], int] = {}
     if guard is not None:
         status = guard.status()
-        total = status.spent.judged or None
-        screened = {name: spent.judged for name, spent in status.by_detector.items()}
-        of_sources = {name: spent.judged for name, spent in status.by_source.items()}
+        screened[("", None)] = status.spent.judged
+        screened |= {("detector", name): one.judged for name, one in status.by_detector.items()}
+        screened |= {("source", name): one.judged for name, one in status.by_source.items()}
+    judged = [
+        (key[0], Judged(name=key[1], **found, screened=screened.get(key) or None))
+        for key, found in counts.items()
+    ]
+    judged.sort(key=lambda each: (-each[1].held, each[1].name or ""))
     return Feedback(
-        total=Judged(name=None, **counts, screened=total),
-        by_detector=_listed_by_size(
-            Judged(name=name, **found, screened=screened.get(name) or None)
-            for name, found in detectors.items()
-        ),
-        by_source=_listed_by_size(
-            Judged(
-                name=name,
-                **found,
-                screened=None if name is None else of_sources.get(name) or None,
-            )
-            for name, found in sources.items()
-        ),
+        total=next(one for kind, one in judged if not kind),
+        by_detector=tuple(one for kind, one in judged if kind == "detector"),
+        by_source=tuple(one for kind, one in judged if kind == "source"),
     )
 
 
-def _listed_by_size(judged: Any) -> tuple[Judged, ...]:
-    return tuple(sorted(judged, key=lambda one: (-one.held, one.name or "")))
-
-
-logger = logging.getLogger("ragshield")  # ids and counts, never text
-
-ACTION = "recalibrate"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedThreshold:
+class MovedThreshold(NamedTuple):
     """The threshold of one detector, and how many released entries it had held."""
 
     detector: str
@@ -303,35 +286,47 @@ def preview(guard: Guard, quarantine: Quarantine) -> Preview:
     """
     guard.writes.catch_up()
     found = tuple(each_found(quarantine))
-    wanted = [one for one in found if one.status is Status.RELEASED and _counting(one.findings)]
-    findings, n_left_out = _vouched(quarantine, wanted)
-    status = guard.status()
-    spent = status.spent
-    n_passed = max(0, spent.judged - spent.held - spent.recalled)
-    released = _released(findings, n_passed)
-    now, then = (
-        guard.calibration.thresholds_with(guard.calibration.released),
-        guard.calibration.thresholds_with(released),
+    rows, n_left_out = [], 0
+    wanted = [one for one in found if one.status is Status.RELEASED and _calibrated(one.findings)]
+    for entry_id in dict.fromkeys(one.id for one in wanted):
+        try:
+            # Whoever may write to the database could raise thresholds otherwise.
+            (held,) = quarantine.vouched([entry_id], Status.RELEASED)
+        except QuarantineError as error:
+            logger.error("a released entry does not count: %s", error)  # noqa: TRY400
+            n_left_out += 1
+            continue
+        if scores := _calibrated(held.findings):
+            rows.append(scores)
+    spent = guard.status().spent
+    released = Released(
+        scores={
+            name: np.array([row.get(name, np.nan) for row in rows])
+            for name in sorted({name for row in rows for name in row})
+        },
+        n_passed=max(0, spent.judged - spent.held - spent.recalled),
     )
-    waiting = [one for one in found if one.status is Status.HELD]
-    confirmed = [one for one in found if one.status is Status.CONFIRMED]
-    held_now = [one for one in confirmed if _holds(one.findings, now)]
+    now = guard.calibration.thresholds_with(guard.calibration.released)
+    then = guard.calibration.thresholds_with(released)
+    by_status = {
+        status: [one for one in found if one.status is status and _holds(one.findings, now)]
+        for status in (Status.HELD, Status.CONFIRMED)
+    }
+    let_in, missed = (
+        tuple(one.id for one in some if not _holds(one.findings, then))
+        for some in by_status.values()
+    )
     return Preview(
         guard=guard,
         quarantine=quarantine,
         detectors=tuple(
-            MovedThreshold(
-                detector=name,
-                now=now[name],
-                then=then[name],
-                released=int(np.count_nonzero(~np.isnan(released.scores.get(name, np.empty(0))))),
-            )
+            MovedThreshold(name, now[name], then[name], sum(name in row for row in rows))
             for name in sorted(now)
         ),
-        let_in=_no_longer(waiting, now, then),
-        n_waiting=len(waiting),
-        missed=_no_longer(confirmed, now, then),
-        n_confirmed=len(held_now),
+        let_in=let_in,
+        n_waiting=sum(one.status is Status.HELD for one in found),
+        missed=missed,
+        n_confirmed=len(by_status[Status.CONFIRMED]),
         n_left_out=n_left_out,
         released=released,
         token=_token(guard, found),
@@ -389,39 +384,11 @@ def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
     logger.warning("recalibrated by what people released: %s", what)
 
 
-def _counting(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings for which an entry was held by a calibrated threshold."""
-    return [f for f in findings if f.p_value is not None and f.score > f.threshold]
-
-
-def _vouched(
-    quarantine: Quarantine, wanted: Sequence[Found]
-) -> tuple[list[Sequence[Finding]], int]:
-    """Return findings about releases that the log vouches for, and the number of other releases.
-
-    Whoever may write to the database could raise thresholds otherwise.
-    """
-    findings: list[Sequence[Finding]] = []
-    n_left_out = 0
-    for entry_id in dict.fromkeys(one.id for one in wanted):
-        try:
-            (held,) = quarantine.vouched([entry_id], Status.RELEASED)
-        except QuarantineError as error:
-            logger.error("a released entry does not count: %s", error)  # noqa: TRY400
-            n_left_out += 1
-            continue
-        if counting := _counting(held.findings):
-            findings.append(counting)
-    return findings, n_left_out
-
-
-def _released(findings: Sequence[Sequence[Finding]], n_passed: int) -> Released:
-    names = sorted({finding.detector for some in findings for finding in some})
-    scores = {name: np.full(len(findings), np.nan) for name in names}
-    for row, some in enumerate(findings):
-        for finding in some:
-            scores[finding.detector][row] = finding.score
-    return Released(scores=scores, n_passed=n_passed)
+def _calibrated(findings: Sequence[Finding]) -> dict[str, float]:
+    """Return scores, by detector, for which an entry was held by a calibrated threshold."""
+    return {
+        f.detector: f.score for f in findings if f.p_value is not None and f.score > f.threshold
+    }
 
 
 def _holds(findings: Sequence[Finding], thresholds: Mapping[str, float]) -> bool:
@@ -432,20 +399,11 @@ def _holds(findings: Sequence[Finding], thresholds: Mapping[str, float]) -> bool
     return any(f.score > thresholds.get(f.detector, f.threshold) for f in findings)
 
 
-def _no_longer(
-    entries: Sequence[Found], now: Mapping[str, float], then: Mapping[str, float]
-) -> tuple[str, ...]:
-    return tuple(
-        one.id for one in entries if _holds(one.findings, now) and not _holds(one.findings, then)
-    )
-
-
 def _token(guard: Guard, found: Sequence[Found]) -> str:
     """Return a digest of thresholds, the accepted rate and where all entries stand."""
-    with_released = guard.calibration.thresholds_with(guard.calibration.released)
+    thresholds = guard.calibration.thresholds_with(guard.calibration.released)
     seen = [
-        sorted(with_released.items()),
-        guard.policy.quarantine_at,
+        *(sorted(thresholds.items()), guard.policy.quarantine_at),
         [[one.number, str(one.status)] for one in found],
     ]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()

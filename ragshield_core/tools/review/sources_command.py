@@ -67,14 +67,20 @@ class Guards:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
-    """The options that say which source a decision is about, and who decides."""
+class Decided(Guards):
+    """The same, which source a decision is about, and who decides."""
 
     source: Annotated[
         str | None, typer.Argument(help="Name of the source, as the list has it.")
     ] = None
     unnamed: Annotated[bool, typer.Option("--unnamed", help="What names no source.")] = False
     by: By = "cli"
+
+    def check(self) -> None:
+        """Refuse what names no source, or two."""
+        if (self.source is None) != self.unnamed:
+            msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
+            raise ConfigurationError(msg)
 
     def among(self, questions: Sequence[Question]) -> str | None:
         """Return the name that was meant: what cannot be typed is given as it is shown."""
@@ -83,12 +89,6 @@ class Named:
             return self.source
         meant = (name for name in names if printable(name, LONGEST_NAME) == self.source)
         return next(meant, self.source)
-
-    def check(self) -> None:
-        """Refuse what names no source, or two."""
-        if (self.source is None) != self.unnamed:
-            msg = "nothing was done: name a source, or what names none by --unnamed, and not both."
-            raise ConfigurationError(msg)
 
 
 @sources_app.command("list")
@@ -110,52 +110,60 @@ def list_sources(guards: Guards, *, form: AsListing = Listing.TABLE) -> None:
         console.print("no source is asked about")
     else:
         for name, question in found:
-            _show(name, question)
+            of = "" if name == "default" else f"{printable(name, 80)}: "
+            lines = [f"{of}{question}"]
+            for side, ids in (("held", question.held_ids), ("admitted", question.admitted_ids)):
+                shown = ", ".join(printable(one, 80) for one in ids)
+                lines += [f"  {side}, for example: {shown}"] if ids else []
+            for choice in ("adopt", "keep"):
+                lines.append(f"  {command_of(choice, question.source, name)}")
+            console.print(Text("\n".join(lines)), soft_wrap=True)  # commands stay whole
     raise typer.Exit(FOUND if found else NOTHING_FOUND)
 
 
 @sources_app.command()
-@takes(Guards, Named)
-def adopt(guards: Guards, named: Named, *, note: Note = None, into: Into = None) -> None:
+@takes(Decided)
+def adopt(decided: Decided, *, note: Note = None, into: Into = None) -> None:
     """Take thresholds for a source that is good, and release what comes free.
 
     The most suspicious share, as large as the accepted rate, stays held. Without --into, the guard
     admits what is released when it is ingested again.
     """
-    named.check()
+    decided.check()
     with no_crash_looks_like_a_finding(), modules_here():
         if into is not None:
             store = live_store(into, "adopt_source", "guard", "release")
-            source = named.among(store.guard.sources.questions())
-            n_released = len(store.adopt_source(source, by=named.by, note=note))
+            source = decided.among(store.guard.sources.questions())
+            n_released = len(store.adopt_source(source, by=decided.by, note=note))
             told = " into the store"
         else:
-            guard = guards.opened()
-            source = named.among(guard.sources.questions())
-            free = guard.sources.adopt(source, by=named.by)
+            guard = decided.opened()
+            source = decided.among(guard.sources.questions())
+            free = guard.sources.adopt(source, by=decided.by)
             for start in range(0, len(free), AT_ONCE):
-                guard.quarantine.release(free[start : start + AT_ONCE], by=named.by, note=note)
+                guard.quarantine.release(free[start : start + AT_ONCE], by=decided.by, note=note)
             n_released, told = len(free), "; the guard admits them at the next ingest"
     console.print(Text(f"adopted {_shown(source)}: released {n_released} entries{told}"))
 
 
 @sources_app.command()
-@takes(Guards, Named)
-def keep(guards: Guards, named: Named) -> None:
+@takes(Decided)
+def keep(decided: Decided) -> None:
     """Close the question: what is held stays held, and later entries are judged as before.
 
     It is asked again once twice as many are held.
     """
-    named.check()
-    guard = guards.opened()
-    source = named.among(guard.sources.questions())
-    if source not in {question.source for question in guard.sources.questions()}:
+    decided.check()
+    guard = decided.opened()
+    questions = guard.sources.questions()
+    source = decided.among(questions)
+    if source not in {question.source for question in questions}:
         msg = (
             f"nothing was done: {_shown(source)} is not asked about; `ragshield sources list` "
             "has those that are."
         )
         raise StateError(msg)
-    guard.sources.keep_holding(source, by=named.by)
+    guard.sources.keep_holding(source, by=decided.by)
     console.print(Text(f"{_shown(source)}: what is held stays held"))
 
 
@@ -182,18 +190,6 @@ def command_of(choice: str, source: str | None, namespace: str = "default") -> s
         return shlex.join([*words, "--unnamed"])
     name = printable(source, LONGEST_NAME)
     return shlex.join([*words, *(["--"] if name.startswith("-") else []), name])
-
-
-def _show(namespace: str, question: Question) -> None:
-    of = "" if namespace == "default" else f"{printable(namespace, 80)}: "
-    console.print(Text(f"{of}{question}"))
-    for side, ids in (("held", question.held_ids), ("admitted", question.admitted_ids)):
-        if ids:
-            shown = ", ".join(printable(one, 80) for one in ids)
-            console.print(Text(f"  {side}, for example: {shown}"))
-    for choice in ("adopt", "keep"):  # whole, to be copied
-        command = command_of(choice, question.source, namespace)
-        console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def _shown(source: str | None) -> str:
