@@ -6,9 +6,8 @@ import datetime as dt
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +45,7 @@ WHOLE_ID = 36
 # Of a text, as it begins in a table.
 BEGINNING = 160
 INTERRUPTED = 130
+MINUTE = "%Y-%m-%d %H:%M"
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 quarantine_app = typer.Typer(
@@ -68,23 +68,6 @@ class Paged:
 
     limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT
     offset: Annotated[int, typer.Option(min=0, help="Rows to skip.")] = 0
-
-    def show(
-        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], count: int
-    ) -> None:
-        """Print a table, and how many of a count of rows come after those that it shows."""
-        table = _table(title, columns, rows)
-        shown = self.offset + len(table.rows)
-        if count > shown:
-            table.caption = f"and {count - shown} more: --limit, or --offset {shown}"
-        console.print(table)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows(Paged):
-    """The same, and how they are shown."""
-
-    form: AsListing = Listing.TABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +95,11 @@ class Chosen:
 
 
 @quarantine_app.command("list")
-@takes(Place, Narrowed, Rows)
+@takes(Place, Narrowed, Paged)
 def list_held(
     place: Place,
     narrowed: Narrowed,
-    rows: Rows,
+    paged: Paged,
     *,
     status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
     since: Annotated[
@@ -124,29 +107,27 @@ def list_held(
         typer.Option(formats=DATES, metavar="DATE", help="Only what was held since, UTC."),
     ] = None,
     case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
+    form: AsListing = Listing.TABLE,
 ) -> None:
     """Show what is held, oldest first."""
     quarantine = place.opened()
     number = None if case is None else Cases(quarantine).show(case).number
     narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
-    found = quarantine.list(status, narrowing=narrowing, limit=rows.limit, offset=rows.offset)
+    found = quarantine.list(status, narrowing=narrowing, limit=paged.limit, offset=paged.offset)
     cases = Cases(quarantine).numbers_of(found)
-    if rows.form is Listing.JSON:
+    if form is Listing.JSON:
         _print_json([_summary(held) | {"case": cases.get(held.number)} for held in found])
         return
-    count = quarantine.count(status, narrowing=narrowing)
-    rows.show(
-        f"{count} entries {status}",
-        ("entry", "case", "store", "label", "since", "by", "why"),
+    columns = ("entry", "case", "store", "label", "since", "by", "why")
+    rows = [
         (
-            (
-                *(held.id, str(cases.get(held.number, "")), _store(held.store)),
-                *(held.entry.label or "", _minute(held.held_at), held.held_by, _why(held)),
-            )
-            for held in found
-        ),
-        count,
-    )
+            *(held.id, str(cases.get(held.number, "")), _store(held.store)),
+            *(held.entry.label or "", f"{held.held_at:{MINUTE}}", held.held_by, _why(held)),
+        )
+        for held in found
+    ]
+    count = quarantine.count(status, narrowing=narrowing)
+    _print_table(f"{count} entries {status}", columns, rows, paged.offset, count)
 
 
 @quarantine_app.command("cases")
@@ -174,6 +155,20 @@ def list_cases(
         offset=paged.offset,
     )
     report = QuarantineReport(quarantine, found, count, dt.datetime.now(dt.UTC))
+
+    def table() -> None:
+        begins = Cases(quarantine).beginnings([case.number for case in found])
+        columns = ("case", "waiting", "of", "severity", "found by", "source", "since", "begins")
+        rows = [
+            (
+                *(str(case.number), str(case.n_waiting), str(case.n_members), case.severity),
+                *(_found_by(case), case.source or "", f"{case.opened_at:{MINUTE}}"),
+                printable(begins.get(case.number, ""), BEGINNING),
+            )
+            for case in found
+        ]
+        _print_table(f"{count} cases", columns, rows, offset, count)
+
     reports.give(
         {
             "json": lambda: _as_json([_case_summary(case) for case in found]),
@@ -182,53 +177,40 @@ def list_cases(
             "sarif": report.to_sarif,
         },
         report.verdict,
-        partial(_show_cases, Cases(quarantine), found, count, replace(paged, offset=offset)),
+        table,
         console,
     )
 
 
-def _show_cases(cases: Cases, found: Sequence[Case], count: int, paged: Paged) -> None:
-    begins = cases.beginnings([case.number for case in found])
-    paged.show(
-        f"{count} cases",
-        ("case", "waiting", "of", "severity", "found by", "source", "since", "begins"),
-        (
-            (
-                *(str(case.number), str(case.n_waiting), str(case.n_members), case.severity),
-                *(", ".join(case.detectors) or "a person", case.source or ""),
-                *(_minute(case.opened_at), printable(begins.get(case.number, ""), BEGINNING)),
-            )
-            for case in found
-        ),
-        count,
-    )
-
-
 @quarantine_app.command("show-case")
-@takes(Place, Rows)
+@takes(Place, Paged)
 def show_case(
-    place: Place, rows: Rows, number: Annotated[int, typer.Argument(help="Of the case.")]
+    place: Place,
+    paged: Paged,
+    number: Annotated[int, typer.Argument(help="Of the case.")],
+    *,
+    form: AsListing = Listing.TABLE,
 ) -> None:
     """Show a case and its entries, those that wait first; `show` has the whole of one entry."""
     cases = Cases(place.opened())
     case = cases.show(number)
-    members = cases.members(case.number, limit=rows.limit, offset=rows.offset)
-    if rows.form is Listing.JSON:
+    members = cases.members(case.number, limit=paged.limit, offset=paged.offset)
+    if form is Listing.JSON:
         _print_json(_case_summary(case) | {"entries": [_summary(held) for held in members]})
         return
-    rows.show(
+    title = (
         f"case {case.number}: {case.n_waiting} waiting, {case.n_confirmed} confirmed, "
-        f"{case.n_released} released; severity {case.severity}",
-        ("entry", "status", "store", "source", "why", "begins"),
-        (
-            (
-                *(held.id, str(held.status), _store(held.store), held.entry.lineage or ""),
-                *(_why(held), printable(held.entry.text, BEGINNING)),
-            )
-            for held in members
-        ),
-        case.n_members,
+        f"{case.n_released} released; severity {case.severity}"
     )
+    rows = [
+        (
+            *(held.id, str(held.status), _store(held.store), held.entry.lineage or ""),
+            *(_why(held), printable(held.entry.text, BEGINNING)),
+        )
+        for held in members
+    ]
+    columns = ("entry", "status", "store", "source", "why", "begins")
+    _print_table(title, columns, rows, paged.offset, case.n_members)
 
 
 @quarantine_app.command()
@@ -238,26 +220,15 @@ def show(place: Place, entry_id: str, *, form: AsListing = Listing.TABLE) -> Non
     quarantine = place.opened()
     held = quarantine.show(entry_id)
     case = Cases(quarantine).numbers_of([held]).get(held.number)
+    metadata = json.loads(metadata_json.dumps(held.entry.metadata))
+    whole = _summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text}
     if form is Listing.JSON:
-        metadata = json.loads(metadata_json.dumps(held.entry.metadata))
-        _print_json(_summary(held) | {"case": case, "metadata": metadata, "text": held.entry.text})
+        _print_json(whole)
         return
     table = Table(show_header=False)
-    rows = {
-        "entry": held.id,
-        "status": str(held.status),
-        "case": "" if case is None else str(case),
-        "store": _store(held.store),
-        "label": held.entry.label or "",
-        "lineage": held.entry.lineage or "",
-        "metadata": repr(dict(held.entry.metadata)),
-        "held": f"{held.held_at:%Y-%m-%d %H:%M:%S} UTC by {held.held_by}",
-        "reviewed": f"{held.reviewed_at} by {held.reviewed_by}" if held.reviewed_at else "",
-        "why": _why(held),
-        "text": held.entry.text,
-    }
-    for name, value in rows.items():
-        table.add_row(name, Text(printable(value, limit=2000)))
+    for name, value in (whole | {"findings": _why(held)}).items():
+        shown = "" if value is None else printable(str(value), limit=2000)
+        table.add_row(name.replace("_", " "), Text(shown))
     console.print(table)
 
 
@@ -339,7 +310,7 @@ def log(tenant: Tenant, *, form: AsListing = Listing.TABLE) -> None:
         )
         for line in kept.lines()
     )
-    console.print(_table("audit log, verified", columns, rows))
+    _print_table("audit log, verified", columns, rows)
 
 
 @quarantine_app.command()
@@ -475,10 +446,9 @@ def _whole(
             f"{case.n_members} entries; look at it (show-case), and name that."
         )
         raise QuarantineError(msg)
-    what, found_by = action or "delete for good", ", ".join(case.detectors) or "a person"
+    what = action or "delete for good"
     question = (
-        f"{what} {_total(case, action)} entries of case {number}, found by "
-        f"{printable(found_by, BEGINNING)}?"
+        f"{what} {_total(case, action)} entries of case {number}, found by {_found_by(case)}?"
     )
     if not chosen.yes and not _agreed(question):
         msg = "nothing was done: nobody has agreed; --yes does."
@@ -493,15 +463,24 @@ def _agreed(question: str) -> bool:
         return False
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table that keeps ids whole, on a narrow terminal as well."""
+def _print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    offset: int = 0,
+    count: int = 0,
+) -> None:
+    """Print a table that keeps ids whole, and how many of a count of rows come after it."""
     table = Table(title=title)
     for column in columns:
         width = WHOLE_ID if column == "entry" else None
         table.add_column(column, overflow="fold", min_width=width)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
+    shown = offset + len(table.rows)
+    if count > shown:
+        table.caption = f"and {count - shown} more: --limit, or --offset {shown}"
+    console.print(table)
 
 
 def _summary(held: HeldEntry) -> dict[str, Any]:
@@ -541,8 +520,8 @@ def _case_summary(case: Case) -> dict[str, Any]:
     return asdict(case) | times | {"detectors": list(case.detectors)}
 
 
-def _minute(at: dt.datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M}"
+def _found_by(case: Case) -> str:
+    return printable(", ".join(case.detectors) or "a person", BEGINNING)
 
 
 def _why(held: HeldEntry) -> str:
