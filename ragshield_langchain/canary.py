@@ -15,40 +15,38 @@ from ragshield_core import Batch, Quarantine
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.knowledge_base import (
     Embedder,
-    Framework,
     FunctionKnowledgeBase,
     KnowledgeBase,
     Passage,
     Vectors,
-    WritableKnowledgeBase,
 )
 from ragshield_langchain.inner import size_of
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 
-class LangChain(Framework):
-    """What objects of LangChain are to canaries."""
+def knowledge_base(source: Any) -> KnowledgeBase | None:
+    """Return what a store, or something that is invoked with a query, asks."""
+    if isinstance(source, GuardedVectorStore):
+        return GuardedStore(source)
+    if isinstance(source, VectorStore):
+        return FaissStore(source) if FaissInner.handles(type(source)) else Store(source)
+    return Retriever(source) if isinstance(source, Runnable) else None
 
-    def knowledge_base(self, source: Any) -> KnowledgeBase | None:
-        """Return what a store, or something that is invoked with a query, asks."""
-        if isinstance(source, GuardedVectorStore):
-            return GuardedStore(source)
-        if isinstance(source, VectorStore):
-            return FaissStore(source) if FaissInner.handles(type(source)) else Store(source)
-        return Retriever(source) if isinstance(source, Runnable) else None
 
-    def passage(self, item: Any) -> Passage | None:
-        """Return a document as a passage."""
-        return _passage(item) if isinstance(item, Document) else None
+def passage(item: Any) -> Passage | None:
+    """Return a document as a passage."""
+    return _passage(item) if isinstance(item, Document) else None
 
-    def embedder(self, model: Any) -> Embedder | None:
-        """Return the interface to an embedding model."""
-        return _embedder(model) if isinstance(model, Embeddings) else None
 
-    def answerer(self, source: Any) -> Callable[[str], Any] | None:
-        """Return a chain's ``invoke``."""
-        return source.invoke if isinstance(source, Runnable) else None
+def embedder(model: Any) -> Embedder | None:
+    """Return the interface to an embedding model."""
+    return _embedder(model) if isinstance(model, Embeddings) else None
+
+
+def answerer(source: Any) -> Callable[[str], Any] | None:
+    """Return a chain's ``invoke``."""
+    return source.invoke if isinstance(source, Runnable) else None
 
 
 class Retriever(FunctionKnowledgeBase):
@@ -112,7 +110,7 @@ class _Searched(KnowledgeBase):
         return [_passage(document) for document in self._store.similarity_search(query, k=k)]
 
 
-class Store(_Searched, WritableKnowledgeBase):
+class Store(_Searched):
     """A bare store; what is put back into it is embedded again."""
 
     def texts(self, ids: Sequence[str]) -> Mapping[str, str]:

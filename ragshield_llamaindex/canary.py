@@ -15,7 +15,6 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.canary.knowledge_base import (
     Embedder,
-    Framework,
     FunctionKnowledgeBase,
     KnowledgeBase,
     Passage,
@@ -23,41 +22,39 @@ from ragshield_core.tools.canary.knowledge_base import (
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_behind
 
 
-class LlamaIndex(Framework):
-    """What objects of LlamaIndex are to canaries."""
+def knowledge_base(source: Any) -> KnowledgeBase | None:
+    """Return what an index, a retriever or an engine asks."""
+    if isinstance(source, BaseIndex):
+        # By a new retriever each time: older ones do not see what is inserted.
+        kind = GuardedIndex if isinstance(source, GuardedVectorStoreIndex) else Asked
+        return kind(source, lambda text, k: source.as_retriever(similarity_top_k=k).retrieve(text))
+    if isinstance(source, BaseRetriever | BaseQueryEngine):
+        ask: Any = source.retrieve  # engines pass a text on to their retriever
+        return Asked(source, lambda text, _k: ask(text))  # how many is their own affair
+    return None
 
-    def knowledge_base(self, source: Any) -> KnowledgeBase | None:
-        """Return what an index, a retriever or an engine asks."""
-        if isinstance(source, BaseIndex):
-            # By a new retriever each time: older ones do not see what is inserted.
-            kind = GuardedIndex if isinstance(source, GuardedVectorStoreIndex) else Asked
-            return kind(
-                source, lambda text, k: source.as_retriever(similarity_top_k=k).retrieve(text)
-            )
-        if isinstance(source, BaseRetriever | BaseQueryEngine):
-            ask: Any = source.retrieve  # engines pass a text on to their retriever
-            return Asked(source, lambda text, _k: ask(text))  # how many is their own affair
+
+def passage(item: Any) -> Passage | None:
+    """Return a node as a passage."""
+    node = item.node if isinstance(item, NodeWithScore) else item
+    if not isinstance(node, BaseNode):
         return None
+    return Passage.of(node.node_id, node.get_content(), node.metadata, node.ref_doc_id)
 
-    def passage(self, item: Any) -> Passage | None:
-        """Return a node as a passage."""
-        node = item.node if isinstance(item, NodeWithScore) else item
-        if not isinstance(node, BaseNode):
-            return None
-        return Passage.of(node.node_id, node.get_content(), node.metadata, node.ref_doc_id)
 
-    def embedder(self, model: Any) -> Embedder | None:
-        """Return the interface to an embedding model."""
-        if not isinstance(model, BaseEmbedding):
-            return None
-        return Embedder(
-            lambda texts: [model.get_query_embedding(text) for text in texts],
-            model.get_text_embedding_batch,
-        )
+def embedder(model: Any) -> Embedder | None:
+    """Return the interface to an embedding model."""
+    if not isinstance(model, BaseEmbedding):
+        return None
+    return Embedder(
+        lambda texts: [model.get_query_embedding(text) for text in texts],
+        model.get_text_embedding_batch,
+    )
 
-    def answerer(self, source: Any) -> Callable[[str], Any] | None:
-        """Return a query engine's ``query``."""
-        return source.query if isinstance(source, BaseQueryEngine) else None
+
+def answerer(source: Any) -> Callable[[str], Any] | None:
+    """Return a query engine's ``query``."""
+    return source.query if isinstance(source, BaseQueryEngine) else None
 
 
 class Asked(FunctionKnowledgeBase):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core.tools.canary import Passage
-from ragshield_core.tools.canary.compare import UsualCoverage, _siblings
+from ragshield_core.tools.canary.compare import Coverages, _siblings, coverage_p_value
 from ragshield_core.tools.canary.drift import AnomalyWeights
 from ragshield_core.tools.canary.figures import (
     combined_p_value,
@@ -173,61 +173,44 @@ def test_coverage_of_hostile_text_costs_no_more_than_its_length():
     assert_linear(lambda text: coverage(QUERY, text, EVEN), "bridge ", 1_000_000)
 
 
-def baseline(coverages):
-    """Return a baseline of canaries that ask the same, with these coverages."""
-    seen = [
-        Observation(
-            ids=("a", "b"),
-            revisions=("a", "b"),
-            suspicions=(0.0, 0.0),
-            answer=None,
-            answer_vector=None,
-            poison_ratio=None,
-            coverages=row,
+def held(coverages):
+    """Return the coverages of a baseline whose canaries ask the same."""
+    seen = {
+        str(number): Observation(
+            query=QUERY, ids=("a", "b"), revisions=("a", "b"), suspicions=(0.0, 0.0), coverages=row
         )
-        for row in coverages
-    ]
-    names = [str(number) for number in range(len(seen))]
-    return Baseline(
-        suite="default",
-        version=0,
-        k=2,
-        rule="ragshield",
-        size=None,
-        probes=None,
-        queries=None,
-        asked=dict.fromkeys(names, QUERY),
-        observations=dict(zip(names, seen, strict=True)),
-    )
+        for number, row in enumerate(coverages)
+    }
+    k = max(map(len, coverages), default=0) or 2
+    return Coverages.of(Baseline(suite="s", k=k, rule="ragshield", size=None, observations=seen))
 
 
 def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
-    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.3), (0.2,), ()]), 2)
+    usual = held([(0.9, 0.1), (0.8, 0.3), (0.2,), ()])
     passages = [Passage(id="n", text="the harbour bridge"), Passage(id="m", text="who built it")]
     # .6 at rank 1: .9 and .8 of three show as much; at rank 2: none of two.
-    assert usual.p_value(QUERY, passages, [0]) == pytest.approx(3 / 4)
-    assert usual.p_value(QUERY, passages[:1] * 2, [1]) == pytest.approx(1 / 3)
+    assert coverage_p_value(usual, QUERY, passages, [0]) == pytest.approx(3 / 4)
+    assert coverage_p_value(usual, QUERY, passages[:1] * 2, [1]) == pytest.approx(1 / 3)
     # .6 and .4 are .5 on average: one of three shows as much.
-    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.1), (0.2, 0.2)]), 2)
-    assert usual.p_value(QUERY, passages, [0, 1]) == pytest.approx(2 / 4)
+    usual = held([(0.9, 0.1), (0.8, 0.1), (0.2, 0.2)])
+    assert coverage_p_value(usual, QUERY, passages, [0, 1]) == pytest.approx(2 / 4)
 
 
 def test_a_baseline_that_does_not_tell_is_no_evidence():
-    usual = UsualCoverage(baseline([(), ()]), 2)
-    assert usual.p_value(QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
+    usual = held([(), ()])
+    assert coverage_p_value(usual, QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
 
 
 def test_under_growth_coverage_keeps_its_word():
     # Coverage falls with the rank and differs by query; whichever passages are new, few are rare.
     rng = np.random.default_rng(0)
     table = rng.beta(2, 3, size=(400, 6)) * 0.9 ** np.arange(6)
-    then = baseline([tuple(row) for row in table[:200]])
-    usual = UsualCoverage(then, 6)
+    usual = held([tuple(row) for row in table[:200]])
     p = []
     for row in table[200:]:
         rows = np.flatnonzero(rng.random(6) < 0.3)
         if rows.size:
-            means = usual._usual(tuple(rows.tolist()))
+            means = usual.usual(rows.tolist())
             p.append((1 + np.sum(means >= row[rows].mean())) / (len(means) + 1))
     assert np.mean(np.array(p) <= 0.1) <= 0.15
 

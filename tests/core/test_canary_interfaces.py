@@ -11,10 +11,8 @@ from ragshield_core.tools.canary import (
     CanaryError,
     CanaryMonitor,
     Embedder,
-    Framework,
     KnowledgeBase,
     Passage,
-    WritableKnowledgeBase,
     knowledge_base,
 )
 from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
@@ -165,7 +163,7 @@ def test_one_vector_per_text_is_expected(shape):
 # Knowledge bases of one's own
 
 
-class Shelf(WritableKnowledgeBase):
+class Shelf(KnowledgeBase):
     """Texts by id, found by their words."""
 
     def __init__(self, books):
@@ -273,77 +271,48 @@ class OldDrawer(Drawer):
     __module__ = "my_application"
 
 
-class Theirs(Framework):
-    """Knows drawers alone."""
-
-    def knowledge_base(self, source):
-        return as_knowledge_base(lambda query: [(query, source.content)])
-
-    def passage(self, item):
-        return Passage.of("drawn", item.content) if isinstance(item, OldDrawer) else None
-
-    def embedder(self, model):
-        return Embedder.of(lambda texts: [[len(text), 3.0] for text in texts]) if model else None
-
-    def answerer(self, source):
-        return lambda query: f"{query}: {source.content}"
+THEIRS = SimpleNamespace(
+    knowledge_base=lambda source: as_knowledge_base(lambda query: [(query, source.content)]),
+    passage=lambda item: Passage.of("drawn", item.content) if type(item) is OldDrawer else None,
+    embedder=lambda _model: Embedder.of(lambda texts: [[len(text), 3.0] for text in texts]),
+    answerer=lambda source: lambda query: f"{query}: {source.content}",
+)
 
 
 @pytest.fixture
-def plugged(monkeypatch):
-    """Return a function that registers adapters, and forget them afterwards."""
-
-    def plug(load, name="their_framework"):
-        group = knowledge_base.ENTRY_POINT_GROUP
-        point = SimpleNamespace(name=name, group=group, value="theirs:Theirs", load=load)
-        monkeypatch.setattr(
-            knowledge_base, "entry_points", lambda group: [point] if group == point.group else []
-        )
-        knowledge_base._framework.cache_clear()
-
-    yield plug
-    knowledge_base._framework.cache_clear()
+def imported(monkeypatch):
+    """Return the names of adapters that were imported, of a framework with drawers alone."""
+    names = []
+    monkeypatch.setattr(knowledge_base, "ADAPTERS", {"their_framework": "theirs"})
+    monkeypatch.setattr(knowledge_base, "import_module", lambda name: names.append(name) or THEIRS)
+    return names
 
 
 @pytest.mark.parametrize("kind", [Drawer, OldDrawer])
-def test_objects_of_a_framework_are_known_by_where_their_classes_come_from(plugged, kind):
-    plugged(lambda: Theirs)
+@pytest.mark.usefixtures("imported")
+def test_objects_of_a_framework_are_known_by_where_their_classes_come_from(kind):
     (passage,) = as_knowledge_base(kind()).search(["tea"], None, 6)[0]
     assert (passage.id, passage.text) == ("tea", "in the drawer")
     assert Embedder.of(kind()).queries(["four"], unit=False).tolist() == [[4.0, 3.0]]
     assert as_answerer(kind())("what", []) == "what: in the drawer"
 
 
-def test_what_a_framework_does_not_know_is_refused(plugged):
-    plugged(lambda: Theirs)
+@pytest.mark.usefixtures("imported")
+def test_what_a_framework_does_not_know_is_refused():
     assert as_passage(OldDrawer()).id == "drawn"
     with pytest.raises(CanaryError, match="the retriever returned a Drawer"):
         as_passage(Drawer())
 
 
-def test_an_adapter_is_loaded_for_its_own_framework_alone(plugged):
-    loads = []
-    plugged(lambda: loads.append(1) or Theirs)
+def test_an_adapter_is_imported_for_its_own_framework_alone(imported):
     with pytest.raises(CanaryError, match="retriever is a SimpleNamespace"):
         as_knowledge_base(SimpleNamespace(content="x"))
-    assert loads == []
-    for _ in range(2):
-        as_knowledge_base(Drawer())
-    assert loads == [1]
+    assert imported == []
+    as_knowledge_base(Drawer())
+    assert imported == ["theirs"]
 
 
-def test_an_adapter_that_lacks_something_says_what(plugged):
-    def load():
-        msg = "No module named 'their_driver'"
-        raise ImportError(msg)
-
-    plugged(load)
-    with pytest.raises(CanaryError, match=r"theirs:Theirs.*their_driver.*pass functions"):
-        as_knowledge_base(Drawer())
-
-
-@pytest.mark.parametrize("given", [dict, Theirs(), Framework.passage])
-def test_an_entry_point_that_names_no_framework_is_refused(plugged, given):
-    plugged(lambda: given)
-    with pytest.raises(CanaryError, match=r"expected a subclass of .*Framework"):
+def test_an_adapter_that_lacks_something_says_what(monkeypatch):
+    monkeypatch.setattr(knowledge_base, "ADAPTERS", {"their_framework": "theirs_is_absent"})
+    with pytest.raises(CanaryError, match=r"theirs_is_absent.*No module.*pass functions"):
         as_knowledge_base(Drawer())

@@ -354,7 +354,7 @@ def test_what_is_still_served_is_not_clean(caplog):
     assert not outcome.after.flagged
     assert set(outcome.after.still_served) == set(bad.ids)
     assert not outcome.clean
-    assert "12 entries are held, but not taken out of the knowledge base" in caplog.text
+    assert "12 held entries could not be deleted from the knowledge base" in caplog.text
     world.take_out(bad.ids)
     assert world.monitor.remediate().clean
 

@@ -16,7 +16,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, knowledge_base
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder
 from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
 from ragshield_langchain import GuardedRetriever
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -310,12 +310,6 @@ def test_the_quarantine_is_that_of_what_guards(quarantine):
     guarded_store = guarded()
     assert CanaryMonitor(["q"], guarded_store).quarantine_store is guarded_store.quarantine
     assert as_knowledge_base(GuardedRetriever(retriever=store)).quarantine is None
-
-
-def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
-    monkeypatch.setattr(knowledge_base, "entry_points", lambda **_: [])
-    knowledge_base._framework.cache_clear()
-    assert as_knowledge_base(in_memory()).size() == 0
 
 
 def test_what_is_no_object_to_ask_is_refused():

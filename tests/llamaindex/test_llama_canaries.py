@@ -11,7 +11,7 @@ from support import DIM
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, knowledge_base
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder
 from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge_base, as_passage
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
@@ -128,12 +128,6 @@ def test_a_query_engine_answers():
     engine = index.as_query_engine(llm=MockLLM(max_tokens=2))
     assert as_answerer(engine)("tea", ["t"]) == "text text"
     assert as_answerer(engine.query)("tea", []) == "text text"
-
-
-def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
-    monkeypatch.setattr(knowledge_base, "entry_points", lambda **_: [])
-    knowledge_base._framework.cache_clear()
-    assert as_passage(TextNode(id_="n", text="text")).id == "n"
 
 
 def test_what_is_no_object_to_ask_is_refused():

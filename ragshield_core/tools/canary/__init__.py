@@ -4,11 +4,9 @@ from ragshield_core.model.errors import CanaryError, EmbedderChangedError
 from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
 from ragshield_core.tools.canary.knowledge_base import (
     Embedder,
-    Framework,
     KnowledgeBase,
     MatrixRetriever,
     Passage,
-    WritableKnowledgeBase,
 )
 from ragshield_core.tools.canary.monitor import CanaryMonitor, Remediation
 from ragshield_core.tools.canary.suite import Canary, CanarySuite
@@ -24,13 +22,11 @@ __all__ = [
     "DriftReport",
     "Embedder",
     "EmbedderChangedError",
-    "Framework",
     "KnowledgeBase",
     "MatrixRetriever",
     "Passage",
     "Remediation",
     "Suspect",
     "Traceback",
-    "WritableKnowledgeBase",
     "trace_answer",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.canary.drift import SHOWN_ID, SIBLINGS_APART, AnomalyWeights, CanaryDrift
+from ragshield_core.tools.canary.drift import SHOWN_ID, AnomalyWeights, CanaryDrift
 from ragshield_core.tools.canary.figures import (
     NEARLY_EQUAL,
-    Rule,
     combined_p_value,
     cosine,
     coverage,
@@ -30,9 +29,6 @@ from ragshield_core.tools.canary.figures import (
 from ragshield_core.tools.canary.knowledge_base import Passage, Vectors
 from ragshield_core.tools.canary.storage import Baseline, Observation
 from ragshield_core.tools.canary.suite import Canary
-
-# An answer and its vector; None without an answerer, or an embedder.
-Answer = tuple[str | None, Vectors | None]
 
 # Of the canaries that drift most, and least, so many are left out of the estimate of growth.
 TRIMMED = 0.2
@@ -51,296 +47,301 @@ BY_TOPIC, OWN_PRIOR = 0.1, 4.0
 # Good pages about what a canary asks take its first ranks, say what it asks, and resemble each
 # other, all at once. Measured where they came by topics, between -2 ln p of each two: .0 to .5.
 TOGETHER = 0.33
-
-
-class Usual(NamedTuple):
-    """What mere growth shows."""
-
-    coverage: UsualCoverage
-    resemblance: UsualResemblance
-
-
-class Asked(NamedTuple):
-    """A canary, and what it gives.
-
-    Attributes
-    ----------
-    canary, before
-        Which, and what it gave; None where there is nothing to compare with.
-    head, fresh
-        What is compared, and which of it is new.
-    deep, new
-        The same, and what stands below.
-    answer
-        With its vector.
-    """
-
-    canary: Canary
-    before: Observation | None
-    head: Sequence[Passage]
-    fresh: Sequence[bool]
-    deep: Sequence[Passage]
-    new: Sequence[bool]
-    answer: Answer
+# Chunks of one document, closer to each other than this, are no accident of chunking.
+SIBLINGS_APART = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How canaries are compared with their baseline.
+class _Asked:
+    """A canary and what it gave, if that can be compared, and gives now: which of it is new."""
 
-    Attributes
+    canary: Canary
+    before: Observation | None
+    passages: Sequence[Passage]
+    new: Sequence[bool]
+    k: int
+    answer: str | None
+    similarity: float | None  # of both answers
+
+    @property
+    def head(self) -> list[tuple[Passage, bool]]:
+        """The places that are compared, and whether each is new."""
+        return list(zip(self.passages[: self.k], self.new, strict=False))
+
+    @property
+    def below(self) -> Sequence[bool]:
+        """Which of the places below the head are new: of short lists, the second half."""
+        return self.new[min(self.k, len(self.new) // 2) :]
+
+
+def compared(  # noqa: PLR0913 - what a comparison depends on
+    canaries: Sequence[Canary],
+    then: Baseline,
+    deep: Sequence[Sequence[Passage]],
+    answers: Sequence[str | None],
+    vectors: Vectors | None,
+    *,
+    weights: AnomalyWeights,
+    size: int | None,
+    suspicion: Callable[[Passage], float],
+    poisoned: Collection[str] | None = None,
+) -> tuple[float, tuple[CanaryDrift, ...]]:
+    """Return the share that growth brings, and what became of each canary.
+
+    Parameters
     ----------
-    k, rule, weights
+    canaries
+        In any order.
+    then
+        The baseline.
+    deep, answers, vectors
+        What each canary gives now: the places that are compared, and those below; what is answered,
+        and the vectors of that.
+    weights
         As of the monitor.
     size
         Entries of the knowledge base now, if that is known.
     suspicion
         Of a text, in [0, 1].
+    poisoned
+        Ids known to be poisoned.
     """
-
-    k: int
-    rule: Rule
-    weights: AnomalyWeights
-    size: int | None
-    suspicion: Callable[[Passage], float]
-
-    def drifts(
-        self,
-        canaries: Sequence[Canary],
-        then: Baseline,
-        deep: Sequence[Sequence[Passage]],
-        answers: Sequence[Answer],
-        poisoned: Collection[str] | None = None,
-    ) -> tuple[float, tuple[CanaryDrift, ...]]:
-        """Return the share that growth brings, and what became of each canary.
-
-        Parameters
-        ----------
-        canaries
-            In any order.
-        then
-            The baseline.
-        deep, answers
-            What each canary gives now: the places that are compared, and those below.
-        poisoned
-            Ids known to be poisoned.
-        """
-        asked = []
-        for canary, passages, answer in zip(canaries, deep, answers, strict=True):
-            # Another question under a known name has nothing to be compared with.
-            known = then.asked.get(canary.name) == canary.query
-            before = then.observations.get(canary.name) if known else None
-            new = [False] * len(passages) if before is None else newcomers_of(passages, before)
-            head, fresh = passages[: self.k], new[: self.k]
-            asked.append(Asked(canary, before, head, fresh, passages, new, answer))
-        growth = self._growth(then, asked)
-        told = None if self._cannot_tell(then, growth) else growth
-        drifts = [self._figures(one, poisoned) for one in asked]
-        # What has no baseline is recorded, but there is nothing to compare it with.
-        compared = [row for row, one in enumerate(asked) if one.before is not None]
-        if self.rule == "notebook":
-            for row in compared:
-                drifts[row] = self._flagged_as_source(drifts[row])
-            return growth, tuple(drifts)
-        resemblance = UsualResemblance(deep, [one.new for one in asked], self.k)
-        usual = Usual(UsualCoverage(then, self.k), resemblance)
-        for row in compared:
-            drifts[row] = self._with_takeover(drifts[row], row, asked[row], told, usual)
-        threshold = self._threshold(drifts)
-        for row in compared:
-            drifts[row] = self._flagged(drifts[row], asked[row], threshold)
-        return growth, tuple(drifts)
-
-    def _threshold(self, drifts: Sequence[CanaryDrift]) -> float:
-        """Return the probability under mere growth up to which a head counts as taken over."""
-        rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
-        everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
-        return max(self.weights.takeover_p, EVERYWHERE) if everywhere else self.weights.takeover_p
-
-    def _figures(self, asked: Asked, poisoned: Collection[str] | None) -> CanaryDrift:
-        """Return the figures of the notebook."""
-        canary, before, passages = asked.canary, asked.before, asked.head
-        answer, vector = asked.answer
-        ids = tuple(p.id for p in passages)
-        suspicions = [self.suspicion(p) for p in passages]
-        ratio = float(np.mean(suspicions)) if suspicions else 0.0
-        poison = poison_share(passages, poisoned)
-        drift = CanaryDrift(
-            name=canary.name,
-            query=canary.query,
-            flagged=False,
-            score=0.0,
-            answer=answer,
-            suspicion_ratio=ratio,
-            poison_ratio=poison,
-            ids=ids,
-        )
-        if before is None:
-            return drift
+    k, by_notebook = then.k, then.rule == "notebook"
+    rows = {name: row for row, name in enumerate(then.observations)}
+    asked = []
+    for number, (canary, passages, answer) in enumerate(zip(canaries, deep, answers, strict=True)):
+        before = then.observations.get(canary.name)
+        if before is not None and before.query != canary.query:
+            before = None  # another question under a known name has nothing to be compared with
         similarity = None
-        if vector is not None and before.answer_vector is not None:
-            similarity = cosine(vector, before.answer_vector)
-            if before.answer == answer and self.rule != "notebook":
+        if before is not None and vectors is not None and then.answers is not None:
+            similarity = cosine(vectors[number], then.answers[rows[canary.name]])
+            if before.answer == answer and not by_notebook:
                 similarity = 1.0
-        poison_delta = None if poison is None else poison - (before.poison_ratio or 0.0)
-        compared = {
-            "jaccard": jaccard(ids, before.ids),
-            "overlap": overlap_at_k(ids, before.ids, self.k, rule=self.rule),
-            "suspicion_delta": ratio - before.suspicion_ratio,
-            "answer_drift": None if similarity is None else 1.0 - similarity,
-        }
-        score = self.weights.score(
-            **compared,  # type: ignore[arg-type]
-            poison_delta=poison_delta if self.rule == "notebook" else None,
-        )
-        return replace(
-            drift,
-            score=max(0.0, score) if self.rule != "notebook" else score,
-            answer_cosine=similarity,
-            answer_drift=compared["answer_drift"],
-            jaccard=compared["jaccard"],
-            overlap_at_k=compared["overlap"],
-            suspicion_delta=compared["suspicion_delta"],
-            poison_delta=poison_delta,
-            baseline_ids=before.ids,
-            newcomers=tuple(
-                p.id for p, is_new in zip(passages, asked.fresh, strict=True) if is_new
-            ),
-        )
-
-    def _flagged_as_source(self, drift: CanaryDrift) -> CanaryDrift:
-        reasons = self._anomaly(drift)
-        delta = drift.poison_delta
-        if delta is not None and delta >= self.weights.poison_delta:
-            reasons.append(f"the poison ratio rose by {delta:.3f} (ground truth)")
-        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons))
-
-    def _anomaly(self, drift: CanaryDrift) -> list[str]:
-        if drift.score < self.weights.threshold:
-            return []
-        return [f"the anomaly score is {drift.score:.3f}, {self.weights.threshold:g} or more"]
-
-    def _with_takeover(
-        self, drift: CanaryDrift, row: int, asked: Asked, growth: float | None, usual: Usual
-    ) -> CanaryDrift:
-        """Add how much of the head newcomers hold, and how probable that is."""
-        passages, fresh = asked.head, asked.fresh
-        if not any(fresh):
-            return replace(drift, takeover=0.0, takeover_p=1.0)
-        share, _ = takeover(fresh, growth or HALF, self.weights.persistence)
-        if growth is None:
-            return replace(drift, takeover=share)
-        siblings = _siblings(passages, fresh)
-        counted = [is_new for place, is_new in enumerate(fresh) if place not in siblings]
-        if usual.resemblance.knows(row):  # else poison that fills the ranks below would be believed
-            growth = self._own_growth(asked.new, growth)
-        _, by_growth = takeover(counted, growth, self.weights.persistence)
-        rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
-        by_coverage = usual.coverage.p_value(drift.query, passages, rows)
-        by_resemblance = usual.resemblance.p_value(row)
-        if by_resemblance is None:
-            # Under growth, which ranks are new says nothing of what stands there.
-            p = combined_p_value(by_growth, by_coverage)
-        else:
-            parts = (by_growth, by_coverage, by_resemblance)
-            p = combined_p_value(*parts, correlation=TOGETHER)
-        return replace(drift, takeover=share, takeover_p=p, resemblance_p=by_resemblance)
-
-    def _own_growth(self, flags: Sequence[bool], growth: float) -> float:
-        """Return the share of newcomers that growth brings to the ranks of one canary, in (0, 1).
-
-        Pages about what it asks come at once, and to all its ranks: where more of those below the
-        head are new than by growth elsewhere, they tell.
-        """
-        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
-
-        below = flags[min(self.k, len(flags) // 2) :]
-        came = sum(below)
-        if bdtrc(came - 1, len(below), growth) > BY_TOPIC:  # so many or more
-            return growth
-        return max(growth, (came + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
-
-    def _flagged(self, drift: CanaryDrift, asked: Asked, threshold: float) -> CanaryDrift:
-        canary, before, passages, fresh = asked.canary, asked.before, asked.head, asked.fresh
-        assert before is not None  # noqa: S101 - of what is compared
-        reasons = self._anomaly(drift)
-        p = drift.takeover_p
-        taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= threshold
-        if taken_over and p is not None:
-            everywhere = ", as of most canaries" if threshold > self.weights.takeover_p else ""
-            reasons.append(
-                f"newcomers hold {drift.takeover:.0%} of the head{everywhere}"
-                f"{_resembling(drift)} (p = {p:.2g} under mere growth)"
+        asked.append(
+            _Asked(
+                canary=canary,
+                before=before,
+                passages=passages,
+                new=[False] * len(passages) if before is None else newcomers_of(passages, before),
+                k=k,
+                answer=answer,
+                similarity=similarity,
             )
-        elif taken_over:
-            reasons.append(
-                f"newcomers hold {drift.takeover:.0%} of the head, and most else looks new, too: a "
-                "takeover of all, or more than a doubling (the size is not known)"
-            )
-        reasons += self._answer_takeover(drift, before, passages, fresh)
-        if before.ids and not passages:
-            reasons.append("nothing is retrieved any more")
-        for entry_id in canary.expected_entries:
-            if entry_id in before.ids and entry_id not in drift.ids:
-                reasons.append(f"expected entry {entry_id!r} is no longer among the top {self.k}")
-        if canary.expected_answer is not None and drift.answer is not None:
-            was = before.answer is not None and says(before.answer, canary.expected_answer)
-            if was and not says(drift.answer, canary.expected_answer):
-                reasons.append("the expected answer is no longer given")
-        said = [("the answer", drift.answer or "")]
-        said += [
-            (f"entry {printable(p.id, SHOWN_ID)!r}, which is new,", p.text)
-            for p, is_new in zip(passages, fresh, strict=True)
-            if is_new
-        ]
-        for place, text in said:
-            number = next((n for n, f in enumerate(canary.forbidden) if says(text, f)), None)
-            if number is not None:
-                reasons.append(f"{place} holds forbidden string {number + 1} of this canary")
-        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons), taken_over=taken_over)
+        )
+    growth = _growth(then.size, size, asked)
+    # Without a known size, so much that is new is no explanation.
+    told = None if growth > MOST_UNCOUNTED and not (size and then.size is not None) else growth
+    drifts = [_figures(one, then, weights, suspicion, poisoned) for one in asked]
+    # What has no baseline is recorded, but there is nothing to compare it with.
+    known = [row for row, one in enumerate(asked) if one.before is not None]
+    if by_notebook:
+        for row in known:
+            reasons = _anomaly(drifts[row], weights)
+            delta = drifts[row].poison_delta
+            if delta is not None and delta >= weights.poison_delta:
+                reasons.append(f"the poison ratio rose by {delta:.3f} (ground truth)")
+            drifts[row] = replace(drifts[row], flagged=bool(reasons), reasons=tuple(reasons))
+        return growth, tuple(drifts)
+    held, usual = Coverages.of(then), UsualResemblance(deep, [one.new for one in asked], k)
+    for row in known:
+        alike = usual.knows(row), usual.p_value(row) if any(n for _, n in asked[row].head) else None
+        drifts[row] = _with_takeover(
+            drifts[row], asked[row], told, held, alike, weights.persistence
+        )
+    rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
+    everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
+    threshold = max(weights.takeover_p, EVERYWHERE) if everywhere else weights.takeover_p
+    for row in known:
+        drifts[row] = _flagged(drifts[row], asked[row], threshold, weights)
+    return growth, tuple(drifts)
 
-    def _answer_takeover(
-        self,
-        drift: CanaryDrift,
-        before: Observation,
-        passages: Sequence[Passage],
-        fresh: Sequence[bool],
-    ) -> list[str]:
-        changed = drift.answer_drift or 0.0
-        if changed < self.weights.answer_takeover:
-            return []
-        if any(fresh[:1]):
-            return [f"the answer drifted by {changed:.3f}, and the entry at rank 1 is new"]
-        row = _told_by(drift, before, passages)
-        if row is None or not fresh[row]:
-            return []
-        told = f"the answer drifted by {changed:.3f}, and follows the entry at rank {row + 1}"
-        return [f"{told}, which is new"]
 
-    def _growth(self, then: Baseline, asked: Sequence[Asked]) -> float:
-        """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
-        # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
-        # shows the growth. Poison that fills these ranks as well aims at a minority of the
-        # canaries: a trimmed mean.
-        below = [one.new[min(self.k, len(one.new) // 2) :] for one in asked]
-        counts = sorted(zip(map(sum, below), map(len, below), strict=True))
-        ends = round(TRIMMED * len(counts))
-        usual = counts[ends : len(counts) - ends]
-        came, places = sum(n for n, _ in usual), sum(n for _, n in usual)
-        if not self.size or then.size is None:
-            # One in two is added, for want of better knowledge of small suites.
-            return (came + 1) / (places + 2)
-        fresh = {
-            p.id for one in asked for p, is_new in zip(one.head, one.fresh, strict=True) if is_new
-        }
-        added = max(self.size - then.size, len(fresh), 1)
-        share = min(added / self.size, 1.0 - 1e-6)
-        measured = came / max(1, places)
-        return max(share, min(measured, MOST_TOPICAL))
+def _figures(
+    asked: _Asked,
+    then: Baseline,
+    weights: AnomalyWeights,
+    suspicion: Callable[[Passage], float],
+    poisoned: Collection[str] | None,
+) -> CanaryDrift:
+    """Return the figures of the notebook."""
+    by_notebook, before = then.rule == "notebook", asked.before
+    passages = asked.passages[: asked.k]
+    ids = tuple(p.id for p in passages)
+    ratio = float(np.mean([suspicion(p) for p in passages])) if passages else 0.0
+    poison = poison_share(passages, poisoned)
+    drift = CanaryDrift(
+        name=asked.canary.name,
+        query=asked.canary.query,
+        flagged=False,
+        score=0.0,
+        answer=asked.answer,
+        suspicion_ratio=ratio,
+        poison_ratio=poison,
+        ids=ids,
+    )
+    if before is None:
+        return drift
+    changed = None if asked.similarity is None else 1.0 - asked.similarity
+    same, overlap = jaccard(ids, before.ids), overlap_at_k(ids, before.ids, asked.k, rule=then.rule)
+    suspicion_delta = ratio - (float(np.mean(before.suspicions)) if before.suspicions else 0.0)
+    poison_delta = None if poison is None else poison - (before.poison_ratio or 0.0)
+    score = weights.score(
+        answer_drift=changed,
+        jaccard=same,
+        overlap=overlap,
+        suspicion_delta=suspicion_delta,
+        poison_delta=poison_delta if by_notebook else None,
+    )
+    return replace(
+        drift,
+        score=score if by_notebook else max(0.0, score),
+        answer_cosine=asked.similarity,
+        answer_drift=changed,
+        jaccard=same,
+        overlap_at_k=overlap,
+        suspicion_delta=suspicion_delta,
+        poison_delta=poison_delta,
+        baseline_ids=before.ids,
+        newcomers=tuple(p.id for p, is_new in asked.head if is_new),
+    )
 
-    def _cannot_tell(self, then: Baseline, growth: float) -> bool:
-        """Return whether so much is new that growth is no explanation without a known size."""
-        return growth > MOST_UNCOUNTED and not (self.size and then.size is not None)
+
+def _with_takeover(
+    drift: CanaryDrift,
+    asked: _Asked,
+    growth: float | None,
+    held: Coverages,
+    resemblance: tuple[bool, float | None],
+    persistence: float,
+) -> CanaryDrift:
+    """Add how much of the head newcomers hold, and how probable that is."""
+    fresh = [is_new for _, is_new in asked.head]
+    if not any(fresh):
+        return replace(drift, takeover=0.0, takeover_p=1.0)
+    share, _ = takeover(fresh, growth or HALF, persistence)
+    if growth is None:
+        return replace(drift, takeover=share)
+    passages = asked.passages[: asked.k]
+    siblings = _siblings(passages, fresh)
+    counted = [is_new for place, is_new in enumerate(fresh) if place not in siblings]
+    told, by_resemblance = resemblance
+    if told:  # else poison that fills the ranks below would be believed
+        growth = _own_growth(asked.below, growth)
+    _, by_growth = takeover(counted, growth, persistence)
+    rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
+    by_coverage = coverage_p_value(held, drift.query, passages, rows)
+    if by_resemblance is None:
+        # Under growth, which ranks are new says nothing of what stands there.
+        p = combined_p_value(by_growth, by_coverage)
+    else:
+        p = combined_p_value(by_growth, by_coverage, by_resemblance, correlation=TOGETHER)
+    return replace(drift, takeover=share, takeover_p=p, resemblance_p=by_resemblance)
+
+
+def _own_growth(below: Sequence[bool], growth: float) -> float:
+    """Return the share of newcomers that growth brings to the ranks of one canary, in (0, 1).
+
+    Pages about what it asks come at once, and to all its ranks: where more of those below the head
+    are new than by growth elsewhere, they tell.
+    """
+    from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    came = sum(below)
+    if bdtrc(came - 1, len(below), growth) > BY_TOPIC:  # so many or more
+        return growth
+    return max(growth, (came + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
+
+
+def _growth(size_then: int | None, size: int | None, asked: Sequence[_Asked]) -> float:
+    """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
+    # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
+    # shows the growth. Poison that fills these ranks as well aims at a minority of the canaries: a
+    # trimmed mean.
+    counts = sorted((sum(one.below), len(one.below)) for one in asked)
+    ends = round(TRIMMED * len(counts))
+    usual = counts[ends : len(counts) - ends]
+    came, places = sum(n for n, _ in usual), sum(n for _, n in usual)
+    if not size or size_then is None:
+        # One in two is added, for want of better knowledge of small suites.
+        return (came + 1) / (places + 2)
+    fresh = {p.id for one in asked for p, is_new in one.head if is_new}
+    share = min(max(size - size_then, len(fresh), 1) / size, 1.0 - 1e-6)
+    return max(share, min(came / max(1, places), MOST_TOPICAL))
+
+
+def _anomaly(drift: CanaryDrift, weights: AnomalyWeights) -> list[str]:
+    if drift.score < weights.threshold:
+        return []
+    return [f"the anomaly score is {drift.score:.3f}, {weights.threshold:g} or more"]
+
+
+def _flagged(
+    drift: CanaryDrift, asked: _Asked, threshold: float, weights: AnomalyWeights
+) -> CanaryDrift:
+    """Add whether something is wrong, and what."""
+    before, p = asked.before, drift.takeover_p
+    assert before is not None  # noqa: S101 - of what is compared
+    reasons = _anomaly(drift, weights)
+    held = f"newcomers hold {drift.takeover or 0.0:.0%} of the head"
+    taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= threshold
+    if taken_over and p is not None:
+        if threshold > weights.takeover_p:
+            held += ", as of most canaries"
+        if drift.resemblance_p is not None and drift.resemblance_p <= EVERYWHERE:
+            held += ", and resemble each other more than what stands around them"
+        reasons.append(f"{held} (p = {p:.2g} under mere growth)")
+    elif taken_over:
+        reasons.append(
+            f"{held}, and most else looks new, too: a takeover of all, or more than a doubling "
+            "(the size is not known)"
+        )
+    if (drift.answer_drift or 0.0) >= weights.answer_takeover:
+        reasons += _answered(drift, asked, before)
+    reasons += _broken(drift, asked, before)
+    return replace(drift, flagged=bool(reasons), reasons=tuple(reasons), taken_over=taken_over)
+
+
+def _broken(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[str]:
+    """Return what was expected of a canary and is not so."""
+    canary, reasons = asked.canary, []
+    if before.ids and not drift.ids:
+        reasons.append("nothing is retrieved any more")
+    reasons += [
+        f"expected entry {entry_id!r} is no longer among the top {asked.k}"
+        for entry_id in canary.expected_entries
+        if entry_id in before.ids and entry_id not in drift.ids
+    ]
+    if canary.expected_answer is not None and drift.answer is not None:
+        was = before.answer is not None and says(before.answer, canary.expected_answer)
+        if was and not says(drift.answer, canary.expected_answer):
+            reasons.append("the expected answer is no longer given")
+    said = [("the answer", drift.answer or "")]
+    said += [
+        (f"entry {printable(p.id, SHOWN_ID)!r}, which is new,", p.text)
+        for p, is_new in asked.head
+        if is_new
+    ]
+    for place, text in said:
+        number = next((n for n, f in enumerate(canary.forbidden) if says(text, f)), None)
+        if number is not None:
+            reasons.append(f"{place} holds forbidden string {number + 1} of this canary")
+    return reasons
+
+
+def _answered(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[str]:
+    """Return what a changed answer follows, if that is new."""
+    changed = f"the answer drifted by {drift.answer_drift:.3f}, and"
+    if any(is_new for _, is_new in asked.head[:1]):
+        return [f"{changed} the entry at rank 1 is new"]
+    # The passage that holds most of what is new in the answer, if any does.
+    said = set(words(drift.answer or ""))
+    said -= set(words(drift.query)) | set(words(before.answer or ""))
+    held = [len(said & set(words(passage.text))) for passage, _ in asked.head]
+    row = held.index(max(held)) if any(held) else None
+    if row is None or not asked.new[row]:
+        return []
+    return [f"{changed} follows the entry at rank {row + 1}, which is new"]
 
 
 def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) -> float | None:
@@ -348,12 +349,6 @@ def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) 
     if poisoned is None:
         return None
     return sum(p.id in poisoned for p in passages) / len(passages) if passages else 0.0
-
-
-def _resembling(drift: CanaryDrift) -> str:
-    """Return that newcomers resemble each other, where that is rare."""
-    rare = drift.resemblance_p is not None and drift.resemblance_p <= EVERYWHERE
-    return ", and resemble each other more than what stands around them" * rare
 
 
 def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
@@ -374,12 +369,52 @@ def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
     return siblings
 
 
-def _told_by(drift: CanaryDrift, before: Observation, passages: Sequence[Passage]) -> int | None:
-    """Return the row of the passage that holds most of what is new in an answer, if any does."""
-    said = set(words(drift.answer or ""))
-    said -= set(words(drift.query)) | set(words(before.answer or ""))
-    held = [len(said & set(words(passage.text))) for passage in passages]
-    return held.index(max(held)) if any(held) else None
+class Coverages(NamedTuple):
+    """How much of their queries passages hold in one place.
+
+    Attributes
+    ----------
+    table
+        Of the baseline's, shape (n_canaries, k); NaN where fewer were retrieved.
+    weights
+        Of the words of all queries.
+    """
+
+    table: NDArray[np.float64]
+    weights: Mapping[str, float]
+
+    @classmethod
+    def of(cls, then: Baseline) -> Coverages:
+        """Return those of a baseline."""
+        table = np.full((len(then.observations), then.k), np.nan)
+        for row, observation in zip(table, then.observations.values(), strict=True):
+            row[: len(observation.coverages)] = observation.coverages
+        return cls(table, word_weights(then.asked.values()))
+
+    def usual(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Return the means over some ranks, of canaries with all of them."""
+        means = self.table[:, list(rows)].mean(axis=1)
+        return np.asarray(means[~np.isnan(means)])
+
+
+def coverage_p_value(
+    held: Coverages, query: str, passages: Sequence[Passage], rows: Sequence[int]
+) -> float:
+    """Return how probable it is that newcomers hold so much of a query under mere growth.
+
+    Had the baseline's own passages at these rows been the newcomers, how many canaries would show
+    as much, on average over the rows? It is 1 where the baseline does not tell, and with n canaries
+    at least 1 / (n + 1): small suites gain little.
+
+    References
+    ----------
+    A permutation test, Pitman, "Significance tests which may be applied to samples from any
+    populations", Journal of the Royal Statistical Society 4(1), 1937: if what was added is of the
+    same kind as what was there, any passage could as well have been a new one.
+    """
+    found = float(np.mean([coverage(query, passages[row].text, held.weights) for row in rows]))
+    usual = held.usual(rows)
+    return (1 + int(np.count_nonzero(usual >= found - 1e-9))) / (len(usual) + 1)
 
 
 # Groups of newcomers up to this one and so many mates are looked at.
@@ -392,48 +427,6 @@ PAIRS, FEWEST_DRAWS = 4_000_000, 100
 LEAST_CANARIES = 5
 # How many of the ranks below the head are new is told apart in so many steps.
 STEPS = 4
-
-
-class UsualCoverage:
-    """How much of their queries the baseline's passages hold in one place, rank by rank.
-
-    Parameters
-    ----------
-    then
-        The baseline.
-    k
-        Places that are compared.
-    """
-
-    def __init__(self, then: Baseline, k: int) -> None:
-        self._weights = word_weights(then.asked.values())
-        self._table = np.full((len(then.observations), k), np.nan)
-        for row, observation in zip(self._table, then.observations.values(), strict=True):
-            known = observation.coverages[:k]
-            row[: len(known)] = known
-
-    def p_value(self, query: str, passages: Sequence[Passage], rows: Sequence[int]) -> float:
-        """Return how probable it is that newcomers hold so much of a query under mere growth.
-
-        Had the baseline's own passages at these rows been the newcomers, how many canaries would
-        show as much, on average over the rows? It is 1 where the baseline does not tell, and with n
-        canaries at least 1 / (n + 1): small suites gain little.
-
-        References
-        ----------
-        A permutation test, Pitman, "Significance tests which may be applied to samples from any
-        populations", Journal of the Royal Statistical Society 4(1), 1937: if what was added is of
-        the same kind as what was there, any passage could as well have been a new one.
-        """
-        found = float(np.mean([coverage(query, passages[row].text, self._weights) for row in rows]))
-        usual = self._usual(tuple(rows))
-        as_much = len(usual) - int(np.searchsorted(usual, found - 1e-9))
-        return (1 + as_much) / (len(usual) + 1)
-
-    def _usual(self, rows: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the baseline's means over some rows, in order, of canaries with all of them."""
-        means = self._table[:, list(rows)].mean(axis=1)
-        return np.sort(means[~np.isnan(means)])
 
 
 class UsualResemblance:

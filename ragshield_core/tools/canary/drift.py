@@ -26,8 +26,6 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 # Characters of an id that are shown.
 SHOWN_ID = 60
-# Chunks of one document, closer to each other than this, are no accident of chunking.
-SIBLINGS_APART = 0.8
 
 
 class AnomalyWeights(BaseModel):

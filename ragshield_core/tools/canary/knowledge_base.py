@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,12 +65,8 @@ class Passage:
     ) -> Self:
         """Return a passage of what a program keeps of an entry.
 
-        Parameters
-        ----------
-        entry_id, lineage
-            Default: what the metadata names, see :data:`ID_KEYS` and :data:`LINEAGE_KEYS`.
-        text, metadata, vector
-            As of a passage.
+        Without an id or a lineage, its metadata may name them (:data:`ID_KEYS`,
+        :data:`LINEAGE_KEYS`).
 
         Raises
         ------
@@ -96,13 +91,7 @@ class Passage:
 
 
 def as_passage(item: Any) -> Passage:
-    """Return what a retriever found as a passage.
-
-    Raises
-    ------
-    CanaryError
-        If it is nothing that holds a text.
-    """
+    """Return what a retriever found as a passage."""
     if isinstance(item, Passage):
         return item
     if isinstance(item, str):
@@ -115,7 +104,7 @@ def as_passage(item: Any) -> Passage:
         rest = {key: value for key, value in item.items() if key not in ("id", "text")}
         metadata = item.get("metadata", rest)
         return Passage.of(item.get("id"), item.get("text"), metadata, item.get("lineage"))
-    found = by_framework(item, lambda framework: framework.passage(item))
+    found: Passage | None = by_framework(item, "passage")
     if found is not None:
         return found
     msg = (
@@ -169,22 +158,10 @@ class Embedder:
 
     @classmethod
     def of(cls, model: Any) -> Embedder:
-        """Return the interface to a model.
-
-        Parameters
-        ----------
-        model
-            An embedding model of LangChain or LlamaIndex, or a function from a list of texts to one
-            vector each.
-
-        Raises
-        ------
-        CanaryError
-            If it is none of these.
-        """
+        """Return the interface to a model of LangChain or LlamaIndex, or to a function of texts."""
         if isinstance(model, Embedder):
             return model
-        found = by_framework(model, lambda framework: framework.embedder(model))
+        found: Embedder | None = by_framework(model, "embedder")
         if found is not None:
             return found
         if callable(model):
@@ -210,13 +187,7 @@ class Embedder:
 
 
 def unit_vectors(given: ArrayLike, n: int) -> Vectors:
-    """Return n vectors as rows of unit length; zeros stay zeros.
-
-    Raises
-    ------
-    CanaryError
-        If they are not n vectors of finite values.
-    """
+    """Return n vectors as rows of unit length; zeros stay zeros."""
     vectors = _matrix(given, n)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float32)
@@ -236,101 +207,53 @@ def _matrix(given: ArrayLike, n: int) -> Vectors:
     return vectors
 
 
-T = TypeVar("T")
-
-# An adapter names its Framework in this group of entry points, under the package that the classes
-# of its framework come from.
-ENTRY_POINT_GROUP = "ragshield.frameworks"
-# The adapters that come with the core are found where nothing is installed, too: in a source tree.
-OURS = (
-    EntryPoint("langchain_core", "ragshield_langchain.canary:LangChain", ENTRY_POINT_GROUP),
-    EntryPoint("llama_index", "ragshield_llamaindex.canary:LlamaIndex", ENTRY_POINT_GROUP),
-)
+# By the package that the classes of a framework come from, the module that knows its objects. Each
+# of its functions (knowledge_base, passage, embedder, answerer) returns None for other objects.
+ADAPTERS = {
+    "langchain_core": "ragshield_langchain.canary",
+    "llama_index": "ragshield_llamaindex.canary",
+}
 
 
-class Framework:
-    """What objects of one framework are to canaries; an adapter subclasses it.
-
-    Each method returns None for an object that it does not know, as those here do for all.
-    """
-
-    def knowledge_base(self, source: Any) -> KnowledgeBase | None:  # noqa: ARG002 - for subclasses
-        """Return the knowledge base that a store, an index or a retriever asks."""
-        return None
-
-    def passage(self, item: Any) -> Passage | None:  # noqa: ARG002
-        """Return something that was retrieved as a passage."""
-        return None
-
-    def embedder(self, model: Any) -> Embedder | None:  # noqa: ARG002
-        """Return the interface to an embedding model."""
-        return None
-
-    def answerer(self, source: Any) -> Callable[[str], Any] | None:  # noqa: ARG002
-        """Return the function that answers a query."""
-        return None
-
-
-def by_framework(thing: Any, ask: Callable[[Framework], T | None]) -> T | None:
+def by_framework(thing: Any, function: str) -> Any:
     """Return what the framework of an object makes of it, None where it is of none.
 
     Parameters
     ----------
     thing
         Any object.
-    ask
-        A method of :class:`Framework`, applied to the object.
+    function
+        Of the modules in :data:`ADAPTERS`, applied to the object.
 
     Raises
     ------
     CanaryError
-        If the adapter of its framework cannot be imported, or is none.
+        If the adapter of its framework cannot be imported.
     """
-    for framework in _frameworks_of(type(thing)):
-        made = ask(framework)
+    packages = (str(parent.__module__).partition(".")[0] for parent in type(thing).__mro__)
+    for package in dict.fromkeys(packages):
+        if package not in ADAPTERS:
+            continue
+        try:
+            adapter = import_module(ADAPTERS[package])
+        except ImportError as error:
+            msg = (
+                f"objects of {package} are known by {ADAPTERS[package]}, which cannot be imported "
+                f"({error}); install what it needs (pip install 'ragshield[all]'), or pass "
+                "functions in place of such objects."
+            )
+            raise CanaryError(msg) from error
+        made = getattr(adapter, function)(thing)
         if made is not None:
             return made
     return None
-
-
-def _frameworks_of(kind: type) -> Iterator[Framework]:
-    """Yield the frameworks that a class is of, that of the class itself first."""
-    packages = (str(parent.__module__).partition(".")[0] for parent in kind.__mro__)
-    for package in dict.fromkeys(packages):
-        framework = _framework(package)
-        if framework is not None:
-            yield framework
-
-
-@cache
-def _framework(package: str) -> Framework | None:
-    found = (*OURS, *entry_points(group=ENTRY_POINT_GROUP))
-    point = next((point for point in found if point.name == package), None)
-    if point is None:
-        return None
-    try:
-        framework = point.load()
-    except ImportError as error:
-        msg = (
-            f"objects of {package} are known by {point.value}, which cannot be imported ({error}); "
-            "install what it needs (pip install 'ragshield[all]' for the adapters of RAGShield), "
-            "or pass functions in place of such objects."
-        )
-        raise CanaryError(msg) from error
-    if not (isinstance(framework, type) and issubclass(framework, Framework)):
-        msg = (
-            f"the entry point {point.name!r} of the group {point.group!r} names {point.value}, "
-            "expected a subclass of ragshield_core.tools.canary.Framework."
-        )
-        raise CanaryError(msg)
-    return framework()
 
 
 class KnowledgeBase(ABC):
     """A knowledge base that can be asked; subclass it for one of your own.
 
     Only :meth:`search` has to be defined. What :meth:`size` says tells growth from takeover.
-    Without the methods of :class:`WritableKnowledgeBase`, suspects are held, but stay in it.
+    Without :meth:`remove` and :meth:`restore`, suspects are held, but stay in it.
 
     Examples
     --------
@@ -375,6 +298,16 @@ class KnowledgeBase(ABC):
         """
         return {}
 
+    def remove(self, ids: Sequence[str]) -> Sequence[str]:
+        """Delete entries, which are held by now, and return those that could not be deleted.
+
+        Missing ones are ignored.
+        """
+        return ids
+
+    def restore(self, entries: Batch) -> None:  # noqa: B027 - not every one can
+        """Put back entries that were held, under their ids."""
+
     @property
     def embedder(self) -> Any:
         """The embedding model that it carries, of any kind; None if there is none."""
@@ -392,13 +325,7 @@ class KnowledgeBase(ABC):
 
 
 class FunctionKnowledgeBase(KnowledgeBase):
-    """A function that is asked one query after the other.
-
-    Parameters
-    ----------
-    find
-        A function of a query and of k, which returns whatever :func:`as_passage` takes.
-    """
+    """A function of a query and of k, asked one query after the other."""
 
     def __init__(self, find: Callable[[str, int], Any]) -> None:
         self._find = find
@@ -411,24 +338,6 @@ class FunctionKnowledgeBase(KnowledgeBase):
     ) -> list[list[Passage]]:
         """Return what the function finds."""
         return [[as_passage(item) for item in list(self._find(q, k))[:k]] for q in queries]
-
-
-class WritableKnowledgeBase(KnowledgeBase):
-    """A knowledge base that entries can be taken out of, and put back into."""
-
-    @abstractmethod
-    def remove(self, ids: Sequence[str]) -> Sequence[str]:
-        """Delete entries, which are held by now; missing ones are ignored.
-
-        Returns
-        -------
-        Sequence[str]
-            Those that could not be deleted.
-        """
-
-    @abstractmethod
-    def restore(self, entries: Batch) -> None:
-        """Put back entries that were held, under their ids."""
 
 
 # Queries whose similarities to all entries are held at a time: 26 MB for 100,000 entries.
@@ -491,15 +400,7 @@ class MatrixRetriever(KnowledgeBase):
 
 
 def nearest(queries: Vectors, entries: Vectors, k: int) -> list[list[int]]:
-    """Return the rows of the k most similar entries of each query, best first.
-
-    Parameters
-    ----------
-    queries, entries
-        Shapes (n_queries, dim) and (n_entries, dim), float32.
-    k
-        At most n_entries count.
-    """
+    """Return the rows of the k most similar entries of each query, best first."""
     k = min(k, len(entries))
     found: list[list[int]] = []
     for start in range(0, len(queries) if k else 0, BLOCK):
@@ -512,13 +413,6 @@ def nearest(queries: Vectors, entries: Vectors, k: int) -> list[list[int]]:
     return found or [[] for _ in queries]
 
 
-class Found(NamedTuple):
-    """What is retrieved per query, and the held entries that retrieval shows among the first."""
-
-    passages: list[list[Passage]]
-    still_served: tuple[str, ...]
-
-
 def search(
     knowledge_base: KnowledgeBase,
     quarantine: Quarantine,
@@ -528,8 +422,10 @@ def search(
     *,
     shown: int,
     without: Collection[Revision] = (),
-) -> Found:
+) -> tuple[list[list[Passage]], tuple[str, ...]]:
     """Return the k best passages per query, each once, as if what is held were not there.
+
+    Also returns the ids that are held and that retrieval shows nevertheless, among the first.
 
     Parameters
     ----------
@@ -564,7 +460,7 @@ def search(
     for passages in found:  # retrievers that join the results of others may repeat one
         once = {(p.id, p.revision): p for p in passages}
         listed.append([p for revision, p in once.items() if revision not in held][:k])
-    return Found(listed, still_served)
+    return listed, still_served
 
 
 def _held(quarantine: Quarantine, found: Sequence[Sequence[Passage]]) -> set[Revision]:
@@ -592,20 +488,7 @@ TEXT_NAMES = ("content", "response", "text")
 
 
 def as_knowledge_base(source: Any) -> KnowledgeBase:
-    """Return the interface to anything that retrieves.
-
-    Parameters
-    ----------
-    source
-        A :class:`KnowledgeBase`; a vector store or retriever of LangChain, an index, retriever or
-        query engine of LlamaIndex; a batch; or a function of a query, or of a query and k, that
-        returns passages, documents, nodes, dicts, pairs of an id and a text, or texts.
-
-    Raises
-    ------
-    CanaryError
-        If it is none of these.
-    """
+    """Return the interface to anything that retrieves: see :class:`CanaryMonitor`."""
     if isinstance(source, type):
         msg = f"retriever is the class {source.__name__}, expected an instance of it."
         raise CanaryError(msg)
@@ -613,7 +496,7 @@ def as_knowledge_base(source: Any) -> KnowledgeBase:
         return source
     if isinstance(source, Batch):
         return MatrixRetriever(source)
-    found = by_framework(source, lambda framework: framework.knowledge_base(source))
+    found: KnowledgeBase | None = by_framework(source, "knowledge_base")
     if found is not None:
         return found
     if callable(source):
@@ -629,26 +512,12 @@ def as_knowledge_base(source: Any) -> KnowledgeBase:
 
 
 def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
-    """Return the interface to anything that answers: a function of a query and of passages.
-
-    Parameters
-    ----------
-    source
-        A LangChain ``Runnable``, a LlamaIndex query engine, or a function of a query, or of a query
-        and the texts retrieved for it.
-
-    Raises
-    ------
-    CanaryError
-        If it is none of these.
-    """
-    found = by_framework(source, lambda framework: framework.answerer(source))
-    if found is not None:
-        return _answerer(found)
-    if callable(source):
-        if takes_two(source, TEXTS):
-            return lambda query, texts: answer_text(source(query, texts))
-        return _answerer(source)
+    """Return the interface to anything that answers: a function of a query and of passages."""
+    ask = by_framework(source, "answerer") or source
+    if ask is source and callable(source) and takes_two(source, TEXTS):
+        return lambda query, texts: answer_text(source(query, texts))
+    if callable(ask):
+        return lambda query, _texts: answer_text(ask(query))
     msg = (
         f"answerer is a {type(source).__name__}, expected a LangChain Runnable, a LlamaIndex query "
         "engine, or a function of a query (and of the texts retrieved for it)."
@@ -656,17 +525,10 @@ def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
     raise CanaryError(msg)
 
 
-def _answerer(ask: Callable[[str], Any]) -> Callable[[str, list[str]], str]:
-    return lambda query, _texts: answer_text(ask(query))
-
-
 def answer_text(answer: Any) -> str:
     """Return the text of what an answerer returned.
 
-    Raises
-    ------
-    CanaryError
-        If it is a mapping without an answer: an empty one would be the same at every check.
+    A mapping without an answer is refused: an empty answer would be the same at every check.
     """
     if isinstance(answer, Mapping):
         found = [answer[key] for key in ANSWER_KEYS if key in answer]

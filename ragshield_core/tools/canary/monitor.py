@@ -14,24 +14,22 @@ import numpy as np
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CanaryError, EmbedderChangedError
-from ragshield_core.tools.canary.compare import Comparison, poison_share
+from ragshield_core.tools.canary.compare import compared, poison_share
 from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport
 from ragshield_core.tools.canary.figures import Rule, Suspicions, coverage, word_weights
 from ragshield_core.tools.canary.knowledge_base import (
     PROBES,
     Embedder,
-    Found,
     Passage,
     Revision,
     Vectors,
-    WritableKnowledgeBase,
     as_answerer,
     as_knowledge_base,
     batch_of,
     search,
 )
 from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
-from ragshield_core.tools.canary.suite import Canary, CanarySuite
+from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.traceback import (
     SUSPECT_AT,
     Suspect,
@@ -90,9 +88,9 @@ class CanaryMonitor:
     remove, restore
         Called with the ids to take out of the knowledge base, once they are held, and with the
         batch to put back; give both. Default: by the methods of a guarded index, a LangChain store
-        or a :class:`WritableKnowledgeBase`; of anything else, what is held or confirmed is left out
-        of the comparison only, and checks name it in ``still_served`` until the application has
-        taken it out.
+        or a :class:`KnowledgeBase` that has them; of anything else, what is held or confirmed is
+        left out of the comparison only, and checks name it in ``still_served`` until the
+        application has taken it out.
 
     Notes
     -----
@@ -202,32 +200,40 @@ class CanaryMonitor:
         CanaryError
             If nothing at all is retrieved.
         """
-        deep = self._search(self.suite.queries, DEPTH * self.k).passages
-        found = [passages[: self.k] for passages in deep]
-        if not any(found):
+        deep, _ = self._search(self.suite.queries, DEPTH * self.k)
+        if not any(deep):
             msg = (
                 f"the retriever returns nothing for any of {len(self.suite)} canaries, so there is "
                 "nothing to compare with later; check that it asks a filled knowledge base."
             )
             raise CanaryError(msg)
+        found = [passages[: self.k] for passages in deep]
         self._suspicions.judge(p for passages in found for p in passages)
+        answers, vectors = self._answers(found)
         weights = word_weights(self.suite.queries)
-        observations = {
-            canary.name: self._observed(canary, passages, answer, poisoned, weights)
-            for canary, passages, answer in zip(
-                self.suite, deep, self._answers(self.suite.canaries, found), strict=True
-            )
-        }
         baseline = Baseline(
             suite=self.suite.name,
-            version=0,
             k=self.k,
             rule=self.rule,
             size=self._knowledge_base.size(),
+            observations={
+                canary.name: Observation(
+                    query=canary.query,
+                    ids=tuple(p.id for p in head),
+                    revisions=tuple(p.revision for p in head),
+                    suspicions=tuple(self._suspicions(p) for p in head),
+                    coverages=tuple(coverage(canary.query, p.text, weights) for p in head),
+                    answer=answer,
+                    poison_ratio=poison_share(head, poisoned),
+                    below=tuple((p.id, p.revision) for p in passages[self.k :]),
+                )
+                for canary, passages, head, answer in zip(
+                    self.suite, deep, found, answers, strict=True
+                )
+            },
             probes=self._probes(),
             queries=self._query_vectors(self.suite.queries),
-            asked={canary.name: canary.query for canary in self.suite},
-            observations=observations,
+            answers=vectors,
         )
         return self.store.save_baseline(baseline)
 
@@ -289,15 +295,18 @@ class CanaryMonitor:
             self._suspicions.remember(observation.revisions, observation.suspicions)
         found = [passages[: self.k] for passages in deep]
         self._suspicions.judge(p for passages in found for p in passages)
-        comparison = Comparison(
-            k=self.k,
-            rule=self.rule,
+        answers, vectors = self._answers(found)
+        growth, canaries = compared(
+            self.suite.canaries,
+            then,
+            deep,
+            answers,
+            vectors,
             weights=self.weights,
             size=self._knowledge_base.size(),
             suspicion=self._suspicions,
+            poisoned=poisoned,
         )
-        answers = self._answers(self.suite.canaries, found)
-        growth, canaries = comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
         return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
@@ -358,7 +367,7 @@ class CanaryMonitor:
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
             queries = [canary.query for canary in canaries]
-            found = self._search(queries, DEPTH * report.k).passages
+            found, _ = self._search(queries, DEPTH * report.k)
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
@@ -366,13 +375,7 @@ class CanaryMonitor:
             return trace_drift_as_source(report, passages, top_n or 10)
         then = self.store.baseline(self.suite.name, report.baseline)
         return trace_drift(
-            report,
-            passages,
-            then.observations,
-            {canary.name: canary for canary in canaries},
-            self._suspicions,
-            weights=self.weights,
-            top_n=top_n,
+            report, passages, then, canaries, self._suspicions, weights=self.weights, top_n=top_n
         )
 
     def trace_answer(
@@ -394,7 +397,7 @@ class CanaryMonitor:
         --------
         ragshield_core.tools.canary.traceback.trace_answer : How responsibility is found.
         """
-        passages = self._search([query], depth).passages[0]
+        ((passages,), _) = self._search([query], depth)
         self._suspicions.judge(passages)
         return trace_answer(
             query,
@@ -453,32 +456,24 @@ class CanaryMonitor:
         """Take what is held out of the knowledge base, as far as it can be written."""
         if self._remove is not None:
             self._remove(ids)
-        elif isinstance(self._knowledge_base, WritableKnowledgeBase):
-            left = self._knowledge_base.remove(ids)
-            if left:
-                logger.warning("%d held entries could not be deleted from the store", len(left))
-        elif ids:
+        elif left := self._knowledge_base.remove(ids):
             logger.warning(
-                "%d entries are held, but not taken out of the knowledge base, which the monitor "
-                "cannot write: pass remove= and restore=, or guard the index",
-                len(ids),
+                "%d held entries could not be deleted from the knowledge base; where the monitor "
+                "cannot write, pass remove= and restore=, or guard the index",
+                len(left),
             )
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
         """Judge quarantined entries good and put them back."""
+        from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
+
         if not ids:
             return
-        knowledge_base, write = self._knowledge_base, self._restore
-        if write is None and knowledge_base.guarded is not None:
-            knowledge_base.guarded.release(list(ids), by=by, note=note)
+        if self._restore is None and self._knowledge_base.guarded is not None:
+            self._knowledge_base.guarded.release(list(ids), by=by, note=note)
             return
-        if write is None and isinstance(knowledge_base, WritableKnowledgeBase):
-            write = knowledge_base.restore
-        if write is not None:
-            from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
-
-            for batch in batches_of(self.quarantine_store.vouched(ids, Status.HELD)):
-                write(batch)
+        for batch in batches_of(self.quarantine_store.vouched(ids, Status.HELD)):
+            (self._restore or self._knowledge_base.restore)(batch)
         self.quarantine_store.release(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
@@ -511,7 +506,9 @@ class CanaryMonitor:
 
     # How it is asked
 
-    def _search(self, queries: Sequence[str], k: int, without: Collection[Revision] = ()) -> Found:
+    def _search(
+        self, queries: Sequence[str], k: int, without: Collection[Revision] = ()
+    ) -> tuple[list[list[Passage]], tuple[str, ...]]:
         """Return what is retrieved, but for what is held and some more revisions."""
         return search(
             self._knowledge_base,
@@ -572,37 +569,17 @@ class CanaryMonitor:
             raise EmbedderChangedError(msg)
 
     def _answers(
-        self, canaries: Sequence[Canary], found: Sequence[Sequence[Passage]]
-    ) -> list[tuple[str | None, Vectors | None]]:
+        self, found: Sequence[Sequence[Passage]]
+    ) -> tuple[list[str | None], Vectors | None]:
+        """Return what the canaries are answered now, and the answers' vectors."""
         if self._answerer is None:
-            return [(None, None)] * len(canaries)
+            return [None] * len(found), None
         answers = [
             self._answerer(canary.query, [p.text for p in passages])
-            for canary, passages in zip(canaries, found, strict=True)
+            for canary, passages in zip(self.suite, found, strict=True)
         ]
-        if self._embedder is None:
-            return [(answer, None) for answer in answers]
-        return list(zip(answers, self._embedder.documents(answers), strict=True))
-
-    def _observed(
-        self,
-        canary: Canary,
-        deep: Sequence[Passage],
-        answered: tuple[str | None, Vectors | None],
-        poisoned: Collection[str] | None,
-        weights: Mapping[str, float],
-    ) -> Observation:
-        passages, (answer, vector) = deep[: self.k], answered
-        return Observation(
-            ids=tuple(p.id for p in passages),
-            revisions=tuple(p.revision for p in passages),
-            suspicions=tuple(self._suspicions(p) for p in passages),
-            coverages=tuple(coverage(canary.query, p.text, weights) for p in passages),
-            answer=answer,
-            answer_vector=vector,
-            poison_ratio=poison_share(passages, poisoned),
-            below=tuple((p.id, p.revision) for p in deep[self.k :]),
-        )
+        vectors = None if self._embedder is None else self._embedder.documents(answers)
+        return [*answers], vectors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -28,39 +29,39 @@ Row = TypeVar("Row", BaselineRow, CheckRow)
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What one canary gave when it was asked.
 
     Attributes
     ----------
+    query
+        What was asked.
     ids, revisions
         Retrieved, best first; hashes of their texts.
     suspicions
         Of each retrieved text, in [0, 1].
     coverages
         How much of the query each retrieved text holds in one place, in [0, 1].
-    answer, answer_vector
-        ``None`` without an answerer, or an embedder.
+    answer
+        ``None`` without an answerer.
     poison_ratio
         ``None`` without ground truth.
     below
         Ids and hashes of what stood just below: it is not new when it moves up.
     """
 
+    query: str
     ids: tuple[str, ...]
     revisions: tuple[str, ...]
     suspicions: tuple[float, ...]
-    answer: str | None
-    answer_vector: Vectors | None
-    poison_ratio: float | None
     coverages: tuple[float, ...]
+    answer: str | None = None
+    poison_ratio: float | None = None
     below: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def suspicion_ratio(self) -> float:
-        """Mean suspicion of the retrieved texts; 0 for none."""
-        return float(np.mean(self.suspicions)) if self.suspicions else 0.0
+
+_OBSERVATIONS = TypeAdapter(dict[str, Observation])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,24 +74,27 @@ class Baseline:
         Name of the suite, number of the baseline, places, and the rule of its suspicions.
     size
         Entries of the knowledge base, if the retriever told.
-    probes, queries
-        Vectors of fixed texts, by which a changed embedder is known, and of the canaries; ``None``
-        without an embedder.
     observations
         By the canary's name.
-    asked
-        Query by the canary's name.
+    probes, queries, answers
+        Vectors of fixed texts, by which a changed embedder is known, of the canaries, and of their
+        answers; ``None`` without an embedder, or an answerer.
     """
 
     suite: str
-    version: int
+    version: int = 0
     k: int
     rule: Rule
     size: int | None
-    probes: Vectors | None
-    queries: Vectors | None
-    asked: Mapping[str, str]
     observations: Mapping[str, Observation]
+    probes: Vectors | None = None
+    queries: Vectors | None = None
+    answers: Vectors | None = None
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Query by the canary's name."""
+        return {name: observation.query for name, observation in self.observations.items()}
 
 
 class CanaryStore:
@@ -101,12 +105,16 @@ class CanaryStore:
 
     def save_baseline(self, baseline: Baseline) -> int:
         """Keep a baseline as the next version of its suite; return the version."""
-        content, vectors = _packed(baseline)
+        content = {name: getattr(baseline, name) for name in ("k", "rule", "size")}
+        content["observations"] = {n: asdict(seen) for n, seen in baseline.observations.items()}
+        vectors = {name: getattr(baseline, name) for name in ("probes", "queries", "answers")}
+        file = io.BytesIO()
+        np.savez(file, **{name: each for name, each in vectors.items() if each is not None})
         values = {
             "suite": baseline.suite,
             "created_at": dt.datetime.now(dt.UTC).isoformat(timespec="microseconds"),
-            "content": json.dumps(content),
-            "vectors": vectors,
+            "content": json.dumps({"format": FORMAT} | content),
+            "vectors": file.getvalue(),
         }
         latest = select(func.max(BaselineRow.version)).where(
             BaselineRow.namespace == self._namespace, BaselineRow.suite == baseline.suite
@@ -142,7 +150,20 @@ class CanaryStore:
                     "canary baseline`."
                 )
                 raise CanaryError(msg)
-            return _unpacked(self._checked(row))
+            row = self._checked(row)
+            content = json.loads(row.content)
+            if (found := content.pop("format")) != FORMAT:
+                msg = (
+                    f"baseline {row.version} of suite {suite!r} is of format {found}, this version "
+                    f"of RAGShield reads only format {FORMAT}; set the baseline anew."
+                )
+                raise CanaryError(msg)
+            observations = _OBSERVATIONS.validate_python(content.pop("observations"))
+            with np.load(io.BytesIO(row.vectors), allow_pickle=False) as file:
+                vectors = dict(file)
+            return Baseline(
+                suite=suite, version=row.version, observations=observations, **content, **vectors
+            )
 
     def suites(self) -> list[str]:
         """Return the names of all suites that have a baseline."""
@@ -200,58 +221,9 @@ class CanaryStore:
         session.add(kind(**row, digest=digests.of(kind, row)))
 
     def _checked(self, row: Row) -> Row:
-        """Return a row that is as it was written.
-
-        Raises
-        ------
-        TamperedError
-            If it is not.
-        """
+        """Return a row that is as it was written; raise TamperedError for another."""
         digests = self._quarantine.log.digests
         values = {column.name: getattr(row, column.name) for column in table_of(type(row)).columns}
         if not digests.match(type(row), values):
             raise changed(type(row), values, digests)
         return row
-
-
-def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
-    """Return a baseline as JSON-ready values, and its vectors as the bytes of an npz file."""
-    vectors: dict[str, Any] = {"probes": baseline.probes, "queries": baseline.queries}
-    canaries: list[dict[str, Any]] = []
-    for name, observation in baseline.observations.items():
-        values = asdict(observation)
-        vectors[f"answer {len(canaries)}"] = values.pop("answer_vector")
-        canaries.append({"name": name, "query": baseline.asked[name]} | values)
-    file = io.BytesIO()
-    np.savez(file, **{name: v for name, v in vectors.items() if v is not None})
-    content = {"format": FORMAT, "k": baseline.k, "rule": baseline.rule, "size": baseline.size}
-    return content | {"canaries": canaries}, file.getvalue()
-
-
-def _unpacked(row: BaselineRow) -> Baseline:
-    content = json.loads(row.content)
-    if content["format"] != FORMAT:
-        msg = (
-            f"baseline {row.version} of suite {row.suite!r} is of format {content['format']}, this "
-            f"version of RAGShield reads only format {FORMAT}; set the baseline anew."
-        )
-        raise CanaryError(msg)
-    with np.load(io.BytesIO(row.vectors), allow_pickle=False) as file:
-        vectors = dict(file)
-    observations, asked = {}, {}
-    for number, item in enumerate(content["canaries"]):
-        name = item.pop("name")
-        asked[name] = item.pop("query")
-        lists = ("ids", "revisions", "suspicions", "coverages")
-        item |= {each: tuple(item[each]) for each in lists}
-        item["below"] = tuple(map(tuple, item["below"]))
-        observations[name] = Observation(**item, answer_vector=vectors.get(f"answer {number}"))
-    return Baseline(
-        suite=row.suite,
-        version=row.version,
-        **{name: content[name] for name in ("k", "rule", "size")},
-        probes=vectors.get("probes"),
-        queries=vectors.get("queries"),
-        asked=asked,
-        observations=observations,
-    )
