@@ -59,7 +59,7 @@ def test_baseline_then_check_then_drift(folder):
     assert (report["flagged"], report["total"]) == (1, 32)
     assert set(report["canaries"][5]["newcomers"]) == set(bad.ids)
     page = (folder / "out.html").read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 1
     assert not re.search(r"(src|href)=|<script|https?://", page)
 
 

@@ -1,9 +1,12 @@
-"""Suites of canary queries: made, read, written, suggested."""
+"""Suites of canary queries: made, read, suggested."""
+
+import json
 
 import numpy as np
 import pytest
 
 from ragshield_core import Batch
+from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.canary import Canary, CanaryError, CanarySuite
 
 CANARIES = [
@@ -15,14 +18,16 @@ BARE = Batch.of(ids=["a"], texts=["x"], embeddings=None)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "yaml", "yml"])
-def test_what_is_written_is_read_again(tmp_path, ending):
-    suite = CanarySuite(CANARIES, name="mine")
+def test_a_suite_is_read_from_both_kinds_of_files(tmp_path, ending):
+    rows = [row if isinstance(row, dict) else {"query": row} for row in CANARIES]
+    lines = [json.dumps(row) for row in rows]
+    listed = "name: mine\ncanaries:\n" + "\n".join(f"  - {line}" for line in lines)
     path = tmp_path / f"mine.{ending}"
-    suite.save(path)
-    again = CanarySuite.load(path)
-    assert again.name == "mine"
-    assert again.canaries == suite.canaries
-    assert again.names == ("refund", "Wer leitet die Firma?", "plain query")
+    path.write_text("\n".join(lines) if ending == "jsonl" else listed, encoding="utf-8")
+    suite = CanarySuite.load(path)
+    assert suite.name == "mine"
+    assert suite.canaries == CanarySuite(CANARIES).canaries
+    assert suite.names == ("refund", "Wer leitet die Firma?", "plain query")
 
 
 def test_yaml_may_be_a_plain_list(tmp_path):
@@ -40,21 +45,22 @@ def test_yaml_may_be_a_plain_list(tmp_path):
         ("a.jsonl", '{"query": "x"}\n{bad', "line 2"),
         ("a.jsonl", '{"query": "x", "expected": ["y"]}', "expected: Extra inputs"),
         ("a.jsonl", '{"query": ""}', "canary 1: query"),
-        ("a.jsonl", '"x"\n"x"', "is duplicated"),
+        ("a.jsonl", '{"query": "x"}\n{"query": "x"}', "is duplicated"),
+        ("a.jsonl", '"x"', "line 1: a JSON str"),
         ("a.jsonl", "\n", "no canaries"),
-        ("a.jsonl", "[" * 100_000, "nested too deeply"),
+        ("a.jsonl", "[" * 100_000, "line 1: not valid JSON"),
         ("a.txt", "x", "ends in"),
         # What Python cannot read as a scalar.
-        ("a.yaml", "- 2024-13-45", "is not YAML"),
-        ("a.yaml", "- " + "9" * 5000, "is not YAML"),
-        ("a.jsonl", '"x"\n' + "9" * 5000, "line 2: no JSON"),
-        ("a.yaml", "name: [a, b]\ncanaries: [q]", "name of type list"),
+        ("a.yaml", "- 2024-13-45", "a.yaml cannot be read"),
+        ("a.yaml", "- " + "9" * 5000, "a.yaml cannot be read"),
+        ("a.jsonl", "9" * 5000, "line 1: not valid JSON"),
+        ("a.yaml", "name: [a, b]\ncanaries: [q]", "no name of a few words"),
     ],
 )
 def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(CanaryError, match=said):
+    with pytest.raises((CanaryError, SourceError), match=said):
         CanarySuite.load(path)
 
 
@@ -95,16 +101,11 @@ def test_a_canary_cannot_be_changed():
         canary.query = "y"
 
 
-def test_a_query_may_hold_any_line_separator(tmp_path):
-    suite = CanarySuite(["one\u2028two", "three\x85four"], name="s")
-    suite.save(tmp_path / "s.jsonl")
-    assert CanarySuite.load(tmp_path / "s.jsonl").queries == suite.queries
-
-
-def test_a_byte_order_mark_is_passed_over(tmp_path):
-    path = tmp_path / "s.jsonl"
-    path.write_text('"query"\r\n"another"\r\n', encoding="utf-8-sig")
-    assert CanarySuite.load(path).queries == ["query", "another"]
+def test_a_query_may_hold_any_line_separator_and_a_file_a_byte_order_mark(tmp_path):
+    path, query = tmp_path / "s.jsonl", "one\u2028two\x85three"
+    line = json.dumps({"query": query}, ensure_ascii=False)
+    path.write_bytes(f'{line}\r\n{{"query": "another"}}\r\n'.encode("utf-8-sig"))
+    assert CanarySuite.load(path).queries == [query, "another"]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,11 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
         (lambda: CanarySuite.load("absent.yaml"), "absent"),
         (lambda: CanarySuite(["q"], name="n" * 201), "201 characters"),
         (lambda: CanarySuite(["q"], name=""), "0 characters"),
-        (lambda: CanarySuite(["q"]).save("suite.json"), "ends in '.json'"),
+        (lambda: CanarySuite.load("suite.json"), "ends in '.json'"),
     ],
 )
 def test_what_would_go_wrong_later_is_refused(make, said):
-    with pytest.raises(CanaryError, match=said):
+    with pytest.raises((CanaryError, SourceError), match=said):
         make()
 
 

@@ -34,9 +34,8 @@ from ragshield_core.tools.canary.monitor import CanaryMonitor
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.telling import (
-    drift_sarif,
     html_report,
-    suspects_sarif,
+    to_sarif,
     told_of_drift,
     told_of_suspects,
     verdict_of,
@@ -163,7 +162,7 @@ def check(
                 "json": report.to_json,
                 "html": lambda: html_report(report, monitor.history(), trace),
                 "markdown": lambda: markdown(told_of_drift(report, trace)),
-                "sarif": lambda: drift_sarif(report, trace),
+                "sarif": lambda: to_sarif(report, trace),
             },
             verdict_of(report),
             show,
@@ -217,7 +216,7 @@ def trace(  # noqa: PLR0913 - options of a command line
                 "json": lambda: json.dumps(found.to_dict()),
                 "html": lambda: html_page(told_of_suspects(found, now)),
                 "markdown": lambda: markdown(told_of_suspects(found, now)),
-                "sarif": lambda: suspects_sarif(found),
+                "sarif": lambda: to_sarif(None, found),
             },
             f"{len(found.suspects)} suspects",
             lambda: console.print(found.table(limit)),
@@ -263,7 +262,7 @@ def report(
                 "json": lambda: json.dumps([check.to_dict() for check in history]),
                 "html": lambda: html_report(history[-1], history),
                 "markdown": lambda: markdown(told_of_drift(history[-1])),
-                "sarif": lambda: drift_sarif(history[-1]),
+                "sarif": lambda: to_sarif(history[-1]),
             },
             verdict_of(history[-1]),
             show,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.canary.figures import Rule
@@ -26,6 +26,17 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 # Characters of an id that are shown.
 SHOWN_ID = 60
+# Figures that people see, and how.
+FIGURES = {
+    **dict.fromkeys(("answer_drift", "answer_cosine", "jaccard", "overlap_at_k"), ".3f"),
+    "takeover": ".3f",
+    "takeover_p": ".3g",
+    "resemblance_p": ".3g",
+    "suspicion_ratio": ".3f",
+    "suspicion_delta": "+.3f",
+    "poison_ratio": ".3f",
+    "poison_delta": "+.3f",
+}
 
 
 class AnomalyWeights(BaseModel):
@@ -170,24 +181,22 @@ class CanaryDrift:
             ("flagged", "yes" if self.flagged else "no"),
             ("anomaly", f"{self.score:.3f}"),
         ]
-        for name in (
-            *("answer_drift", "answer_cosine", "jaccard", "overlap_at_k"),
-            *("takeover", "takeover_p", "resemblance_p", "suspicion_ratio", "suspicion_delta"),
-            *("poison_ratio", "poison_delta"),
-        ):
+        for name, form in FIGURES.items():
             value = getattr(self, name)
             if value is not None:
-                shown = f"{value:+.3f}" if name.endswith("_delta") else f"{value:.3g}"
-                if not name.endswith(("_p", "_delta")):
-                    shown = f"{value:.3f}"
-                rows.append((name.replace("_", " ").replace("overlap at k", "overlap@k"), shown))
+                rows.append((name.replace("_", " ").replace(" at k", "@k"), format(value, form)))
         new = set(self.newcomers)
         # Each shortened: a long id must not hide the others.
-        ids = (("+" if i in new else "") + printable(i, SHOWN_ID) for i in self.ids)
-        rows.append(("retrieved", ", ".join(ids)))
+        for name, ids in (("before", self.baseline_ids), ("retrieved", self.ids)):
+            shown = (("+" if i in new else "") + printable(i, SHOWN_ID) for i in ids)
+            if ids or name == "retrieved":
+                rows.append((name, ", ".join(shown)))
         if self.reasons:
             rows.append(("why", "; ".join(self.reasons)))
         return rows
+
+
+_CANARIES = TypeAdapter(tuple[CanaryDrift, ...])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,16 +272,11 @@ class DriftReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the report that :meth:`to_dict` wrote."""
-        given = {name: values[name] for name in ("suite", "baseline", "k", "rule", "growth")}
-        lists = ("reasons", "ids", "baseline_ids", "newcomers")
         return cls(
-            **given,
+            **{name: values[name] for name in ("suite", "baseline", "k", "rule", "growth")},
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             still_served=tuple(values["still_served"]),
-            canaries=tuple(
-                CanaryDrift(**c | {name: tuple(c[name]) for name in lists})
-                for c in values["canaries"]
-            ),
+            canaries=_CANARIES.validate_python(values["canaries"]),
         )
 
     def to_json(self) -> str:

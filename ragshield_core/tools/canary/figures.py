@@ -41,18 +41,11 @@ def jaccard(first: Sequence[str], second: Sequence[str]) -> float:
 def overlap_at_k(
     first: Sequence[str], second: Sequence[str], k: int, *, rule: Rule = "ragshield"
 ) -> float:
-    """Return the share of the first k places that two lists have in common, in [0, 1].
+    """Return the share of the first k places that two lists of ids have in common, in [0, 1].
 
-    Parameters
-    ----------
-    first, second
-        Ids, best first.
-    k
-        Places that are compared.
-    rule
-        ``"notebook"`` divides by k even where fewer than k entries exist: of two entries among six
-        places, both back where they were, it says 1/3, which leaves .100 of anomaly after a perfect
-        clean-up. The default divides by the places that are taken.
+    The notebook's rule divides by k even where fewer than k entries exist: of two entries among six
+    places, both back where they were, it says 1/3, which leaves .100 of anomaly after a perfect
+    clean-up. The default divides by the places that are taken.
 
     Examples
     --------
@@ -61,8 +54,6 @@ def overlap_at_k(
     >>> overlap_at_k(["a", "b"], ["b", "a"], 6)
     1.0
     """
-    if k <= 0:
-        return 1.0
     one, other = set(first[:k]), set(second[:k])
     places = k if rule == "notebook" else max(len(one), len(other))
     return len(one & other) / places if places else 1.0
@@ -81,12 +72,6 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
     persistence
         Each rank weighs so much of the one before.
 
-    Returns
-    -------
-    tuple[float, float]
-        The newcomers' share of the weight, in [0, 1]; and the probability that they hold so much
-        or more.
-
     Examples
     --------
     >>> share, p = takeover([False, False, False, False, True], 0.1)  # the tail: growth
@@ -100,8 +85,7 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
     if not length:
         return 0.0, 1.0
     held, patterns = _patterns(length, persistence)
-    flags = np.asarray(new[:length], dtype=np.float64)
-    share = float(flags @ persistence ** np.arange(length)) / _weight(length, persistence)
+    share = float(held[sum(1 << row for row, is_new in enumerate(new[:length]) if is_new)])
     counts = patterns[held >= share - 1e-9]
     probability = float(np.sum(rate**counts * (1.0 - rate) ** (length - counts)))
     return share, min(1.0, probability)
@@ -111,28 +95,12 @@ def takeover(new: Sequence[bool], rate: float, persistence: float = 0.8) -> tupl
 def _patterns(length: int, persistence: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return, for every pattern of newcomers, their share of the weight and their number."""
     bits = (np.arange(1 << length)[:, None] >> np.arange(length)) & 1
-    weights = persistence ** np.arange(length) / _weight(length, persistence)
-    return bits @ weights, bits.sum(axis=1)
-
-
-def _weight(length: int, persistence: float) -> float:
-    return (1.0 - persistence**length) / (1.0 - persistence)
+    weights = persistence ** np.arange(length)
+    return bits @ (weights / weights.sum()), bits.sum(axis=1)
 
 
 def combined_p_value(*values: float, correlation: float = 0.0) -> float:
-    """Return the p-value of several ones together.
-
-    Parameters
-    ----------
-    values
-        In (0, 1], two or more.
-    correlation
-        Between any two of -2 ln p, in [0, 1); 0 if they are independent.
-
-    Returns
-    -------
-    float
-        In [0, 1]; 0 if one of them is 0.
+    """Return the p-value of several ones together, whose -2 ln p correlate so much in pairs.
 
     References
     ----------
@@ -168,8 +136,6 @@ def cosine(first: ArrayLike, second: ArrayLike) -> float:
 
 # A passage holds the words of a query in one place if they lie within so many times its length.
 SLACK = 1.25
-
-
 # Words of a query that are looked at; longer ones are no questions. Those of fewer words than three
 # stand in any passage about them, of fewer than five in many.
 LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
@@ -196,12 +162,8 @@ def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
     Text is retrieved for a query because it holds its words, and crafted text holds them close
     together, whatever its wording; ordinary passages about the matter hold some here, some there.
 
-    Parameters
-    ----------
-    query, text
-        Any; of queries of less than five words, the figure is smaller, of less than three it is 0.
-    weights
-        From :func:`word_weights`, of queries among which is this one.
+    Of queries of less than five words, the figure is smaller, of less than three it is 0. The
+    weights are from :func:`word_weights`, of queries among which is this one.
 
     Examples
     --------
@@ -236,8 +198,6 @@ def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
 
 # The notebook's nine signs of an injection, each with the phrases that show it.
 _WHICH = ("all", "any", "previous", "prior")
-
-
 _SOURCE_SIGNS = tuple(
     re.compile(rf"\b(?:{'|'.join(phrases)})\b")
     for phrases in (
@@ -321,38 +281,25 @@ def echoes_of(query: str, passages: Sequence[Passage]) -> NDArray[np.float64]:
 def alike(passages: Sequence[Passage], ordinary: Sequence[Passage]) -> NDArray[np.bool_]:
     """Return which passages say much the same, themselves included, shape (n, n).
 
-    By vectors where they are known, else by their words.
-
-    Parameters
-    ----------
-    passages
-        Which are compared.
-    ordinary
-        Retrieved for the same query, of which most are no copies of each other. Embedding models
-        differ in how close they put texts that have no more than a subject in common.
+    By vectors where they are known, else by their words. Embedding models differ in how close they
+    put texts that have no more than a subject in common: ordinary passages, retrieved for the same
+    query, tell.
     """
     vectors = matrix(passages)
-    if vectors is not None:
-        same = vectors @ vectors.T >= _bar(matrix(ordinary))
-    else:
+    if vectors is None:
         sets = [set(words(passage.text)) for passage in passages]
-        same = np.zeros((len(sets), len(sets)), dtype=np.bool_)
-        for row, first in enumerate(sets):
-            for column, second in enumerate(sets[:row]):
-                shared = len(first & second)
-                both = max(1, len(first) + len(second) - shared)
-                same[row, column] = same[column, row] = shared >= SAME * both
+        shared = np.array([[len(one & other) for other in sets] for one in sets], dtype=np.float64)
+        sizes = np.array([*map(len, sets)], dtype=np.float64)
+        either = np.maximum(1.0, sizes[:, None] + sizes - shared.reshape(len(sets), len(sets)))
+        same = shared.reshape(len(sets), len(sets)) >= SAME * either
+    else:
+        bar, usual = SAME, matrix(ordinary)
+        if usual is not None and len(usual) >= FEW:
+            middle = float(np.median((usual @ usual.T)[np.triu_indices(len(usual), 1)]))
+            bar = min(NEARLY_EQUAL, max(SAME, middle + WAY * (1.0 - middle)))
+        same = vectors @ vectors.T >= bar
     np.fill_diagonal(same, val=True)
     return np.asarray(same, dtype=np.bool_)
-
-
-def _bar(ordinary: Vectors | None) -> float:
-    """Return the similarity from which on two texts say much the same."""
-    if ordinary is None or len(ordinary) < FEW:
-        return SAME
-    between = (ordinary @ ordinary.T)[np.triu_indices(len(ordinary), 1)]
-    usual = float(np.median(between))
-    return min(NEARLY_EQUAL, max(SAME, usual + WAY * (1.0 - usual)))
 
 
 def matrix(passages: Sequence[Passage]) -> Vectors | None:
@@ -408,36 +355,25 @@ def _plain(text: str) -> str:
 
 
 class Suspicions:
-    """Suspicions of texts by their hash, in [0, 1).
-
-    Parameters
-    ----------
-    rule
-        Whose: of the built-in text detectors, or the notebook's.
-    """
+    """Suspicions of texts by their hash, in [0, 1): by the built-in detectors, or the notebook."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule: Rule = rule
-        self._known: dict[str, float] = {}
+        self.known: dict[str, float] = {}
 
     def __call__(self, passage: Passage) -> float:
         """Return how suspicious the text of a passage is."""
         self.judge([passage])
-        return self._known[passage.revision]
+        return self.known[passage.revision]
 
     def judge(self, passages: Iterable[Passage]) -> None:
         """Judge texts that were not judged before, all at once."""
-        new = {p.revision: p.text for p in passages if p.revision not in self._known}
+        new = {p.revision: p.text for p in passages if p.revision not in self.known}
         if new:
             texts = list(new.values())
-            of_notebook = self._rule == "notebook"
-            self.remember(
-                new, map(notebook_suspicion, texts) if of_notebook else text_suspicions(texts)
-            )
-
-    def remember(self, revisions: Iterable[str], suspicions: Iterable[float]) -> None:
-        """Take over what was judged before, as a baseline has it."""
-        self._known.update(zip(revisions, suspicions, strict=True))
+            by_notebook = self._rule == "notebook"
+            told = map(notebook_suspicion, texts) if by_notebook else text_suspicions(texts)
+            self.known.update(zip(new, told, strict=True))
 
 
 def text_suspicions(texts: Sequence[str]) -> list[float]:

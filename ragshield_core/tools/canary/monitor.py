@@ -180,8 +180,6 @@ class CanaryMonitor:
         found = self._knowledge_base.quarantine
         return Quarantine() if found is None else found
 
-    # Baseline and check
-
     def record_baseline(self, poisoned: Collection[str] | None = None) -> int:
         """Ask every canary and keep what it gives as the suite's next baseline.
 
@@ -292,7 +290,8 @@ class CanaryMonitor:
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
         deep, still_served = self._search(self.suite.queries, DEPTH * self.k, without)
         for observation in then.observations.values():
-            self._suspicions.remember(observation.revisions, observation.suspicions)
+            judged = zip(observation.revisions, observation.suspicions, strict=True)
+            self._suspicions.known.update(judged)
         found = [passages[: self.k] for passages in deep]
         self._suspicions.judge(p for passages in found for p in passages)
         answers, vectors = self._answers(found)
@@ -345,8 +344,6 @@ class CanaryMonitor:
             )
             raise TypeError(msg)
         guard.writes.on_learned.append(after)
-
-    # Traceback
 
     def traceback(self, report: DriftReport | None = None, top_n: int | None = None) -> Traceback:
         """Return who is to blame for the drift, most responsible first.
@@ -407,8 +404,6 @@ class CanaryMonitor:
             suspicion=self._suspicions,
             since=since,
         )
-
-    # What is done about it
 
     def quarantine(self, suspects: Sequence[Suspect], *, by: str = BY) -> tuple[str, ...]:
         """Put suspects into quarantine and take them out of retrieval.
@@ -503,8 +498,6 @@ class CanaryMonitor:
         An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
         """
         return remediate(self, max_entries, by)
-
-    # How it is asked
 
     def _search(
         self, queries: Sequence[str], k: int, without: Collection[Revision] = ()

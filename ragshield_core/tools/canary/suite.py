@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CanaryError
+from ragshield_core.tools.audit.readers.json_lines import objects
+from ragshield_core.tools.audit.readers.source import reading
 
 # Entries that suggestions have to cover, and of which they choose: more say little about what the
 # subjects are.
@@ -122,82 +123,39 @@ class CanarySuite:
     def load(cls, path: str | Path) -> Self:
         """Read a suite from YAML or from JSON Lines, by the ending of the file's name.
 
-        YAML holds a list of canaries, or a mapping with ``name`` and ``canaries``; JSON Lines one
-        canary per line. A canary is a query, or a mapping with the fields of :class:`Canary`.
+        YAML holds a list of canaries, or a mapping with ``name`` and ``canaries``; a canary is a
+        query, or a mapping with the fields of :class:`Canary`. JSON Lines hold one such mapping per
+        line.
 
         Raises
         ------
-        CanaryError
-            If the file cannot be read, or what it says is no suite.
+        SourceError
+            If the file cannot be read; a :class:`CanaryError` if what it says is no suite.
         """
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"{path} cannot be read ({type(error).__name__}); expected a YAML or JSONL file."
-            raise CanaryError(msg) from error
-        if path.suffix.lower() in (".yaml", ".yml"):
-            return cls._from_yaml(path, text)
-        if path.suffix.lower() != ".jsonl":
-            raise CanaryError(_wrong_ending(path))
-        canaries = []
-        for number, line in enumerate(text.split("\n"), start=1):  # a query may hold U+2028
-            if not line.strip():
-                continue
-            try:
-                canaries.append(json.loads(line))
-            except (ValueError, RecursionError) as error:  # a number may be too long as well
-                deep = isinstance(error, RecursionError)
-                said = "nested too deeply" if deep else getattr(error, "msg", "no JSON")
-                msg = f"{path}, line {number}: {said}; expected one JSON value per line."
-                raise CanaryError(msg) from error
-        return cls(canaries, name=path.stem)
-
-    @classmethod
-    def _from_yaml(cls, path: Path, text: str) -> Self:
+        if path.suffix.lower() == ".jsonl":
+            return cls([dict(row) for _, row in objects(path)], name=path.stem)
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            msg = f"{path} ends in {path.suffix!r}, expected .yaml, .yml or .jsonl."
+            raise CanaryError(msg)
         try:
             import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - only for this format
         except ImportError as error:
             msg = f"{path} needs PyYAML, which is not installed; pip install pyyaml, or use JSONL."
             raise CanaryError(msg) from error
         try:
-            content = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # 2024-13-45 is no date
+            with reading(path):
+                content = yaml.safe_load(path.read_bytes())
+        except (yaml.YAMLError, RecursionError) as error:
             msg = f"{path} is not YAML ({type(error).__name__}); expected a list of canaries."
             raise CanaryError(msg) from error
         name = path.stem
         if isinstance(content, dict) and set(content) <= {"name", "canaries"}:
             name, content = content.get("name") or name, content.get("canaries")
-        if not isinstance(name, str | int | float):
-            msg = f"{path} has a name of type {type(name).__name__}, expected a str."
-            raise CanaryError(msg)
-        if not isinstance(content, list):
-            msg = f"{path} holds no list of canaries, expected queries under 'canaries:'."
+        if not isinstance(content, list) or not isinstance(name, str | int | float):
+            msg = f"{path} holds no list of canaries under 'canaries:', or no name of a few words."
             raise CanaryError(msg)
         return cls(content, name=str(name))
-
-    def save(self, path: str | Path) -> None:
-        """Write the suite as YAML or as JSON Lines, by the ending of the file's name.
-
-        JSON Lines keep no name: read again, the suite is named after the file.
-
-        Raises
-        ------
-        CanaryError
-            If the name ends otherwise.
-        """
-        path = Path(path)
-        rows = [canary.model_dump(mode="json", exclude_defaults=True) for canary in self]
-        if path.suffix.lower() in (".yaml", ".yml"):
-            import yaml  # noqa: PLC0415 - only for this format
-
-            content = {"name": self.name, "canaries": rows}
-            text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
-        elif path.suffix.lower() == ".jsonl":
-            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        else:
-            raise CanaryError(_wrong_ending(path))
-        path.write_text(text, encoding="utf-8")
 
     @classmethod
     def suggest(
@@ -250,10 +208,6 @@ class CanarySuite:
                 counts[key] += 1
                 first.setdefault(key, " ".join(query.split()))
         return cls([first[key] for key, _ in counts.most_common(n)], name=name)
-
-
-def _wrong_ending(path: Path) -> str:
-    return f"{path} ends in {path.suffix!r}, expected .yaml, .yml or .jsonl."
 
 
 def _canary(item: str | dict[str, Any] | Canary, row: int) -> Canary:

@@ -10,7 +10,7 @@ from ragshield_core.model.findings import Finding, printable
 from ragshield_core.tools.audit.sarif import Located, document_of, entry_location
 from ragshield_core.tools.case_report import SUSPECT, CaseReport, ShownCase, ShownText, looked_at
 from ragshield_core.tools.case_report import html_page as page_of
-from ragshield_core.tools.page import escaped
+from ragshield_core.tools.page import escaped, table
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -39,15 +39,7 @@ def verdict_of(report: DriftReport) -> str:
 
 
 def told_of_drift(report: DriftReport, traceback: Traceback | None = None) -> CaseReport:
-    """Return a check for HTML and Markdown.
-
-    Parameters
-    ----------
-    report
-        The check.
-    traceback
-        Who is to blame, if it was asked.
-    """
+    """Return a check, and who is to blame if it was asked, for HTML and Markdown."""
     suite = printable(report.suite, 60)
     steps = []
     if report.still_served:
@@ -99,31 +91,28 @@ def told_of_suspects(traceback: Traceback, at: dt.datetime) -> CaseReport:
     )
 
 
-def drift_sarif(report: DriftReport, traceback: Traceback | None = None) -> str:
-    """Return flagged canaries and suspects as SARIF; parameters as of :func:`told_of_drift`."""
-    drifts = [_drifted(drift, report.suite) for drift in report.flagged]
-    suspects = [] if traceback is None else _suspected(traceback)
-    notes = [
-        ("error", f"{name} is in quarantine and still retrieved") for name in report.still_served
-    ]
-    return document_of(
-        [*drifts, *suspects],
-        notes=notes,
-        successful=True,
-        properties={"verdict": verdict_of(report)},
-        said=SAID,
-    )
-
-
-def suspects_sarif(traceback: Traceback) -> str:
-    """Return suspects as SARIF."""
-    return document_of(
-        _suspected(traceback),
-        notes=(),
-        successful=True,
-        properties={"verdict": traceback.summary()},
-        said=SAID,
-    )
+def to_sarif(report: DriftReport | None, traceback: Traceback | None = None) -> str:
+    """Return flagged canaries of a check, and suspects of a traceback, as SARIF."""
+    found, notes, said = [], [], ""
+    if traceback is not None:
+        said = traceback.summary()
+        found = [
+            Located(
+                finding,
+                "error",
+                entry_location(suspect.entry_id, suspect.passage.lineage or "knowledge base"),
+            )
+            for suspect in traceback.suspects
+            for finding in suspect.decision().findings
+        ]
+    if report is not None:
+        said = verdict_of(report)
+        found = [*(_drifted(drift, report.suite) for drift in report.flagged), *found]
+        notes = [
+            ("error", f"{name} is in quarantine and still retrieved")
+            for name in report.still_served
+        ]
+    return document_of(found, notes=notes, successful=True, properties={"verdict": said}, said=SAID)
 
 
 def _shown(suspect: Suspect) -> ShownCase:
@@ -154,19 +143,7 @@ def _drifted(drift: CanaryDrift, suite: str) -> Located:
     return Located(finding, "warning", entry_location(drift.name, suite, "canary"), "canary")
 
 
-def _suspected(traceback: Traceback) -> list[Located]:
-    return [
-        Located(
-            finding,
-            "error",
-            entry_location(suspect.entry_id, suspect.passage.lineage or "knowledge base"),
-        )
-        for suspect in traceback.suspects
-        for finding in suspect.decision().findings
-    ]
-
-
-# Canaries whose ranks are drawn: the worst ones, so that a page of a thousand stays readable.
+# Canaries that are drawn: the worst ones, so that a page of a thousand stays readable.
 DRAWN = 50
 
 
@@ -186,129 +163,63 @@ def html_report(
     traceback
         Who is to blame.
     """
-    return page_of(told_of_drift(report, traceback), [_plots(report, history)])
+    return page_of(told_of_drift(report, traceback), [html_body(report, history)])
 
 
 def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
-    """Return what stands in a notebook; parameters as of :func:`html_report`."""
-    style = "bad" if report.flagged or report.still_served else "good"
-    head = (
-        f"<h1>Canaries of {escaped(repr(report.suite))}</h1>"
-        f'<p class="{style}">{escaped(report.summary())}</p>'
-        f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
-        f"rule {escaped(report.rule)}.</p>"
-    )
-    return head + _plots(report, history)
-
-
-def _plots(report: DriftReport, history: Sequence[DriftReport]) -> str:
+    """Return the plot over time and the figures, as they stand in a page and in a notebook."""
     seen = report.checked_at in {one.checked_at for one in history}
     checks = [*history] if seen else [*history, report]
     parts = ["<h2>Anomaly over time</h2>", _over_time(checks)] if len(checks) > 1 else []
-    parts.append("<h2>Canaries</h2>")
-    parts += [_canary(drift) for drift in report.flagged[:DRAWN]]
-    parts.append(_others(report))
+    parts.append(f"<h2>Canaries</h2><p>{escaped(report.summary())}</p>")
+    drawn = report.flagged[:DRAWN]
+    parts += [
+        f'<details open><summary class="bad">{escaped(drift.name, 120)}</summary>'
+        f"{table(('figure', 'value'), drift.figures(), figures=False)}</details>"
+        for drift in drawn
+    ]
+    others = [drift for drift in report.canaries if drift not in drawn]
+    if others:
+        rows = [(d.name, "yes" if d.flagged else "no", f"{d.score:.3f}") for d in others]
+        parts.append(table(("canary", "flagged", "anomaly"), rows))
     return "".join(parts)
 
 
-def _canary(drift: CanaryDrift) -> str:
-    rows = "".join(
-        f"<tr><th>{escaped(name)}</th><td>{escaped(value)}</td></tr>"
-        for name, value in drift.figures()
-    )
-    return (
-        f'<details open><summary class="bad">{escaped(drift.name, 120)}</summary>'
-        f"<table>{rows}</table>{_ranks(drift)}</details>"
-    )
-
-
-def _others(report: DriftReport) -> str:
-    shown = {drift.name for drift in report.flagged[:DRAWN]}
-    rows = "".join(
-        f'<tr><td class="{"bad" if d.flagged else "good"}">{"yes" if d.flagged else "no"}</td>'
-        f"<td>{escaped(d.name, 120)}</td><td>{d.score:.3f}</td></tr>"
-        for d in report.canaries
-        if d.name not in shown
-    )
-    return _table("flagged canary anomaly", rows) if rows else ""
-
-
-def _table(columns: str, rows: str) -> str:
-    head = "".join(f"<th>{column}</th>" for column in columns.split())
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
 def _over_time(checks: Sequence[DriftReport]) -> str:
-    """Draw each canary's anomaly over the checks; flagged ones with a dot and their name."""
-    width, height, left, bottom = 860, 240, 40, 24
-    steps = max(1, len(checks) - 1)
+    """Draw the anomaly of each canary over the checks; flagged ones with a dot and their name."""
+    width, height, left, top, bottom = 860, 240, 40, 10, 216
 
-    def x(step: int) -> float:
-        return left + step * (width - left - 20) / steps
+    def at(step: int, score: float) -> tuple[str, str]:
+        x = left + step * (width - left - 20) / max(1, len(checks) - 1)
+        return f"{x:.1f}", f"{bottom - min(1.0, max(0.0, score)) * (bottom - top):.1f}"
 
-    def y(score: float) -> float:
-        return 10 + (1.0 - min(1.0, max(0.0, score))) * (height - bottom - 20)
-
-    parts = [
-        f'<line class="axis" stroke="#8a94a0" x1="{left}" x2="{width - 20}" y1="{y(v):.1f}" '
-        f'y2="{y(v):.1f}"/>'
-        f'<text x="8" y="{y(v) + 4:.1f}">{v:.1f}</text>'
-        for v in (0.0, 0.5, 1.0)
-    ]
+    parts = []
+    for score in (0.0, 0.5, 1.0):
+        x, y = at(0, score)
+        parts.append(f'<path class="axis" d="M{x} {y} H{width - 20}"/>')
+        parts.append(f'<text x="8" y="{y}">{score:.1f}</text>')
     lines: dict[str, list[tuple[int, CanaryDrift]]] = {}
     for step, check in enumerate(checks):
         for drift in check.canaries:
             lines.setdefault(drift.name, []).append((step, drift))
     ranked = sorted(lines.items(), key=lambda item: -max(d.score for _, d in item[1]))
     for name, line in ranked[:DRAWN]:
-        ever = any(drift.flagged for _, drift in line)
-        points = " ".join(f"{x(step):.1f},{y(drift.score):.1f}" for step, drift in line)
-        kind, colour = ("poison", "#b3261e") if ever else ("clean", "#4a6fa5")
+        kind = "poison" if any(drift.flagged for _, drift in line) else "clean"
+        points = " ".join(",".join(at(step, drift.score)) for step, drift in line)
+        told = escaped(name, 120)
         parts.append(
-            f'<polyline class="{kind}" points="{points}" stroke="{colour}" style="fill: none" '
-            'stroke-opacity=".6">'
-            f"<title>{escaped(name, 120)}</title></polyline>"
+            f'<polyline class="{kind}" points="{points}" style="fill: none" stroke-opacity=".6">'
+            f"<title>{told}</title></polyline>"
         )
-        parts += [
-            f'<circle class="poison" cx="{x(step):.1f}" cy="{y(drift.score):.1f}" r="3">'
-            f"<title>{escaped(name, 120)}: {drift.score:.3f}</title></circle>"
-            for step, drift in line
-            if drift.flagged
-        ]
+        for step, drift in line:
+            if drift.flagged:
+                x, y = at(step, drift.score)
+                parts.append(
+                    f'<circle class="poison" cx="{x}" cy="{y}" r="3">'
+                    f"<title>{told}: {drift.score:.3f}</title></circle>"
+                )
     for step in sorted({0, len(checks) // 2, len(checks) - 1}):
-        parts.append(
-            f'<text x="{max(left, x(step) - 60):.1f}" y="{height - 6}">'
-            f"{checks[step].checked_at:%m-%d %H:%M}</text>"
-        )
+        x = max(left, float(at(step, 0.0)[0]) - 60)
+        when = f"{checks[step].checked_at:%m-%d %H:%M}"
+        parts.append(f'<text x="{x:.1f}" y="{height - 6}">{when}</text>')
     return f'<svg width="{width}" height="{height}" role="img">{"".join(parts)}</svg>'
-
-
-def _ranks(drift: CanaryDrift) -> str:
-    """Draw where entries stood at the baseline, and where they stand now."""
-    rows = max(len(drift.ids), len(drift.baseline_ids))
-    if not rows:
-        return ""
-    height = 20 * rows + 30
-    new = set(drift.newcomers)
-    parts = ['<text x="10" y="16">baseline</text><text x="430" y="16">now</text>']
-
-    def y(row: int) -> int:
-        return 36 + 20 * row
-
-    for row, entry_id in enumerate(drift.baseline_ids):
-        parts.append(
-            f'<text class="clean" x="10" y="{y(row)}">{row + 1}. {escaped(entry_id, 40)}</text>'
-        )
-        if entry_id in drift.ids and entry_id not in new:
-            parts.append(
-                f'<line x1="300" x2="420" y1="{y(row) - 4}" y2="{y(drift.ids.index(entry_id)) - 4}"'
-                ' class="clean" stroke="#4a6fa5"/>'
-            )
-    for row, entry_id in enumerate(drift.ids):
-        kind = "poison" if entry_id in new else "clean"
-        mark = " (new)" if entry_id in new else ""
-        parts.append(
-            f'<text class="{kind}" x="430" y="{y(row)}">{row + 1}. '
-            f"{escaped(entry_id, 40)}{mark}</text>"
-        )
-    return f'<svg width="760" height="{height}" role="img">{"".join(parts)}</svg>'
