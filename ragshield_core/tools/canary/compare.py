@@ -88,23 +88,9 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
 ) -> tuple[float, tuple[CanaryDrift, ...]]:
     """Return the share that growth brings, and what became of each canary.
 
-    Parameters
-    ----------
-    canaries
-        In any order.
-    then
-        The baseline.
-    deep, answers, vectors
-        What each canary gives now: the places that are compared, and those below; what is answered,
-        and the vectors of that.
-    weights
-        As of the monitor.
-    size
-        Entries of the knowledge base now, if that is known.
-    suspicion
-        Of a text, in [0, 1].
-    poisoned
-        Ids known to be poisoned.
+    ``deep``, ``answers`` and ``vectors`` are what each canary gives now: the places that are
+    compared and those below, what is answered, and the vectors of that. ``size`` is that of the
+    knowledge base now, if it is known.
     """
     k, by_notebook = then.k, then.rule == "notebook"
     rows = {name: row for row, name in enumerate(then.observations)}
@@ -372,12 +358,8 @@ def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
 class Coverages(NamedTuple):
     """How much of their queries passages hold in one place.
 
-    Attributes
-    ----------
-    table
-        Of the baseline's, shape (n_canaries, k); NaN where fewer were retrieved.
-    weights
-        Of the words of all queries.
+    A table of the baseline's, shape (n_canaries, k), NaN where fewer were retrieved; and the
+    weights of the words of all queries.
     """
 
     table: NDArray[np.float64]
@@ -433,16 +415,9 @@ class UsualResemblance:
     """How much newcomers at the head resemble each other, beyond what stands around them.
 
     Texts that were made for one question resemble each other more than they resemble good ones on
-    the matter; good pages that are new resemble what stands there as much as each other.
-
-    Parameters
-    ----------
-    deep
-        Per canary, what is retrieved, the head and what is below.
-    new
-        Per canary, which of it is new.
-    k
-        Ranks of the head.
+    the matter; good pages that are new resemble what stands there as much as each other. It is made
+    of what each canary retrieves, best first, which of it is new, and the number of ranks of the
+    head.
     """
 
     def __init__(
@@ -553,21 +528,10 @@ class _List(NamedTuple):
 def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArray[np.float64]:
     """Return how much groups of newcomers resemble each other beyond what stands around them.
 
-    Parameters
-    ----------
-    lists
-        n of them.
-    new
-        Shape (n, n_longest): which of each list is new.
-    k
-        Ranks of the head.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n, MATES), for groups of two, three, and so on: the least of its members' mean
-        similarity to the others, less that to as many of the nearest that stand; of several such
-        groups the best. -inf where there is none.
+    Of shape (n_lists, MATES), for groups of two, three, and so on: the least of its members' mean
+    similarity to the others, less that to as many of the nearest that stand; of several such groups
+    the best. -inf where there is none. ``new`` says which of each list is new, ``k`` how many are
+    the head.
     """
     longest = max(new.shape[1], MATES + 1)
     new = np.pad(new, ((0, 0), (0, longest - new.shape[1])))

@@ -218,17 +218,7 @@ ADAPTERS = {
 def by_framework(thing: Any, function: str) -> Any:
     """Return what the framework of an object makes of it, None where it is of none.
 
-    Parameters
-    ----------
-    thing
-        Any object.
-    function
-        Of the modules in :data:`ADAPTERS`, applied to the object.
-
-    Raises
-    ------
-    CanaryError
-        If the adapter of its framework cannot be imported.
+    The function is one of the modules in :data:`ADAPTERS`, which may lack what it needs.
     """
     packages = (str(parent.__module__).partition(".")[0] for parent in type(thing).__mro__)
     for package in dict.fromkeys(packages):
@@ -425,20 +415,8 @@ def search(
 ) -> tuple[list[list[Passage]], tuple[str, ...]]:
     """Return the k best passages per query, each once, as if what is held were not there.
 
-    Also returns the ids that are held and that retrieval shows nevertheless, among the first.
-
-    Parameters
-    ----------
-    knowledge_base
-        What is asked.
-    quarantine
-        What is held there, or confirmed as poisoned, is left out.
-    queries, vectors, k
-        As of :meth:`KnowledgeBase.search`.
-    shown
-        Of how many first places it is said what is held and retrieved nevertheless.
-    without
-        Some more revisions that are left out.
+    Also returns the ids that are held, or confirmed as poisoned, and that retrieval shows
+    nevertheless, among the first ``shown``. More revisions can be left out.
     """
     found = knowledge_base.search(queries, vectors, k)
     held = _held(quarantine, found)

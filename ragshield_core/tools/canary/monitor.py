@@ -274,15 +274,7 @@ class CanaryMonitor:
         baseline: int | None = None,
         without: Collection[Revision] = (),
     ) -> DriftReport:
-        """Do as :meth:`check` does, as if some revisions were not there; nothing is kept.
-
-        Parameters
-        ----------
-        poisoned, baseline
-            As of :meth:`check`.
-        without
-            Ids, each with the hash of a text (:attr:`Passage.revision`).
-        """
+        """Do as :meth:`check` does, as if some revisions were not there; nothing is kept."""
         then = self.store.baseline(self.suite.name, baseline)
         self._check_same(then)
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again

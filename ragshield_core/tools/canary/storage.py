@@ -128,13 +128,7 @@ class CanaryStore:
         return self._quarantine.database.write(work)
 
     def baseline(self, suite: str, version: int | None = None) -> Baseline:
-        """Return a baseline; the latest by default.
-
-        Raises
-        ------
-        CanaryError
-            If there is none, or it is of another format.
-        """
+        """Return a baseline; the latest by default."""
         query = select(BaselineRow).where(
             BaselineRow.namespace == self._namespace, BaselineRow.suite == suite
         )

@@ -152,17 +152,7 @@ def html_report(
     history: Sequence[DriftReport] = (),
     traceback: Traceback | None = None,
 ) -> str:
-    """Return a whole page.
-
-    Parameters
-    ----------
-    report
-        The check to show.
-    history
-        Earlier checks of the same suite, oldest first, for the plot over time.
-    traceback
-        Who is to blame.
-    """
+    """Return a whole page of a check, with those before it, oldest first, and who is to blame."""
     return page_of(told_of_drift(report, traceback), [html_body(report, history)])
 
 

@@ -159,10 +159,7 @@ class Traceback:
     def table(self, limit: int | None = None) -> Table | Text:
         """Return a table of candidates for :mod:`rich`, most responsible first, text escaped.
 
-        Parameters
-        ----------
-        limit
-            Rows at most; default: all suspects, and of other candidates as many as make ten.
+        By default it has all suspects, and of other candidates as many as make ten.
         """
         from rich.table import Table  # noqa: PLC0415 - only where something is shown
         from rich.text import Text  # noqa: PLC0415
@@ -296,32 +293,13 @@ def trace_drift(
 ) -> Traceback:
     """Return the newcomers among what flagged canaries retrieve, most responsible first.
 
-    Parameters
-    ----------
-    report
-        Of the check.
-    passages
-        By flagged canary, what was retrieved, best first: the places that are compared, and what
-        would move up into them.
-    then
-        The baseline.
-    canaries
-        Those that are flagged, with what is expected of them.
-    suspicion
-        Of a text, in [0, 1].
-    weights
-        By which canaries were flagged.
-    top_n
-        How many at most.
-
-    Notes
-    -----
-    An entry is left out of what a canary retrieves, together with those that say much the same, and
-    the next ones move up. It is to blame for the share of the newcomers' takeover that is gone
-    then; for standing before all that was known, alone or through such a companion; for an expected
-    entry that is back then; for a forbidden string; for repeating the query; for suspicious text;
-    and for saying what a changed answer says. These join as independent causes do (noisy or), and
-    over the canaries the gravest counts. The first two do not count where the canary is flagged for
+    ``passages`` are what each of them retrieved: the places that are compared, and what would move
+    up into them. An entry is left out of it, together with those that say much the same, and the
+    next ones move up. It is to blame for the share of the newcomers' takeover that is gone then;
+    for standing before all that was known, alone or through such a companion; for an expected entry
+    that is back then; for a forbidden string; for repeating the query; for suspicious text; and for
+    saying what a changed answer says. These join as independent causes do (noisy or), and over the
+    canaries the gravest counts. The first two do not count where the canary is flagged for
     something else, such as an expected entry that somebody deleted. What was there at the baseline,
     unchanged, is to blame for nothing.
     """

@@ -66,20 +66,7 @@ def key_of(attack: str) -> str:
 def check_bounds(
     bounds: Mapping[str, float], recalls: Sequence[str], reached: Sequence[str]
 ) -> None:
-    """Refuse bounds that hold nothing.
-
-    Parameters
-    ----------
-    bounds
-        As :func:`read_bounds` returns them.
-    recalls, reached
-        Names of the attacks that have such figures.
-
-    Raises
-    ------
-    SourceError
-        If one is for an attack that is not measured.
-    """
+    """Refuse bounds for attacks that have no such figure: they would hold nothing."""
     measured = {"recall": recalls, "reached": reached}
     for what, value in bounds.items():
         figure = what.partition(".")[0]
@@ -94,20 +81,9 @@ def check_bounds(
 
 
 def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
-    """Refuse a baseline that was measured otherwise.
+    """Refuse a baseline that differs in a setting that gives figures another meaning.
 
-    Parameters
-    ----------
-    settings
-        Of the later evaluation, as :class:`~ragshield_core.tools.evaluate.Evaluation` has them;
-        those that one of the two does not name are not compared.
-    baseline
-        The earlier one.
-
-    Raises
-    ------
-    SourceError
-        If they differ in a setting that gives figures another meaning.
+    Settings that one of the two does not name are not compared.
     """
     for name in COMPARED:
         now, before = settings.get(name), baseline.settings.get(name)

@@ -37,24 +37,9 @@ class Stream(NamedTuple):
 class Poison:
     """All planted texts, with their vectors, and which belong together; ids are none of the corpus.
 
-    Texts, questions and some of the corpus are embedded, each once.
-
-    Parameters
-    ----------
-    planted
-        Texts by target, more than published where larger groups are asked for.
-    corpus
-        Of which the first texts are embedded again, to know the model.
-    embed
-        Returns a vector for each of some texts.
-    published
-        Of each recipe, how many texts of a target come where nothing else is asked for; texts
-        of one's own come all.
-
-    Raises
-    ------
-    InvalidBatchError
-        If vectors are not one per text, not of the corpus's length, or of another model.
+    Texts, questions and some of the corpus are embedded, each once; a model other than the corpus's
+    is refused. ``published`` says of each recipe how many texts of a target come where nothing else
+    is asked for; texts of one's own come all.
     """
 
     def __init__(
@@ -121,16 +106,8 @@ class Poison:
     def streams(self, n_clean: int, length: int, n_streams: int, seed: int) -> list[Stream]:
         """Return streams of each attack that comes in groups; a target is in one of them at most.
 
-        Parameters
-        ----------
-        n_clean
-            How many clean entries there are to draw from.
-        length
-            Clean entries of a stream, at most.
-        n_streams
-            Streams of each attack, at most: fewer, if all its targets are in one.
-        seed
-            Of the draws: other clean entries, and other places, in each.
+        There are fewer than ``n_streams`` of an attack if all its targets are in them. Each draws
+        other clean entries, and other places.
         """
         length = min(length, n_clean)
         found = []

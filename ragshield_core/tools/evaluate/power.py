@@ -33,22 +33,9 @@ def power(
 ) -> dict[str, float] | None:
     """Return the share of planted groups' texts that a guard would hold, by size.
 
-    The groups are about the sample's own topics. The guard screens them and learns nothing.
-
-    Parameters
-    ----------
-    screen
-        Of a fitted and calibrated guard.
-    sample
-        Clean entries of its knowledge base, with texts.
-    embed
-        The embedding model of the knowledge base. It gets 100 short texts.
-
-    Returns
-    -------
-    dict[str, float] | None
-        Shares in [0, 1], such as ``{"groups of 5": 0.95}``. ``None`` where no questions can be
-        made of the sample: its texts are too short.
+    The groups are about the topics of a sample of clean entries. The guard screens them and learns
+    nothing. The embedding model gets 100 short texts. ``None`` where no questions can be made of
+    the sample: its texts are too short.
     """
     from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
 
@@ -77,19 +64,10 @@ def power(
 
 @hookimpl
 def plant(sample: Batch, n_targets: int) -> list[tuple[str, list[str]]]:
-    """Return made-up attacks on the topics of clean entries, each on a topic of its own.
+    """Return made-up attacks on topics of clean entries: the form and the texts of each.
 
-    Parameters
-    ----------
-    sample
-        Clean entries with texts.
-    n_targets
-        How many attacks there are of each form.
-
-    Returns
-    -------
-    list[tuple[str, list[str]]]
-        The form and the texts of each; none where the texts of the sample are too short.
+    There are ``n_targets`` of each form, each on a topic of its own; none where the texts of the
+    sample are too short.
     """
     from ragshield_core.tools.evaluate.targets import targets_of  # noqa: PLC0415 - only when asked
 

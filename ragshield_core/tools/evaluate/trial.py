@@ -261,13 +261,7 @@ def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
 
 
 def check_enough(n_known: int, fpr: float) -> None:
-    """Refuse a rate that so few known entries can in no case justify.
-
-    Raises
-    ------
-    CalibrationError
-        Says what would do.
-    """
+    """Refuse a rate that so few known entries can in no case justify; say what would do."""
     if n_known < clean_entries_needed(fpr):
         msg = (
             f"the half of the corpus that is the knowledge base has {n_known} entries, too few for "
@@ -285,13 +279,7 @@ def _ask_for(n_known: int) -> str:
 
 
 class _Arrived:
-    """Texts of an attack that came, so many for each target.
-
-    Parameters
-    ----------
-    attack, regime, size
-        As of :class:`~ragshield_core.tools.evaluate.figures.Recall`.
-    """
+    """Texts of an attack that came, so many for each target."""
 
     def __init__(self, attack: str, regime: Regime, size: int) -> None:
         self.attack, self.regime, self.size = attack, regime, size
