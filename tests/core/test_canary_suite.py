@@ -2,10 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from ragshield_core import Batch
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.canary import Canary, CanaryError, CanarySuite
 
@@ -14,7 +12,6 @@ CANARIES = [
     {"query": "Wer leitet die Firma?", "expected_answer": "Ada", "forbidden": ["crypto", "x"]},
     "plain query",
 ]
-BARE = Batch.of(ids=["a"], texts=["x"], embeddings=None)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "yaml", "yml"])
@@ -64,35 +61,9 @@ def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
         CanarySuite.load(path)
 
 
-def test_suggestions_cover_the_clusters_of_a_knowledge_base():
-    # Eight topics of very different sizes, each around a direction of its own.
-    sizes = [3, 5, 8, 13, 21, 34, 55, 89]
-    noise = np.random.default_rng(0).normal(0.0, 0.05, (sum(sizes), 16))
-    topics = np.repeat(np.arange(len(sizes)), sizes)
-    names = [f"{topic}-{number}" for number, topic in enumerate(topics)]
-    texts = [f"a text on topic {name}" for name in names]
-    batch = Batch.of(ids=names, texts=texts, embeddings=np.eye(16)[topics] + noise)
-    for seed in range(5):
-        suite = CanarySuite.suggest(batch, n=len(sizes), seed=seed)
-        covered = {canary.expected_entries[0].split("-")[0] for canary in suite}
-        assert len(covered) == len(sizes)
-        assert suite.canaries == CanarySuite.suggest(batch, n=len(sizes), seed=seed).canaries
-
-
-def test_suggestions_of_few_or_equal_entries():
-    same = Batch.of(ids=["a", "b"], texts=["tea", "tea"], embeddings=np.ones((2, 3)))
-    assert CanarySuite.suggest(same, n=5).queries == ["tea"]
-
-
 def test_the_most_frequent_logged_queries_are_suggested():
     log = ["a?", "b?", "B?", " b? ", "c?", "c?", "  "]
     assert CanarySuite.suggest(log, n=2).queries == ["b?", "c?"]
-
-
-def test_a_long_text_is_cut_at_the_end_of_a_sentence():
-    text = "The first sentence is short. " + "and then it goes on " * 30
-    batch = Batch.of(ids=["a"], texts=[text], embeddings=[[1.0, 0.0]])
-    assert CanarySuite.suggest(batch).queries == ["The first sentence is short."]
 
 
 def test_a_canary_cannot_be_changed():
@@ -114,7 +85,6 @@ def test_a_query_may_hold_any_line_separator_and_a_file_a_byte_order_mark(tmp_pa
         (lambda: CanarySuite("one query"), "put it into a list"),
         (lambda: CanarySuite.suggest("one query"), "put it into a list"),
         (lambda: CanarySuite.suggest([]), "no canaries"),
-        (lambda: CanarySuite.suggest(BARE), "no entry with text and vector"),
         (lambda: CanarySuite.load("absent.yaml"), "absent"),
         (lambda: CanarySuite(["q"], name="n" * 201), "201 characters"),
         (lambda: CanarySuite(["q"], name=""), "0 characters"),
@@ -124,13 +94,3 @@ def test_a_query_may_hold_any_line_separator_and_a_file_a_byte_order_mark(tmp_pa
 def test_what_would_go_wrong_later_is_refused(make, said):
     with pytest.raises((CanaryError, SourceError), match=said):
         make()
-
-
-def test_suggestions_end_with_sentences_of_any_language_but_not_with_titles():
-    texts = ["这是第一句话的内容,比较长一些,说明了退款的规则。" + "然后继续说下去" * 40]
-    texts += ["Dr. Ada Smith " + "goes on and on " * 30]
-    batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=[[1.0, 0.0], [0.0, 1.0]])
-    queries = CanarySuite.suggest(batch).queries
-    assert texts[0][:25] in {q[:25] for q in queries}
-    assert any(q.endswith("规则。") for q in queries)
-    assert not any(q == "Dr." for q in queries)

@@ -7,20 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CanaryError
 from ragshield_core.tools.audit.readers.json_lines import objects
 from ragshield_core.tools.audit.readers.source import reading
 
-# Entries that suggestions have to cover, and of which they choose: more say little about what the
-# subjects are.
-SAMPLE, CANDIDATES = 20_000, 500
-# Characters of a text that a suggestion is cut to, at the end of a sentence if there is one; ends
-# before the least are those of abbreviations, as a rule.
-SUGGESTED, LEAST = 160, 20
 # Of the columns in the database.
 MAX_NAME = 200
 
@@ -158,55 +150,27 @@ class CanarySuite:
         return cls(content, name=str(name))
 
     @classmethod
-    def suggest(
-        cls, source: Batch | Iterable[str], n: int = 20, *, name: str = "suggested", seed: int = 0
-    ) -> Self:
-        """Return canaries for a knowledge base or from a log of queries.
+    def suggest(cls, log: Iterable[str], n: int = 20, *, name: str = "suggested") -> Self:
+        """Return canaries of the n most frequent logged queries.
 
-        Parameters
-        ----------
-        source
-            A knowledge base with vectors: of n entries that all others together resemble most, the
-            text, shortened, becomes a canary that expects this entry. Or logged queries,
-            repetitions and all: the most frequent ones are taken, without regard to case and white
-            space.
-        n
-            How many at most.
-        seed
-            Of the entries that are looked at, if there are many.
-
-        Notes
-        -----
-        Suggestions cover a knowledge base, but nobody has asked them: look them through, and word
-        them as your users do.
+        Case and white space make no difference.
 
         Raises
         ------
         CanaryError
             If there is nothing to suggest.
-        ValueError
-            If n is less than 1.
 
         Examples
         --------
         >>> CanarySuite.suggest(["opening hours?", "price", "Opening  hours?"], n=1).queries
         ['opening hours?']
         """
-        if n < 1:
-            msg = f"n is {n}, expected at least 1."
-            raise ValueError(msg)
-        if isinstance(source, str):
-            msg = "source is one str, expected a list of queries: put it into a list."
+        if isinstance(log, str):
+            msg = "log is one str, expected a list of queries: put it into a list."
             raise CanaryError(msg)
-        if isinstance(source, Batch):
-            return cls(_covering(source, n, seed), name=name)
-        counts: Counter[str] = Counter()
-        first: dict[str, str] = {}
-        for query in source:
-            key = " ".join(query.lower().split())
-            if key:
-                counts[key] += 1
-                first.setdefault(key, " ".join(query.split()))
+        queries = [" ".join(query.split()) for query in log if query.strip()]
+        counts = Counter(query.lower() for query in queries)
+        first = {query.lower(): query for query in reversed(queries)}
         return cls([first[key] for key, _ in counts.most_common(n)], name=name)
 
 
@@ -223,36 +187,3 @@ def _canary(item: str | dict[str, Any] | Canary, row: int) -> Canary:
             f"{', '.join(Canary.model_fields)}."
         )
         raise CanaryError(msg) from error
-
-
-def _covering(batch: Batch, n: int, seed: int) -> list[Canary]:
-    """Return canaries for n entries that all others resemble most, chosen one after the other."""
-    rows = np.array([row for row, text in enumerate(batch.texts) if text.strip()], dtype=np.intp)
-    if not batch.dim or not rows.size:
-        msg = "the knowledge base has no entry with text and vector; pass logged queries instead."
-        raise CanaryError(msg)
-    rng = np.random.default_rng(seed)
-    if rows.size > SAMPLE:
-        rows = np.sort(rng.choice(rows, SAMPLE, replace=False))
-    vectors = batch.embeddings[rows]
-    candidates = rng.permutation(rows.size)[:CANDIDATES]
-    similarities = vectors[candidates] @ vectors.T
-    chosen: dict[int, None] = {}
-    nearest = np.full(rows.size, -1.0, dtype=np.float32)
-    for _ in range(n):
-        taken = int(np.argmax(np.maximum(similarities, nearest).sum(axis=1, dtype=np.float64)))
-        nearest = np.maximum(nearest, similarities[taken])
-        chosen[int(rows[candidates[taken]])] = None
-    by_query = {_shortened(batch.texts[row]): row for row in chosen}
-    return [Canary(query=q, expected_entries=(batch.ids[r],)) for q, r in by_query.items()]
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text[: 4 * SUGGESTED].split())
-    if len(text) <= SUGGESTED:
-        return text
-    cut = text[:SUGGESTED]
-    end = max(cut.rfind(mark) for mark in (". ", "? ", "! ", "。", "？", "！"))
-    if end >= LEAST:
-        return cut[: end + 1]
-    return cut[: cut.rfind(" ")] if " " in cut else cut
