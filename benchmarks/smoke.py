@@ -77,7 +77,7 @@ ALL = {
 
 
 def figure(printed: str, wanted: Figure) -> float | None:
-    """Return the first number of a cell; ``None`` if there is no such row or column.
+    r"""Return the first number of a cell; ``None`` if there is no such row or column.
 
     Examples
     --------
