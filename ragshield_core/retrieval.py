@@ -30,7 +30,7 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
-from ragshield_core.detectors.groups.surprisal import ROBUST_TAIL
+from ragshield_core.detectors.groups.usual import ROBUST_TAIL
 from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector

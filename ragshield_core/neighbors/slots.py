@@ -81,6 +81,17 @@ class Columns:
         self._arrays = {name: self[name][rows] for name in self._arrays}
         self._n = len(rows)
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all columns."""
+        return {name: self[name] for name in self._arrays}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take copies of all columns out of a saved state."""
+        given = {name: arrays[name] for name in self._arrays}
+        self.grow(len(next(iter(given.values()))))
+        for name, array in given.items():
+            self[name][:] = array
+
 
 class Slots:
     """Which entry has which slot.

@@ -6,7 +6,7 @@ that nearly all of its new neighbours have it too is the more surprising the rar
 entry's agreement with a number of new neighbours is the log-likelihood ratio of its most telling
 words, less that of the next ones, as far as what stands around it is about the same: news shares
 many words that are new here, a claim a few. How rare such agreement is, the knowledge base tells
-(:mod:`ragshield_core.detectors.groups.surprisal`).
+(:mod:`ragshield_core.detectors.groups.usual`).
 """
 
 from __future__ import annotations

@@ -12,17 +12,28 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_core.detectors.groups import cleanbase
-from ragshield_core.detectors.groups.books import TURNS
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
-from ragshield_core.detectors.groups.judging import as_updates, judge, judge_apart, scored
-from ragshield_core.detectors.groups.known import BY_CLIQUE, Known, Rule, audit_threshold
+from ragshield_core.detectors.groups.judging import (
+    ACCOMPLICES,
+    FEWEST_FOREIGN,
+    accused,
+    judge,
+    judge_batch,
+    scored,
+)
+from ragshield_core.detectors.groups.known import (
+    BY_CLIQUE,
+    NOTES,
+    TURNS,
+    GraphNeighbors,
+    Known,
+    Rule,
+    audit_threshold,
+)
 from ragshield_core.detectors.groups.measuring import measure
-from ragshield_core.detectors.groups.neighbors import GraphNeighbors
-from ragshield_core.detectors.groups.recalling import ACCOMPLICES, accused
 from ragshield_core.detectors.groups.sentences import explained
-from ragshield_core.detectors.groups.sources import FEWEST_FOREIGN
-from ragshield_core.detectors.groups.usual import Judgement, Tied, Usual
+from ragshield_core.detectors.groups.usual import Judgement, Usual, tied_to_groups
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
@@ -126,7 +137,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         self.exact_up_to = exact_up_to
         self._table: VectorTable | None = None  # where vectors are left; stays at a reset
         self._known: Known | None = None
-        self._neighbors = GraphNeighbors(lambda: self._fitted().graph, self._held_keys)
+        self._neighbors = GraphNeighbors(self._fitted)
         self.reset()
 
     def reset(self) -> None:
@@ -179,9 +190,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """Add entries; the first ones are trusted, as by :meth:`fit`, later ones watched."""
         if not len(entries):
             return
-        known = self._begun(entries.dim)
-        if not known.ready:
-            known.sources.vouch(entries.sources)
+        if not self._begun(entries.dim).ready:
             self._learn_trusted(entries)
         else:
             self._insert(entries.ids, entries)
@@ -207,9 +216,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if (known := self._ready) is None:
             return np.full(len(fitted), np.nan)
         slots = known.graph.index.slots_of(fitted.ids)
-        scores = known.books.scores[slots].astype(np.float64)
+        scores = known.notes["score"][slots].astype(np.float64)
         # What was left out when the usual was measured last was not scored by that yet.
-        stale = np.flatnonzero(~known.books.measured[slots])
+        stale = np.flatnonzero(~known.notes["measured"][slots])
         if stale.size and known.by_groups:
             scores[stale] = judge(known, known.graph.part(slots[stale])).scores
         return scores
@@ -221,12 +230,12 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         if (known := self._ready) is None:
             return
         self.forget_held(entries.ids)
-        self._insert(known.books.note_held(entries), entries, held=True)
+        self._insert(known.note_held(entries), entries, held=True)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
         if self._known is not None:
-            keys = self._known.books.keys
+            keys = self._known.keys
             self._remove([key for entry_id in ids for key in keys.pop(entry_id, ())])
 
     def overlook(self, ids: Collection[str]) -> None:
@@ -237,16 +246,16 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
 
     def confirm(self, ids: Sequence[str]) -> None:
         """Let held entries count in full, for good: a person has judged them poisoned."""
-        if self._known is not None and (keys := self._known.books.keys_of(ids)):
-            self._known.books.held_at[self._known.graph.index.slots_of(keys)] = np.inf
+        if (known := self._known) is not None and (keys := known.keys_of(ids)):
+            known.notes["held_at"][known.graph.index.slots_of(keys)] = np.inf
             self._latest = None
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
         if (known := self._ready) is not None:  # before, all of them will be
-            slots, books = known.graph.index.slots_of(ids), known.books
-            books.trusted[slots[slots >= 0]] = True
-            books.came_together = books.came_together[~np.isin(books.came_together, slots)]
+            slots = known.graph.index.slots_of(ids)
+            known.notes["trusted"][slots[slots >= 0]] = True
+            known.came_together = np.setdiff1d(known.came_together, slots)
             self._latest = None
 
     def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
@@ -256,13 +265,12 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """
         known = self._fitted()
         slots = known.graph.index.slots_of(ids)
-        known.books.trusted[slots[slots >= 0]] = False
+        known.notes["trusted"][slots[slots >= 0]] = False
         self._latest = None
         if not known.by_groups:
             return super().distrust(ids)
-        overlay = known.graph.part(slots)
-        nearest = [known.evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
-        group = np.concatenate(nearest, axis=1)
+        evidence = known.evidence(known.graph.part(slots))
+        group = np.concatenate([evidence[c].members[:, : SIZES[-1] - 1] for c in CHANNELS], axis=1)
         older = ((group < slots[:, None]) & (group >= 0)).any(axis=1)
         return np.asarray(older | (np.isin(group, slots).sum(axis=1) >= ACCOMPLICES))
 
@@ -276,12 +284,12 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             return np.zeros(len(reference), dtype=np.bool_)
         slots = known.graph.index.slots_of(reference.ids)
         there = np.flatnonzero(slots >= 0)
-        found = np.isin(slots, known.books.came_together)
+        found = np.isin(slots, known.came_together)
         if len(there) >= self.min_entries:
             overlay = known.graph.part(slots[there])
-            evidence = {channel: known.evidence(overlay, channel) for channel in CHANNELS}
-            tied = Tied.of(evidence, np.s_[:], known.lineages_by_turn(overlay, TURNS))
-            scores = tied.columns(Usual.of(tied, robust=True)).max(axis=1)
+            lineages = known.lineages_by_turn(overlay, TURNS)
+            tied = tied_to_groups(known.evidence(overlay), np.s_[:], lineages)
+            scores = Usual.of(tied, robust=True).columns(tied).max(axis=1)
             found[there] |= scores > audit_threshold(EXTREME)
         return found
 
@@ -294,9 +302,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
     def n_doubted(self) -> int:
         """Return how many entries are suspicious for having come together, and still there."""
         known = self._known
-        if known is None or not len(known.books.came_together):
+        if known is None or not len(known.came_together):
             return 0
-        return int((~known.graph.gone[known.books.came_together]).sum())
+        return int((~known.notes["gone"][known.came_together]).sum())
 
     # Audit
 
@@ -310,8 +318,8 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         self.reset()
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
-        graph = SimilarityGraph.fixed(entries, self._k, rounded=self.rule == "groups")
-        self._known = Known(rule=self._rule, graph=graph)
+        graph = SimilarityGraph.fixed(entries, self._k, **NOTES)
+        self._known = Known(self._rule, graph)
         judgement = measure(self._known, graph.present, audit=True)
         self._audited = (graph.part(graph.present), judgement)
         return judgement.scores
@@ -340,7 +348,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             What is usual in the whole knowledge base.
         """
         self.reset()
-        self._known = Known(rule=self._rule, graph=overlay.graph, usual=usual)
+        self._known = Known(self._rule, overlay.graph, usual)
         self._audited = (overlay, judgement)
 
     # Judging
@@ -407,8 +415,8 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         overlay, judgement = self._judged(batch)
         rows = known.watched_rows(overlay)
         if known.by_groups:
-            held = known.books.is_held(np.s_[: known.graph.n_slots])
-            rows = accused(overlay, judgement, rows, np.concatenate([held, condemned]), unusual)
+            guilty = np.concatenate([known.is_held(), condemned])
+            rows = accused(overlay, judgement, rows, guilty, unusual)
         return known.graph.index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
@@ -451,9 +459,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """How many neighbours each entry has in the graph."""
         return K if self.rule == "groups" else cleanbase.K
 
-    def _held_keys(self) -> list[str]:
-        return [key for keys in self._fitted().books.keys.values() for key in keys]
-
     def _fitted(self) -> Known:
         if self._known is None:
             msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
@@ -468,9 +473,9 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
                 self._k,
                 exact_up_to=self.exact_up_to,
                 table=self._table,
-                rounded=self.rule == "groups",  # similarities; the reference rule is exact
+                **NOTES,
             )
-            self._known = Known(rule=self._rule, graph=graph)
+            self._known = Known(self._rule, graph)
         return self._known
 
     def _learn_trusted(self, entries: Batch) -> None:
@@ -478,28 +483,24 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         known, graph = self._fitted(), self._fitted().graph
         if graph.n_slots:  # of which all may have been forgotten
             self._remove(graph.index.among(entries.ids))
-            graph.learn(entries.ids, graph.overlay(entries))
+            slots = graph.learn(entries.ids, graph.overlay(entries))
         else:
             graph.fit(entries.ids, entries)
-        known.make_room()
-        start = graph.n_slots - len(entries)
-        known.sources.put(np.arange(start, graph.n_slots), entries.sources)
-        if len(graph) >= self.min_entries:
             slots = graph.present
-            measure(known, slots)
-            known.books.trusted[slots] = True
+        known.note_sources(slots, entries.sources, vouch=True)
+        if len(graph) >= self.min_entries:
+            measure(known, graph.present)
+            known.notes["trusted"][graph.present] = True
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         """Put entries into the graph under keys, and note what they change around them."""
         known, graph = self._fitted(), self._fitted().graph
         self._remove(graph.index.among(keys))  # a write that is repeated
         overlay, judgement = self._found(entries)
-        start = graph.n_slots
-        graph.learn(keys, overlay)
-        known.make_room()
-        known.sources.put(np.arange(start, graph.n_slots), entries.sources)
-        known.books.n_come += len(entries)
-        known.books.held_at[start : graph.n_slots] = known.books.n_come if held else np.nan
+        slots = graph.learn(keys, overlay)
+        known.note_sources(slots, entries.sources)
+        known.n_come += len(entries)
+        known.notes["held_at"][slots] = known.n_come if held else np.nan
         _note(known, overlay.numbers, judgement)
         self._latest = None
 
@@ -510,7 +511,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         known, graph = self._fitted(), self._fitted().graph
         gone = graph.index.slots_of(keys)
         if known.ready:  # what was released, or deleted for good, no longer counts as held
-            known.books.held_at[gone] = np.nan
+            known.notes["held_at"][gone] = np.nan
         rows = graph.remove(keys)
         if known.ready and rows.size:
             _note(known, rows, judge(known, graph.part(rows)))
@@ -522,13 +523,13 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
         if self._latest is None or self._latest[0] is not batch:
             known = self._fitted()
-            older = [*batch.ids, *known.books.keys_of(batch.ids)]
+            older = [*batch.ids, *known.keys_of(batch.ids)]
             older += self._overlooked.difference(batch.ids)
             overlay = known.graph.overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), known.watched_rows(overlay)])
             first = judge(known, overlay, rows if len(overlay.numbers) > FEW else None)
-            judgement = as_updates(known, overlay, judge_apart(known, overlay, rows, first))
+            judgement = judge_batch(known, overlay, rows, first)
             whole = known.by_groups and not known.graph.index.among(older)
             self._latest = (batch, overlay, judgement, first if whole else None)
         return self._latest[1:3]
@@ -549,5 +550,5 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
 def _note(known: Known, slots: NDArray[np.int64], judgement: Judgement) -> None:
     """Keep the evidence and the scores of known entries."""
     for channel, evidence in judgement.evidence.items():
-        known.books.tight[channel][slots] = evidence.raw.tight
-    known.books.scores[slots] = rounded_up(judgement.scores)
+        known.notes[channel][slots] = evidence.raw.tight
+    known.notes["score"][slots] = rounded_up(judgement.scores)

@@ -21,6 +21,7 @@ corpus in which resemblance is normal raises its own threshold.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,56 +35,32 @@ from ragshield_core.detectors.groups.graph import (
     Overlay,
     Rows,
     SimilarityGraph,
+    rounded,
 )
-from ragshield_core.detectors.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
 Channel = Literal["cross", "same", "any"]
-
-
 # Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is
 # split over two would show half of its edges in each.
 CHANNELS: tuple[Channel, ...] = ("cross", "same", "any")
-
-
 # Group sizes looked for: larger groups contain groups of five.
 SIZES = (2, 3, 4, 5)
-
-
 # Entries beyond the group that it is held against: enough for a maximum that one outlier of a
 # crowded place does not set alone.
 SURROUNDINGS = 10
-
-
 # Neighbours per entry: four of the group, ten of its surroundings, two to spare for copies.
 K = 16
-
-
 # Floor of 1 - cosine: vectors that went through float16 or bfloat16 differ by about this much.
 FLOOR = 0.005
-
-
 # From half of the shorter text on, copied words explain a resemblance; from nine tenths, all of it.
 COPIED_FROM, COPIED_ALL = 0.5, 0.9
-
-
-# The surroundings' tightness counts at most as far as they are near to the entry themselves.
-REACH = 1.0
-
-
 # Weights of the surprisals. Contrast within reach is the evidence proper; far and tight keep it
 # honest where all is crowded or all is sparse. Agreement is another kind of evidence: in a group of
 # five it counts as much as these three, which are much alike; the fewer agree, the less it says.
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
-
-
 PARTS = tuple(WEIGHTS)
-
-
 # Those that count only as far as another member of the group has them.
 SHARED_PARTS = tuple(name for name in PARTS if name != "agreed")
-
-
 # Groups across lineages get most of the error budget, those within one a quarter of that, mixed
 # ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
 DISCOUNTS: dict[Channel, float] = {
@@ -91,39 +68,24 @@ DISCOUNTS: dict[Channel, float] = {
     "same": float(np.log(4.0)),
     "any": float(np.log(16.0)),
 }
-
-
 # Points of the distributions by which a resemblance within a lineage is told as one of strangers.
 KIN_POINTS = 1_001
-
-
 # A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
 # for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
-CROWD = 10
-
-
-CROWD_DISCOUNT = float(np.log(4.0))
-
-
+CROWD, CROWD_DISCOUNT = 10, float(np.log(4.0))
 # Rows worked on at once, to bound the memory of large corpora.
 CHUNK = 4_000
-
-
 # An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
 # by cosine distance, as that one's own group; of a held one also if it is nearer to the group than
 # to its surroundings. Entries that are farther off lie beside the group, on its topic, and are
 # judged as if it were not there.
 BESIDE = float(np.log(2.0))
-
-
 # Of a suspicious entry, its group is known by the two nearest suspicious ones: a twin alone would
 # make a group of the two, with the others beside it.
 NEAREST_SUSPECTS = 2
-
-
-# An entry is no copy of what the others of its group are made of, if they share at least half as
-# much beyond it as they would if none of them were the model of the others.
-OWN_BOND = 0.5
+# Figures of groups are nearness and differences of it; rounded to steps, of which one has so many,
+# they are off by 8e-5 at the most.
+FIGURE_STEPS = 6_000
 
 
 class Raw(NamedTuple):
@@ -133,15 +95,6 @@ class Raw(NamedTuple):
     far: NDArray[np.float32]
     tight: NDArray[np.float32]
     agreed: NDArray[np.float32]
-
-    @classmethod
-    def empty(cls, n: int) -> Raw:
-        """Return room for n entries."""
-        return cls(*(np.zeros((n, len(SIZES)), dtype=np.float32) for _ in PARTS))
-
-    def take(self, rows: Any) -> Raw:
-        """Return some rows."""
-        return Raw(*(part[rows] for part in self))
 
 
 def nearness(
@@ -355,7 +308,7 @@ class GroupEvidence:
         n = len(overlay.numbers)
         self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
-        self.raw = Raw.empty(n)
+        self.raw = Raw(*np.zeros((len(PARTS), n, len(SIZES)), dtype=np.float32))
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
         parts = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
@@ -370,10 +323,10 @@ class GroupEvidence:
 
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
         """Return the evidence of rows as far as another member of the group shares it."""
-        tied = self.raw.take(rows)
         self._beyond = self._evidence_beyond(self.members[rows, : SIZES[-1] - 1])
         columns = []
-        for mine, name in zip(tied, Raw._fields, strict=True):
+        for name, figures in self.raw._asdict().items():
+            mine = figures[rows]
             if name == "agreed":  # with others, by itself
                 columns.append(mine)
                 continue
@@ -440,7 +393,7 @@ class GroupEvidence:
             tight[same] = self._standing["tight"][own[same]]
         else:
             same = np.zeros(len(own), dtype=np.bool_)
-        tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
+        tight[~same] = rounded(self._tightness_of(group[~same], near[~same]), FIGURE_STEPS)
         self.raw.tight[rows] = tight
 
     def _near(self, rows: Rows) -> NDArray[np.float32]:
@@ -485,7 +438,7 @@ class GroupEvidence:
         copied = np.zeros(similar.shape, dtype=np.float32)
         similar = self._overlay.graph.relative(similar)
         compare = there & (similar > COMPARE_ABOVE)
-        copied[compare] = self._overlay.copied(first[compare], second[compare])
+        copied[compare] = self._overlay.all_words.copied(first[compare], second[compare])
         near = np.where(there, nearness(similar, copied), np.float32(0.0))
         near[there] = self._seen(near[there], first[there], second[there])
         return near
@@ -498,9 +451,13 @@ class GroupEvidence:
             theirs = self.of("tight", column, members)
             if self._held is not None:  # what is held and waits makes nothing look usual
                 theirs[(members >= 0) & self._held.waiting[members]] = 0.0
-            reached = np.minimum(theirs, REACH * self.nearness[rows, around])
-            self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
-            self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))
+            # Counts at most as far as the surroundings are near to the entry themselves.
+            reached = np.minimum(theirs, self.nearness[rows, around])
+            beyond = tight[:, column] - reached.max(axis=1)
+            self.raw.near[rows, column] = rounded(beyond, FIGURE_STEPS)
+            self.raw.far[rows, column] = rounded(
+                tight[:, column] - theirs.max(axis=1), FIGURE_STEPS
+            )
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
@@ -531,10 +488,6 @@ class GroupEvidence:
                 here[outside] = self._beyond.of(part, column, numbers[outside])
         here[numbers < 0] = 0.0
         return np.asarray(here)
-
-    def _kept(self, figures: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return figures as the graph has them."""
-        return FIGURES(figures) if self._overlay.graph.rounded else figures
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:
@@ -569,3 +522,25 @@ def own_bond(vectors: NDArray[np.float32]) -> float:
     partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
     mean = float(np.clip(shared.mean(), FLOOR, 1.0))
     return partial * (1.0 + mean) / mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoundGroups:
+    """What takes the vectors of a whole knowledge base that no memory holds, found elsewhere.
+
+    Attributes
+    ----------
+    words
+        Of the n entries, in their order; see :func:`ragshield_core.text.copies.word_hashes`.
+    lists
+        Their neighbours, n lists, which name entries by their place.
+    unrelated
+        See :func:`.graph.unrelated_distance`.
+    tightness
+        How tight the groups of each entry are, by channel; shape (n, len(SIZES)), float32.
+    """
+
+    words: list[NDArray[np.uint32]]
+    lists: Lists
+    unrelated: float
+    tightness: Mapping[Channel, NDArray[np.float32]]

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.rounded import COSINES, SHARES
 from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, Words
 from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import (
@@ -26,7 +25,8 @@ from ragshield_core.neighbors.index import (
     neighbors_in_turn,
 )
 from ragshield_core.neighbors.known import cosines, rows_within
-from ragshield_core.neighbors.search import InvertedLists, Neighbors
+from ragshield_core.neighbors.search import InvertedLists, Neighbors, merged, none_found
+from ragshield_core.neighbors.slots import Columns
 from ragshield_core.neighbors.stored import StoredIndex, VectorTable, Where
 from ragshield_core.state import part_of
 from ragshield_core.text.copies import word_hashes
@@ -44,6 +44,10 @@ ROUNDING, TIED = 2e-6, 256
 RANKED = 32_768
 # Marks an entry of no lineage: it is a stranger to every other.
 NO_LINEAGE = -1
+# Cosines, shares and figures are rounded where they are made, so that all that is told from them is
+# the same in a process that has made them, in one that has read them, and in one that has learned
+# the same entries. Steps to one, of cosines: off by 8e-6 at the most.
+COSINE_STEPS = 2**16 - 1
 
 Rows = slice | NDArray[np.intp]
 
@@ -67,38 +71,27 @@ class Lists(NamedTuple):
     copied: NDArray[np.float32]
 
     @classmethod
-    def empty(cls, n: int, k: int, dtype: type[np.int64 | np.int32] = np.int64) -> Lists:
-        """Return lists without an entry, with slots of a type."""
-        return cls(
-            np.full((n, k), -1, dtype=dtype),
-            np.full((n, k), -np.inf, dtype=np.float32),
-            np.zeros((n, k), dtype=np.float32),
-        )
+    def empty(cls, n: int, k: int) -> Lists:
+        """Return lists without an entry."""
+        return cls(*none_found(n, k), np.zeros((n, k), dtype=np.float32))
+
+    @classmethod
+    def of(cls, found: Neighbors, k: int) -> Lists:
+        """Return lists of k of what was found, with rounded cosines; nothing is copied yet."""
+        n, width = found.slots.shape
+        lists = cls.empty(n, k)
+        lists.slots[:, :width] = found.slots
+        lists.similarities[:, :width] = rounded(found.similarities, COSINE_STEPS)
+        return lists
 
     def take(self, rows: Any) -> Lists:
         """Return the lists of some rows."""
         return Lists(*(column[rows] for column in self))
 
-    def sorted(self) -> Lists:
-        """Return the lists with the nearest first again."""
-        order = np.argsort(-self.similarities, axis=1, kind="stable")
-        return Lists(*(np.take_along_axis(column, order, 1) for column in self))
-
     def put(self, rows: Any, other: Lists) -> None:
         """Replace the lists of some rows."""
         for mine, theirs in zip(self, other, strict=True):
             mine[rows] = theirs
-
-    def grown(self, n: int) -> Lists:
-        """Return the same lists, with room for n in all."""
-        lists = Lists.empty(n, self.slots.shape[1], np.int32)
-        lists.put(np.s_[: len(self.slots)], self)
-        return lists
-
-    def rounded(self) -> Lists:
-        """Return the lists as a graph of rounded ones has them, in the order that they have."""
-        near = np.where(self.slots >= 0, COSINES(self.similarities), np.float32(-np.inf))
-        return Lists(self.slots, near, SHARES(self.copied))
 
 
 class SimilarityGraph:
@@ -114,9 +107,21 @@ class SimilarityGraph:
         Size above which the index is approximate; ``None`` for the index's own default.
     table
         Of the store in which neighbours are found; ``None`` for an index in memory.
-    rounded
-        Whether similarities and shares are rounded, the same in all lists of the graph: good for
-        groups, not for a rule that goes by the last digits.
+    **beside
+        What else is kept of each entry, see :class:`~ragshield_core.neighbors.slots.Columns`.
+
+    Attributes
+    ----------
+    columns
+        By slot: lists, lineages, whether the entry is gone, and what is kept beside.
+    lineages
+        Codes by name.
+    unrelated
+        See :func:`unrelated_distance`; ``None`` before it is measured.
+    words
+        By slot.
+    version
+        Grows with every change.
     """
 
     def __init__(
@@ -126,7 +131,7 @@ class SimilarityGraph:
         *,
         exact_up_to: int | None = None,
         table: VectorTable | None = None,
-        rounded: bool = False,
+        **beside: Any,
     ) -> None:
         up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
         self.index: EntryIndex = (
@@ -134,14 +139,19 @@ class SimilarityGraph:
             if table is None
             else StoredIndex(dim, table, exact_up_to=up_to)
         )
-        self.k, self.rounded = k, rounded
-        self.unrelated: float | None = None  # see unrelated_distance; None before it is measured
-        self.words = EntryWords()  # by slot
-        self._lineages: dict[str, int] = {}
-        self._lists = Lists.empty(0, k, np.int32)
-        self._lineage = np.empty(0, dtype=np.int32)
-        self._gone = np.empty(0, dtype=np.bool_)
-        self.version = 0  # grows with every change
+        self.k = k
+        self.unrelated: float | None = None
+        self.words = EntryWords()
+        self.columns = Columns(
+            slots=np.full(k, -1, dtype=np.int32),
+            similarities=np.full(k, -np.inf, dtype=np.float32),
+            copied=np.zeros(k, dtype=np.float32),
+            lineage=np.int32(NO_LINEAGE),
+            gone=np.False_,
+            **beside,
+        )
+        self.lineages: dict[str | None, int] = {None: NO_LINEAGE}
+        self.version = 0
         self._last: tuple[Batch, Neighbors] | None = None
 
     def __len__(self) -> int:
@@ -150,30 +160,25 @@ class SimilarityGraph:
     @property
     def n_slots(self) -> int:
         """How many slots there are, those of removed entries included."""
-        return len(self.words)
+        return len(self.columns)
 
     @property
     def present(self) -> NDArray[np.int64]:
         """Slots of the entries that are there."""
-        return np.flatnonzero(~self.gone)
-
-    @property
-    def gone(self) -> NDArray[np.bool_]:
-        """By slot: whether its entry was removed."""
-        return self._gone[: self.n_slots]
+        return np.flatnonzero(~self.columns["gone"])
 
     @property
     def lists(self) -> Lists:
-        """The lists of all slots."""
-        return self._lists.take(np.s_[: self.n_slots])
+        """The lists of all slots; writing into them is meant."""
+        return Lists(*(self.columns[name] for name in Lists._fields))
 
     @classmethod
-    def fixed(cls, batch: Batch, k: int, *, rounded: bool = False) -> SimilarityGraph:
+    def fixed(cls, batch: Batch, k: int, **beside: Any) -> SimilarityGraph:
         """Return the graph of a knowledge base that is only looked at: its vectors are not copied.
 
         Nothing can be searched, learned or removed.
         """
-        graph = cls(batch.dim, k, rounded=rounded)
+        graph = cls(batch.dim, k, **beside)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
         graph._connect(batch)
         return graph
@@ -187,7 +192,7 @@ class SimilarityGraph:
         lists: Lists,
         unrelated: float,
     ) -> SimilarityGraph:
-        """Return a graph whose neighbours were found elsewhere, rounded; it is only looked at.
+        """Return a graph whose neighbours were found elsewhere; it is only looked at.
 
         Parameters
         ----------
@@ -203,13 +208,15 @@ class SimilarityGraph:
         unrelated
             See :func:`unrelated_distance`.
         """
-        graph = cls(index.dim, lists.slots.shape[1], rounded=True)
+        graph = cls(index.dim, lists.slots.shape[1])
         graph.index = cast("NeighborIndex", index)
-        graph.words.append(words)
+        graph.columns.grow(len(words))
+        graph.columns["lineage"][:] = lineage
         graph.unrelated = unrelated
-        graph._grow(len(words))
-        graph._lists.put(np.s_[: len(lists.slots)], lists.rounded())
-        graph._lineage[: len(words)] = lineage
+        graph.words = EntryWords()
+        graph.words.append(words)
+        near = Lists.of(Neighbors(lists.slots, lists.similarities), graph.k)
+        graph.lists.put(np.s_[: len(lists.slots)], near._replace(copied=lists.copied))
         return graph
 
     def use_table(self, table: VectorTable, where: Where | None) -> None:
@@ -235,7 +242,7 @@ class SimilarityGraph:
         near = self.relative(lists.similarities) > COMPARE_ABOVE
         words = Words(self.words, new)
         copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
-        return self.share(copied)
+        return copied
 
     def relative(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return cosines as if unrelated entries had one of 0, as ``cosines``; -1 at least.
@@ -250,20 +257,8 @@ class SimilarityGraph:
         """Return the cosine of a relative one."""
         return 1.0 - (1.0 - relative) * (self.unrelated or 1.0)
 
-    def share(self, copied: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return shares of copied text as the graph has them."""
-        return SHARES(copied) if self.rounded else copied
-
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
-        """Take over a whole knowledge base at once.
-
-        Parameters
-        ----------
-        keys
-            One unique name per entry.
-        batch
-            The entries.
-        """
+        """Take over a whole knowledge base at once, under unique keys."""
         self._changed()
         self.index.add(keys, batch.embeddings)
         self._connect(batch, self.index.lists if isinstance(self.index, NeighborIndex) else None)
@@ -278,50 +273,45 @@ class SimilarityGraph:
             texts = batch.texts[start : start + ENTRIES_AT_ONCE]
             self.words.append([word_hashes(text) for text in texts])
         n, done = len(batch), 0
-        self._grow(n)
+        self.columns.grow(n)
         for found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), lists):
             own = np.arange(done, done + len(found.slots))
             done += len(own)
-            new = Lists.empty(len(own), self.k)
-            width = found.slots.shape[1]
-            new.slots[:, :width], new.similarities[:, :width] = found
-            if self.rounded:
-                new = new.rounded()
-            new.copied[:] = self.copied(own, new)
-            self._lists.put(own, new)
-        self._lineage[:n], self._lineages = self._codes(batch)
+            new = Lists.of(found, self.k)
+            self.lists.put(own, new._replace(copied=self.copied(own, new)))
+        self.columns["lineage"][:] = self._noted(batch.lineages)
 
     def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
         """Return what the graph would be with the batch in it; changes nothing.
 
-        Parameters
-        ----------
-        batch
-            New entries.
-        replaced
-            Keys of entries that the batch brings new revisions of, and which do not count.
+        Entries whose keys are ``replaced`` do not count: the batch brings new revisions of them.
         """
-        n, m = self.n_slots, len(batch)
+        n, m, k = self.n_slots, len(batch), self.k
         words = [word_hashes(text) for text in batch.texts]
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
-        standing = self._but(gone, batch) if len(self) else None
-        inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
-        new = self._merge(m, standing, inside, offset=n)
-        if self.rounded:
-            new = new.rounded()
+        parts = [none_found(m, k)]
+        if len(self):
+            # Each entry of the batch has a few older revisions at most, and they are near to it.
+            found = self.nearest(batch, k + min(len(gone), 2 * k))
+            hidden = np.isin(found.slots, gone)
+            slots = np.where(hidden, -1, found.slots)
+            similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
+            parts.append(merged([Neighbors(slots, similarities)], k))
+        if m > 1:
+            inside = all_neighbors(batch.embeddings, min(k, m - 1))
+            inside.slots[inside.slots >= 0] += n
+            parts.append(inside)
+        new = Lists.of(merged(parts, k), k)
         own = n + np.arange(m, dtype=np.int64)
         new.copied[:] = self.copied(own, new, words)
         touched, lists = self._touched(own, new, gone)
-        lineage, lineages = self._codes(batch)
         return Overlay(
             graph=self,
             batch=batch,
             numbers=np.concatenate([own, touched]),
             lists=Lists(*map(np.concatenate, zip(new, lists, strict=True))),
             words=words,
-            lineage=lineage,
-            lineages=lineages,
         )
 
     def nearest(self, batch: Batch, k: int) -> Neighbors:
@@ -368,117 +358,84 @@ class SimilarityGraph:
             similarities[part] = cosines(
                 embeddings[part], slots[part], slots[part] >= 0, self.index
             )
-        order = np.lexsort((slots, -similarities), axis=1)
-        return Neighbors(
-            np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
-        )
-
-    def _but(self, gone: NDArray[np.int64], batch: Batch) -> Neighbors:
-        """Return the k nearest entries but those that are gone."""
-        # Each entry of the batch has a few older revisions at most, and they are near to it.
-        found = self.nearest(batch, self.k + min(len(gone), 2 * self.k))
-        hidden = np.isin(found.slots, gone)
-        similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
-        order = np.argsort(-similarities, axis=1, kind="stable")[:, : self.k]
-        slots = np.where(hidden, -1, found.slots)
-        return Neighbors(
-            np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
-        )
+        return Neighbors(slots, similarities).taken(np.lexsort((slots, -similarities), axis=1))
 
     def part(self, slots: NDArray[np.int64]) -> Overlay:
         """Return some of the graph's own entries as an overlay without a batch."""
         nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, self.index.dim)))
-        return Overlay(
-            graph=self,
-            batch=nothing,
-            numbers=slots,
-            lists=self._lists.take(slots),
-            words=[],
-            lineage=np.empty(0, dtype=np.int64),
-            lineages=self._lineages,
-        )
+        lists = self.lists.take(slots)
+        return Overlay(graph=self, batch=nothing, numbers=slots, lists=lists, words=[])
 
-    def learn(self, keys: Sequence[str], overlay: Overlay) -> None:
-        """Write an overlay that was made of this very graph into it."""
+    def learn(self, keys: Sequence[str], overlay: Overlay) -> NDArray[np.int64]:
+        """Write an overlay that was made of this very graph into it; return the new slots."""
         self._changed()
         self.index.add(keys, overlay.batch.embeddings)
-        start, m = self.n_slots, len(overlay.batch)
+        slots = self.n_slots + np.arange(len(keys))
         self.words.append(overlay.words)
-        self._grow(start + m)
-        self._lists.put(overlay.numbers, overlay.lists)
-        self._lineage[start : start + m], self._lineages = self._codes(overlay.batch)
+        self.columns.grow(self.n_slots + len(keys))
+        self.lists.put(overlay.numbers, overlay.lists)
+        self.columns["lineage"][slots] = self._noted(overlay.batch.lineages)
+        return slots
 
     def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Take entries out, and return the slots in whose lists they were."""
         self._changed()
         gone = self.index.remove(keys)
-        rows = np.flatnonzero(np.isin(self._lists.slots[: self.n_slots], gone).any(axis=1))
-        lists = self._lists.take(rows)
-        left = np.isin(lists.slots, gone)
-        lists.similarities[left] = -np.inf
-        lists.slots[left] = -1
-        self._lists.put(rows, lists.sorted())
+        lists = self.lists
+        rows = np.flatnonzero(np.isin(lists.slots, gone).any(axis=1))
+        left = lists.take(rows)
+        away = np.isin(left.slots, gone)
+        left.slots[away], left.similarities[away] = -1, -np.inf
+        order = np.argsort(-left.similarities, axis=1, kind="stable")
+        lists.put(rows, Lists(*(np.take_along_axis(column, order, 1) for column in left)))
+        lists.put(gone, Lists.empty(len(gone), self.k))
         self.words.wipe(gone)
-        self._gone[gone] = True
-        self._lists.put(gone, Lists.empty(len(gone), self.k))
+        self.columns["gone"][gone] = True
         return rows
 
     def compact(self) -> NDArray[np.int64]:
         """Renumber the entries, without gaps; return their slots so far, by the new ones."""
         self._changed()
-        n = self.n_slots
+        numbers = np.full(self.n_slots + 1, -1, dtype=np.int32)  # the last one stands for none
         before = self.index.compact()
-        numbers = np.full(n + 1, -1, dtype=np.int32)  # the last one stands for none
         numbers[before] = np.arange(len(before))
-        kept = self._lists.take(before)
-        self._lists = kept._replace(slots=numbers[kept.slots])
+        self.columns.keep(before)
+        self.columns["slots"][:] = numbers[self.columns["slots"]]
         self.words.keep(before)
-        self._gone = np.zeros(len(before), dtype=np.bool_)
-        names, codes = list(self._lineages), self._lineage[before]
-        used = np.unique(codes[codes != NO_LINEAGE])
-        renumbered = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
-        self._lineage = renumbered.astype(np.int32)
-        self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
+        codes, names = self.columns["lineage"], list(self.lineages)
+        used = np.union1d([NO_LINEAGE], codes)  # others are forgotten
+        codes[codes != NO_LINEAGE] = np.searchsorted(used, codes[codes != NO_LINEAGE])
+        kept = {names[code]: number for number, code in enumerate(used[1:].tolist(), start=1)}
+        self.lineages = {None: NO_LINEAGE, **kept}
         return before
-
-    def lineage_of(self, slots: Any) -> NDArray[np.int64]:
-        """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
-        return np.asarray(self._lineage[slots], dtype=np.int64)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
         values, arrays = self.index.state()
-        n = self.n_slots
         return (
             {
                 "index": values,
                 "k": self.k,
                 "unrelated": self.unrelated,
-                "rounded": self.rounded,
-                "lineages": list(self._lineages),
-                "gone": np.flatnonzero(self.gone).tolist(),
+                "lineages": list(self.lineages)[1:],
             },
             {f"index.{key}": array for key, array in arrays.items()}
-            | self.lists._asdict()
-            | {"lineage": self._lineage[:n]}
+            | self.columns.state()
             | {f"words.{key}": array for key, array in self.words.state().items()},
         )
 
     @classmethod
     def restored(
-        cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], **beside: Any
     ) -> SimilarityGraph:
         """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         kind = StoredIndex if "stored" in values["index"] else NeighborIndex
         index = kind.restored(values["index"], part_of(arrays, "index."))
-        graph = cls(index.dim, int(values["k"]), rounded=bool(values["rounded"]))
+        graph = cls(index.dim, int(values["k"]), **beside)
         graph.index = index
         graph.unrelated = values["unrelated"]
-        graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
-        graph._lists = Lists(*(arrays[name].copy() for name in Lists._fields))
-        graph._lineage = arrays["lineage"].astype(np.int32)
-        graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
-        graph._gone[values["gone"]] = True
+        graph.lineages |= {name: code for code, name in enumerate(values["lineages"], start=1)}
+        graph.columns.restore(arrays)
         graph.words = EntryWords.restored(part_of(arrays, "words."))
         return graph
 
@@ -486,42 +443,11 @@ class SimilarityGraph:
         self.version += 1
         self._last = None
 
-    def _grow(self, n: int) -> None:
-        """Make room for ``n`` slots; by a half more at a time, so that growing costs little."""
-        have = len(self._lineage)
-        if n <= have:
-            return
-        size = max(n, have + have // 2)
-        lineage = np.full(size, NO_LINEAGE, dtype=np.int32)
-        lineage[:have] = self._lineage
-        gone = np.zeros(size, dtype=np.bool_)
-        gone[:have] = self._gone
-        self._lists, self._lineage, self._gone = self._lists.grown(size), lineage, gone
-
-    def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
-        """Return one lineage code per entry, and all codes with the new ones."""
-        known = dict(self._lineages)
-        return _codes_of(batch.lineages, known), known
-
-    def _merge(
-        self, m: int, standing: Neighbors | None, inside: Neighbors | None, *, offset: int
-    ) -> Lists:
-        """Return the k best of two lists; numbers of the batch are lifted by ``offset``."""
-        merged = Lists.empty(m, self.k)
-        slots, similarities = [merged.slots], [merged.similarities]
-        if standing is not None:
-            slots.append(standing.slots)
-            similarities.append(standing.similarities)
-        if inside is not None:
-            slots.append(np.where(inside.slots < 0, -1, inside.slots + offset))
-            similarities.append(inside.similarities)
-        all_slots, all_similarities = np.concatenate(slots, 1), np.concatenate(similarities, 1)
-        order = np.argsort(-all_similarities, axis=1, kind="stable")[:, : self.k]
-        return Lists(
-            np.take_along_axis(all_slots, order, 1),
-            np.take_along_axis(all_similarities, order, 1),
-            merged.copied,
-        )
+    def _noted(self, lineages: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return lineage codes; new names are noted."""
+        codes, new = codes_of(lineages, self.lineages)
+        self.lineages |= new
+        return codes
 
     def _touched(
         self, own: NDArray[np.int64], new: Lists, gone: NDArray[np.int64]
@@ -531,7 +457,7 @@ class SimilarityGraph:
         row, column = np.nonzero((new.slots >= 0) & (new.slots < n))
         near = new.slots[row, column]
         touched, group = np.unique(near, return_inverse=True)
-        old = self._lists.take(touched)
+        old = self.lists.take(touched)
         there = (old.slots >= 0) & ~np.isin(old.slots, gone)
         # All edges of a touched slot, old and new, in one long list: best first within each slot.
         group = np.concatenate([np.nonzero(there)[0], group])
@@ -548,12 +474,6 @@ class SimilarityGraph:
         lists.similarities[where, rank] = similarity[order]
         lists.copied[where, rank] = copied[order]
         return touched, lists
-
-
-def _codes_of(lineages: Sequence[str | None], known: dict[str, int]) -> NDArray[np.int64]:
-    """Return one lineage code per entry; ``known`` gets those that are new."""
-    codes = (NO_LINEAGE if i is None else known.setdefault(i, len(known)) for i in lineages)
-    return np.fromiter(codes, np.int64, len(lineages))
 
 
 class Overlay:
@@ -577,21 +497,12 @@ class Overlay:
         numbers: NDArray[np.int64],
         lists: Lists,
         words: list[NDArray[np.uint32]],
-        lineage: NDArray[np.int64],
-        lineages: Mapping[str, int],
     ) -> None:
-        self._lineages = lineages
         self.graph, self.batch = graph, batch
         self.numbers, self.lists = numbers, lists
-        self.words = words
-        self.all_words = Words(graph.words, words)
+        self.words, self.all_words = words, Words(graph.words, words)
         self._start = graph.n_slots
-        self._lineage = lineage
-
-    @property
-    def new(self) -> slice:
-        """Rows of :attr:`numbers` that are the batch."""
-        return np.s_[: len(self.batch)]
+        self._lineage, self._new_lineages = codes_of(batch.lineages, graph.lineages)
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros where a number is -1."""
@@ -605,10 +516,10 @@ class Overlay:
         return found
 
     def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return lineage codes, shape as ``numbers``."""
+        """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``numbers``."""
         codes = np.empty(numbers.shape, dtype=np.int64)
         new = numbers >= self._start
-        codes[~new] = self.graph.lineage_of(numbers[~new])
+        codes[~new] = self.graph.columns["lineage"][numbers[~new]]
         codes[new] = self._lineage[numbers[new] - self._start]
         return codes
 
@@ -621,27 +532,38 @@ class Overlay:
 
     def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
         """Return the codes of those lineages that are known, or come with the batch."""
-        codes = [self._lineages[name] for name in lineages if name in self._lineages]
-        return np.array(codes, dtype=np.int64)
+        known, new = self.graph.lineages, self._new_lineages
+        codes = [known.get(name, new.get(name)) for name in lineages]
+        return np.array([code for code in codes if code is not None], dtype=np.int64)
 
     def words_of(self, number: int) -> NDArray[np.uint32]:
         """Return the hashes of an entry's words, in order."""
         return self.all_words.take(np.array([number]))[0]
 
-    def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return how much of the shorter text of each pair is in the other."""
-        return self.graph.share(self.all_words.copied(first, second))
+
+def codes_of(
+    names: Sequence[str | None], known: Mapping[str | None, int]
+) -> tuple[NDArray[np.int64], dict[str | None, int]]:
+    """Return a code for each name, those of new names behind the others; and the new names."""
+    new: dict[str | None, int] = {}
+    codes = (
+        known[name] if name in known else new.setdefault(name, len(known) + len(new))
+        for name in names
+    )
+    return np.fromiter(codes, np.int64, len(names)), new
+
+
+def rounded(values: NDArray[Any], steps: int) -> NDArray[np.float32]:
+    """Return numbers rounded to whole numbers of steps, by their number to one."""
+    scale = np.float32(steps)
+    return np.asarray(np.rint(np.asarray(values, dtype=np.float32) * scale) / scale)
 
 
 def unrelated_distance(vectors: NDArray[np.float32]) -> float:
     """Return the cosine distance of entries that have nothing to do with each other.
 
-    The mean over all pairs, each with itself included: 1 less the square of the mean vector.
-
-    Parameters
-    ----------
-    vectors
-        Shape (n, dim), unit rows.
+    The mean over all pairs, each with itself included: 1 less the square of the mean vector. Of
+    unit rows, shape (n, dim).
     """
     if not len(vectors):
         return 1.0

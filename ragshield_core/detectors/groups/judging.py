@@ -1,27 +1,84 @@
-"""Judge the entries of an overlay by what is usual."""
+"""Judge the entries of an overlay by what is usual, in the knowledge base and in their source.
+
+Documents of one product, under one template, resemble each other; in a knowledge base of
+something else each of them looks like a member of a crafted group. Two questions tell them apart:
+
+- Does the group sit among *standing* topics? Poisoned documents must answer questions that standing
+  documents answer, or they are not retrieved instead of them. How near an entry is to the entries
+  of other sources is a quantile of how near these are to each other: no cosine decides.
+- Does it stand out within its own source? Where the source is large enough, its own entries say how
+  alike they usually are.
+
+A group that sits among standing topics is judged by the knowledge base alone. One that does not,
+or whose language the knowledge base does not hold, must stand out in its source as well: a model of
+other languages puts all texts of this one near to each other, and near to anything. While its
+source is small, a group in another language is reported as unjudged; later arrivals never take it
+out. Near-exact copies under several lineages are judged by the knowledge base in any case.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.detectors.base import N_FOLDS
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.evidence import (
     CHANNELS,
+    CROWD,
+    SIZES,
     Channel,
     GroupEvidence,
+    own_bond,
 )
-from ragshield_core.detectors.groups.graph import Overlay
-from ragshield_core.detectors.groups.joining import within_sources
-from ragshield_core.detectors.groups.known import Known
-from ragshield_core.detectors.groups.recalling import BORROWED
+from ragshield_core.detectors.groups.graph import Lists, Overlay
+from ragshield_core.detectors.groups.known import TURNS, Known
 from ragshield_core.detectors.groups.usual import (
-    NO_EDGES,
+    CHANNEL_OF,
+    CLONES_AT,
+    COPIES,
+    CROWD_AT,
+    NO_ROWS,
+    WHYS,
     Judgement,
     Tied,
+    Usual,
+    copies_in,
     lineages_of,
+    taken,
+    tied_to_groups,
 )
 from ragshield_core.text.copies import borrowed
+
+# A source says what is usual in it from so many entries on: below, one group of five would be a
+# quarter of all that there is to compare it with.
+FEWEST_OF_SOURCE = 20
+# Of a language that the knowledge base does not hold, with 20 passages in five languages were held
+# at .16 to .24 where they came one by one, with 100 at .00 to .04. Others have no such grace: a
+# model that reads metadata puts a text without any far from all that stands.
+FEWEST_FOREIGN = 100
+# Entries of a source that are compared with: enough for the largest in a hundred.
+MOST_OF_SOURCE = 400
+# The third nearest standing entry says whether an entry sits among standing topics: one or two may
+# be near by chance, or be copies.
+STANDING_RANK = 3
+# A group sits among standing topics if its members are nearer to them than a quarter of the
+# standing entries are to each other. Of texts crafted for questions that the knowledge base
+# answers, 95 % in groups are; of groups of clean sources that join another, one in four.
+AMONG = 0.25
+# Standing entries that are compared with: exact up to this size, a sample of it above.
+MOST_STANDING = 20_000
+# Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
+# that anybody can tell.
+ACCOMPLICES = 2
+# What has so many of its words from an entry is an imitation of it, in whatever order they stand.
+# Of texts that were crafted for one question, one in twenty has as many from another.
+BORROWED = 0.75
+# An entry is no copy of what the others of its group are made of, if they share at least half as
+# much beyond it as they would if none of them were the model of the others.
+OWN_BOND = 0.5
 
 
 def judge(
@@ -33,23 +90,20 @@ def judge(
     """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
     if not known.by_groups:
         return judge_cliques(known, overlay)
-    evidence: dict[Channel, GroupEvidence] = {}
+    if suspected is None:
+        recent = known.recent(len(overlay.batch))
+        lineages = lineages_of(overlay, recent)
+        evidence = known.evidence(overlay, known.newcomers(overlay, recent))
+        return scored(known, overlay, evidence, lineages, rows)
     # Who is new to whom, and copies, which stand by themselves, are what they were before some
     # were suspected.
-    if suspected is None:
-        recent = known.books.recent(known.graph, len(overlay.batch))
-        newcomers, lineages = known.newcomers(overlay, recent), lineages_of(overlay, recent)
-    else:
-        newcomers = suspected[1].evidence["cross"].newcomers
-        lineages = suspected[1].lineages
-    for channel in CHANNELS:
-        held, before = known.held(overlay, channel), None
-        if suspected is not None:
-            before = suspected[1].evidence[channel]
-            held = held.suspecting(suspected[0], before)
-        evidence[channel] = known.evidence(overlay, channel, newcomers, held, before)
-    judgement = scored(known, overlay, evidence, lineages, rows)
-    return judgement if suspected is None else within_sources(known, overlay, judgement)
+    suspects, first = suspected
+    before = first.evidence
+    held = {c: known.held(overlay, c).suspecting(suspects, before[c]) for c in CHANNELS}
+    newcomers = before["cross"].newcomers
+    evidence = known.evidence(overlay, newcomers, held=held, before=before)
+    judgement = scored(known, overlay, evidence, first.lineages, rows)
+    return within_sources(known, overlay, judgement)
 
 
 def scored(
@@ -63,60 +117,205 @@ def scored(
     assert known.usual is not None  # noqa: S101 - there is one as soon as it is ready
     n = len(overlay.numbers)
     wanted = np.arange(n) if rows is None else rows
-    columns = Tied.of(evidence, wanted, lineages).columns(known.usual)
+    columns = known.usual.columns(tied_to_groups(evidence, wanted, lineages))
     why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
     why[wanted] = np.argmax(columns, axis=1)
     scores[wanted] = columns.max(axis=1)
-    return Judgement(scores=scores, why=why, evidence=evidence, lineages=lineages, edges=NO_EDGES)
+    return Judgement(scores, why, evidence, lineages)
 
 
-def judge_apart(
+def judge_batch(
     known: Known, overlay: Overlay, rows: NDArray[np.intp], first: Judgement
 ) -> Judgement:
-    """Judge again as if all that is suspicious were held, so that nothing borrows from it.
+    """Return the last word on a batch, given a first judgement.
 
-    What lies beside a group is not held for that; and the surroundings of a group that lean on
-    it no longer make it look usual.
+    It is judged again as if all that is suspicious were held, so that nothing borrows from it: what
+    lies beside a group is not held for that, and the surroundings of a group that lean on it no
+    longer make it look usual.
+
+    New versions that keep the text of known ones are judged by what these were: a new footer makes
+    all pages of a site more alike, and none of them an attack.
     """
-    if not known.by_groups:
-        return first
+    judgement, graph = first, known.graph
     suspects = rows[first.scores[rows] > known.suspicious]
-    return judge(known, overlay, rows, (suspects, first)) if suspects.size else first
-
-
-def as_updates(known: Known, overlay: Overlay, judgement: Judgement) -> Judgement:
-    """Judge new versions that keep the text of known ones by what these were.
-
-    A new footer makes all pages of a site more alike, and none of them an attack.
-    """
-    graph = known.graph
+    if known.by_groups and suspects.size:
+        judgement = judge(known, overlay, rows, (suspects, first))
     slots = graph.index.slots_of(overlay.batch.ids)
     again = (slots >= 0) & (judgement.scores[: len(slots)] > known.suspicious)
     scores = judgement.scores.copy()
     for row in np.flatnonzero(again).tolist():
         before = graph.words.take(slots[row : row + 1])[0]
         if borrowed(overlay.words_of(overlay.numbers[row]), before) >= BORROWED:
-            scores[row] = min(scores[row], float(known.books.scores[slots[row]]))
+            scores[row] = min(scores[row], float(known.notes["score"][slots[row]]))
     return judgement._replace(scores=scores)
+
+
+# Sources that join
+
+
+def within_sources(known: Known, overlay: Overlay, judgement: Judgement) -> Judgement:
+    """Judge groups off the standing topics, of sources that join, by their source as well."""
+    suspects = np.flatnonzero(judgement.scores > known.suspicious)
+    suspects = suspects[judgement.why[suspects] != CLONES_AT]
+    # Codes of sources by entry number.
+    codes = np.concatenate([known.notes["source"], known.source_codes(overlay.batch.sources)])
+    suspects = suspects[known.joining(codes[overlay.numbers[suspects]])]
+    scores, apart = judgement.scores.copy(), [NO_ROWS]
+    for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
+        rows = suspects[codes[overlay.numbers[suspects]] == code]
+        foreign = known.vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
+        # No later arrival takes out what is in another language.
+        stands = foreign & (overlay.numbers[rows] < known.graph.n_slots)
+        scores[rows[stands]] = 0.0
+        off = foreign | ~_among_standing(known, overlay, judgement, rows, codes)
+        rows, foreign = rows[off & ~stands], foreign[off & ~stands]
+        if not rows.size:
+            continue
+        reference, numbers = _of_source(known, overlay, judgement, codes, code)
+        if len(numbers) < FEWEST_FOREIGN:
+            scores[rows[foreign]] = 0.0
+            apart.append(rows[foreign])
+            rows = rows[~foreign]
+        if not rows.size or len(numbers) < FEWEST_OF_SOURCE:
+            continue
+        tied = tied_to_groups(judgement.evidence, rows, judgement.lineages)
+        # An entry must not be judged by a tail that it has drawn out itself: it is left out of the
+        # reference then, with a fifth of the others.
+        fold = np.random.default_rng(0).permutation(len(numbers)) % N_FOLDS
+        fold_of = dict(zip(numbers.tolist(), fold.tolist(), strict=True)) | {-1: N_FOLDS}
+        left_out = np.array([fold_of.get(n, N_FOLDS) for n in overlay.numbers[rows].tolist()])
+        for number in np.unique(left_out).tolist():
+            usual, mine = Usual.of(taken(reference, fold != number)), left_out == number
+            within = usual.columns(taken(tied, mine)).max(axis=1)
+            scores[rows[mine]] = np.minimum(scores[rows[mine]], within)
+    return judgement._replace(scores=scores, apart=np.concatenate(apart))
+
+
+def _of_source(
+    known: Known, overlay: Overlay, judgement: Judgement, codes: NDArray[np.int64], code: int
+) -> tuple[Tied, NDArray[np.int64]]:
+    """Return evidence about entries of a source, held ones included, and their numbers.
+
+    Were held ones left out, a source that comes one by one would never be large enough. The
+    numbers are those of the batch: -1 stands for a standing entry.
+    """
+    graph, rng = known.graph, np.random.default_rng(0)
+    new = np.flatnonzero(codes[graph.n_slots :] == code)  # rows of the overlay, too
+    standing = graph.present[codes[graph.present] == code]
+    if len(new) > MOST_OF_SOURCE:
+        new = np.sort(rng.choice(new, MOST_OF_SOURCE, replace=False))
+    if len(standing) > MOST_OF_SOURCE:
+        standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
+    tied = tied_to_groups(judgement.evidence, new, judgement.lineages)
+    numbers = overlay.numbers[new]
+    if standing.size:
+        part = graph.part(standing)
+        evidence = known.evidence(part, known.newcomers_by_turn(part))
+        theirs = tied_to_groups(evidence, np.s_[:], known.lineages_by_turn(part, TURNS))
+        tied = {name: np.concatenate([column, theirs[name]]) for name, column in tied.items()}
+        numbers = np.concatenate([numbers, np.full(len(standing), -1)])
+    return tied, numbers
+
+
+def _among_standing(
+    known: Known,
+    overlay: Overlay,
+    judgement: Judgement,
+    rows: NDArray[np.intp],
+    codes: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Return which rows, with their groups, sit among standing entries of other sources."""
+    graph = known.graph
+    if known.compared is None or known.compared[0] != graph.version:
+        slots = graph.present[~known.is_held(graph.present)]
+        if len(slots) > MOST_STANDING:
+            slots = np.random.default_rng(0).choice(slots, MOST_STANDING, replace=False)
+        known.compared = (graph.version, slots, graph.index.vectors(slots))
+    _, slots, vectors = known.compared
+    code, usual = codes[overlay.numbers[rows[0]]], known.usual_nearness
+    others = vectors[codes[slots] != code]
+    groups = [judgement.evidence[c].members[rows, : SIZES[-1] - 1] for c in CHANNELS]
+    group = np.concatenate([overlay.numbers[rows][:, None], *groups], axis=1)
+    group[(group >= 0) & (codes[group] != code)] = -1  # standing members stand among others
+    members, place = np.unique(group, return_inverse=True)
+    near = np.zeros(len(members))  # as a quantile of how near standing ones are to each other
+    if len(others) >= STANDING_RANK and len(usual):
+        similar = overlay.vectors(members) @ others.T
+        nearest = np.partition(similar, -STANDING_RANK, axis=1)[:, -STANDING_RANK]
+        near = np.searchsorted(usual, nearest) / len(usual)
+    there = group >= 0
+    mean = np.where(there, near[place.reshape(group.shape)], 0.0).sum(axis=1) / there.sum(axis=1)
+    return np.asarray(mean >= AMONG)
+
+
+def nearness_of_standing(lists: Lists) -> NDArray[np.float32]:
+    """Return how near entries are to their third nearest, ascending."""
+    nearest = lists.similarities[:, STANDING_RANK - 1]
+    return np.sort(nearest[np.isfinite(nearest)])
+
+
+# Known entries, on the evidence of held ones that came later
+
+
+def accused(
+    overlay: Overlay,
+    judgement: Judgement,
+    rows: NDArray[np.intp],
+    guilty: NDArray[np.bool_],
+    unusual: Collection[str],
+) -> NDArray[np.intp]:
+    """Return the standing rows against which more speaks than imitators of them could.
+
+    ``guilty`` is what is held, by entry number; of ``unusual`` entries, which were so before the
+    held ones came, it is enough that they lie in one group.
+    """
+    why = judgement.why[rows]
+    accused = np.zeros(len(rows), dtype=np.bool_)
+    for channel in CHANNELS:
+        widths = np.where(why == CROWD_AT, CROWD, SIZES[-1] - 1)
+        mine = np.flatnonzero(CHANNEL_OF[why] == channel)
+        group = judgement.evidence[channel].members[rows[mine], :CROWD]
+        with_them = (group >= 0) & guilty[group]
+        with_them &= np.arange(CROWD) < widths[mine, None]
+        for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
+            own = overlay.numbers[rows[mine[place]]]
+            if overlay.graph.index.ids_of(np.array([own]))[0] in unusual:
+                accused[mine[place]] = True
+                continue
+            model = overlay.words_of(own)
+            others = [
+                other
+                for other in group[place, with_them[place]].tolist()
+                if borrowed(overlay.words_of(other), model) < BORROWED
+            ]
+            if len(others) >= ACCOMPLICES:
+                bond = own_bond(overlay.vectors(np.array([own, *others])))
+                accused[mine[place]] = bond > OWN_BOND
+    for place in np.flatnonzero(why > CROWD_AT).tolist():
+        # Somebody's words came first: of copies, the oldest is the one that was copied.
+        lists = overlay.lists.take(rows[place : place + 1])
+        copies = lists.slots[copies_in(overlay, lists, COPIES[WHYS[why[place]][0]])]
+        accused[place] = (copies < overlay.numbers[rows[place]]).any()
+    return rows[accused]
+
+
+# The reference rule
 
 
 def judge_cliques(known: Known, overlay: Overlay) -> Judgement:
     """Score the entries of an overlay by the reference rule."""
-    edges = _edges(known, overlay)
-    names, compact = np.unique(edges, return_inverse=True)
-    members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
-    scores = np.isin(overlay.numbers, names[members]).astype(np.float64)
-    none = np.zeros(len(scores), dtype=np.int64)
-    return Judgement(scores=scores, why=none, evidence={}, lineages={}, edges=edges)
-
-
-def _edges(known: Known, overlay: Overlay) -> NDArray[np.int64]:
-    """Return the edges of the reference rule around the entries of an overlay."""
     numbers, lists = overlay.numbers, overlay.lists
     beyond = np.setdiff1d(lists.slots[lists.slots >= 0], numbers)
-    edges = [cleanbase.undirected(numbers, lists)]
-    if len(beyond):  # the lists of neighbours that the overlay does not change
-        edges.append(cleanbase.undirected(beyond, known.graph.part(beyond).lists))
-    threshold = known.edge_threshold[0]
-    kept = [pairs[similarities > threshold] for pairs, similarities in edges]
-    return np.unique(np.concatenate(kept), axis=0)
+    # With the lists of neighbours that the overlay does not change.
+    kept = [
+        pairs[similarities > known.edge_threshold[0]]
+        for pairs, similarities in (
+            cleanbase.undirected(numbers, lists),
+            cleanbase.undirected(beyond, known.graph.lists.take(beyond)),
+        )
+    ]
+    edges = np.unique(np.concatenate(kept), axis=0)
+    names, compact = np.unique(edges, return_inverse=True)
+    members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
+    scores = np.isin(numbers, names[members]).astype(np.float64)
+    return Judgement(scores, np.zeros(len(scores), dtype=np.int64), {}, {}, edges)

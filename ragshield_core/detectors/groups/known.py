@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.groups.agreement import (
-    NEW_TO_ALL,
-    STANDS,
-    Newcomers,
-    WordShares,
-)
-from ragshield_core.detectors.groups.books import ARRIVING, TURNS, Books
+from ragshield_core.detectors.groups.agreement import NEW_TO_ALL, STANDS, Newcomers, WordShares
 from ragshield_core.detectors.groups.evidence import (
+    CHANNELS,
     CROWD_DISCOUNT,
     DISCOUNTS,
+    SIZES,
     Channel,
     GroupEvidence,
     Held,
     Kin,
 )
-from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph
-from ragshield_core.detectors.groups.sources import SourceTable, Vocabulary
+from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph, codes_of
 from ragshield_core.detectors.groups.usual import COPIES, Usual, lineages_of
+from ragshield_core.detectors.groups.words import Vocabulary
+from ragshield_core.model.entries import Batch
+from ragshield_core.neighbors.index import EntryIndex
+from ragshield_core.neighbors.known import KnownNeighbors, NeighborSource
 from ragshield_core.state import part_of
 
+# Share of a knowledge base that is taken as new, to see how often copies arrive together.
+ARRIVING = 0.1
+TURNS = round(1 / ARRIVING)
+# Number of entries that come after it until a held entry counts half, unless a person has confirmed
+# it: long enough for a group that trickles in over months of a busy store, and an end to what was
+# held by mistake.
+HELD_HALF_LIFE = 20_000
+# A held entry shares its id with the live revision; NUL cannot be part of an id.
+HELD = "\0held\0"
+# Held entries that are looked past at most: they lie close together, and there may be many.
+PAST_HELD = 32
 # As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
 SUSPICIOUS = 0.01
 # Scores of the reference rule are 0 and 1.
 BY_CLIQUE = 0.5
+# The source of a slot of which none was noted.
+NO_SOURCE = -1
+# What is noted of each entry: its score, rounded up; whether it was fitted, or a person has judged
+# it good, so that it is never condemned afterwards; how many entries had come when it was held,
+# infinite if a person has confirmed it, NaN if it is not held; whether the usual was measured by it
+# last; its source; and how tight its groups are, by channel.
+NOTES: dict[str, Any] = {
+    "score": np.float32(0.0),
+    "trusted": np.False_,
+    "held_at": np.float32(np.nan),
+    "measured": np.False_,
+    "source": np.int32(NO_SOURCE),
+    **{channel: np.zeros(len(SIZES), dtype=np.float32) for channel in CHANNELS},
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How a group detector judges, see :class:`.detector.CliqueDetector`."""
+class Rule(NamedTuple):
+    """How a group detector judges, see :class:`.detector.CliqueDetector`; its name for messages."""
 
     name: Literal["groups", "cleanbase"]
     alpha: float
     trusted_lineages: tuple[str, ...]
     detector: str
-    """The detector's name, for messages."""
 
 
 def audit_threshold(fpr: float) -> float:
@@ -57,24 +78,37 @@ def audit_threshold(fpr: float) -> float:
     return float(np.log(np.exp(np.negative(discounts)).sum() / fpr))
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Known:
     """The state of a group detector.
 
-    Attributes
+    Parameters
     ----------
     rule
         How the detector judges.
     graph
-        Entries and their neighbours.
-    books
-        Notes on each entry.
-    sources, vocabulary
-        Where entries come from, and the words of sources that somebody vouches for.
-    ready
-        Whether what is usual has been measured.
+        Entries and their neighbours, with :data:`NOTES` beside.
     usual
         What is usual; ``None`` before it is measured, and for the reference rule.
+
+    Attributes
+    ----------
+    notes
+        The graph's columns.
+    came_together
+        Slots of fitted entries that are suspicious for having come together.
+    shuffled
+        Whether there was any: what is usual is then measured as if entries had come in a random
+        order.
+    keys
+        By id, the keys of held entries in the graph.
+    n_come
+        Entries learned and held since the fit.
+    sources, vouched
+        Codes of sources by name, and of those that somebody vouches for.
+    vocabulary
+        The words of these.
+    ready
+        Whether what is usual has been measured.
     edge_threshold
         Of the reference rule, and whether a similarity can exceed it.
     shares
@@ -89,23 +123,23 @@ class Known:
         The vectors of these, while the graph stays as it is.
     """
 
-    rule: Rule
-    graph: SimilarityGraph
-    books: Books = field(default_factory=Books)
-    sources: SourceTable = field(default_factory=SourceTable)
-    vocabulary: Vocabulary = field(
-        default_factory=lambda: Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
-    )
-    ready: bool = False
-    usual: Usual | None = None
-    edge_threshold: tuple[float, bool] = (1.0, True)
-    shares: WordShares | None = None
-    kin: Kin | None = None
-    families: bool = True
-    usual_nearness: NDArray[np.float32] = field(
-        default_factory=lambda: np.empty(0, dtype=np.float32)
-    )
-    compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
+    def __init__(self, rule: Rule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
+        self.rule, self.graph, self.usual = rule, graph, usual
+        self.notes = graph.columns
+        self.came_together = np.empty(0, dtype=np.int32)
+        self.shuffled = False
+        self.keys: dict[str, list[str]] = {}
+        self.n_come = 0
+        self.sources: dict[str | None, int] = {}
+        self.vouched: set[int] = set()
+        self.vocabulary = Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
+        self.ready = False
+        self.edge_threshold = (1.0, True)
+        self.shares: WordShares | None = None
+        self.kin: Kin | None = None
+        self.families = True
+        self.usual_nearness = np.empty(0, dtype=np.float32)
+        self.compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
 
     @property
     def by_groups(self) -> bool:
@@ -117,37 +151,66 @@ class Known:
         """The score above which an entry is suspicious enough for others to be judged apart."""
         return audit_threshold(SUSPICIOUS) if self.by_groups else BY_CLIQUE
 
-    def evidence(
-        self,
-        overlay: Overlay,
-        channel: Channel,
-        newcomers: Newcomers | None = None,
-        held: Held | None = None,
-        before: GroupEvidence | None = None,
-        *,
-        tightness: NDArray[np.float32] | None = None,
-    ) -> GroupEvidence:
-        """Return the evidence that a channel holds about the entries of an overlay."""
-        if held is None:
-            held = self.held(overlay, channel)
-        return GroupEvidence(
-            overlay,
-            channel,
-            {"tight": self.books.tight[channel]},
-            overlay.lineage_codes(self.rule.trusted_lineages),
-            families=self.families,
-            held=held,
-            kin=self.kin,
-            newcomers=newcomers,
-            before=before,
-            tightness=tightness,
-        )
+    # Held entries
+
+    def note_held(self, entries: Batch) -> list[str]:
+        """Note that entries are held; return their keys in the graph."""
+        keys = [f"{entry.id}{HELD}{entry.fingerprint}" for entry in entries]
+        for entry_id, key in zip(entries.ids, keys, strict=True):
+            self.keys.setdefault(entry_id, []).append(key)
+        return keys
+
+    def keys_of(self, ids: Sequence[str]) -> list[str]:
+        """Return the keys of held entries."""
+        return [key for entry_id in ids for key in self.keys.get(entry_id, ())]
+
+    def is_held(self, slots: Any = np.s_[:]) -> NDArray[np.bool_]:
+        """Return which entries are held."""
+        return np.asarray(~np.isnan(self.notes["held_at"][slots]))
+
+    def watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
+        """Return the rows of an overlay that can be recalled: known, neither trusted nor held."""
+        standing = np.arange(len(overlay.batch), len(overlay.numbers))
+        slots = overlay.numbers[standing]
+        return standing[~self.notes["trusted"][slots] & ~self.is_held(slots)]
 
     def held(self, overlay: Overlay, channel: Channel) -> Held:
-        """Return what counts against members of its group only."""
-        weights = self.books.held_weights(self.graph)
-        waiting = self.books.is_held(np.s_[: len(weights)])
-        return Held.of(overlay, weights, self.books.tight[channel], waiting)
+        """Return what counts against members of its group only.
+
+        Entries that are suspicious for having come together count as held: others are not
+        suspicious for lying beside them.
+        """
+        held_at = self.notes["held_at"]
+        weights = np.zeros(len(held_at), dtype=np.float32)
+        weights[self.came_together] = 1.0
+        waiting = self.is_held()
+        # Of those that no person has confirmed, less and less.
+        age = self.n_come - held_at[waiting]
+        weights[waiting] = np.where(np.isfinite(age), np.exp2(-age / HELD_HALF_LIFE), 1.0)
+        return Held.of(overlay, weights, self.notes[channel], waiting)
+
+    # Who is new to whom
+
+    def recent(self, n_new: int) -> NDArray[np.bool_]:
+        """Return, by entry number, which came lately: of the latest tenth those that are watched.
+
+        Held entries are always recent: they explain nothing that comes later.
+        """
+        gone, trusted = self.notes["gone"], self.notes["trusted"]
+        younger = np.cumsum(~gone[::-1])[::-1]  # itself included
+        recent = (younger <= round(ARRIVING * len(self.graph))) & ~trusted | self.is_held()
+        return np.concatenate([recent, np.ones(n_new, dtype=np.bool_)])
+
+    def turns(self, turns: int) -> NDArray[np.int64]:
+        """Return in which part of the graph each entry is, by slot, in their own order.
+
+        In a random order, where some fitted entries are suspicious for their own.
+        """
+        if self.shuffled:  # the same for the same slot, however many there are
+            random = np.random.default_rng(0).random(self.graph.n_slots)
+            return (random * turns).astype(np.int64)
+        there = np.cumsum(~self.notes["gone"]) - 1
+        return np.asarray(there * turns // max(1, len(self.graph)))
 
     def newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
         """Return who came together; ``None`` where words were not counted.
@@ -157,25 +220,25 @@ class Known:
         """
         if self.shares is None:  # there were too few entries
             return None
-        graph, n_new = self.graph, len(overlay.batch)
+        n_new = len(overlay.batch)
         if not n_new:
             return self.newcomers_by_turn(overlay)
-        there = np.concatenate([~graph.gone, np.ones(n_new, dtype=np.bool_)])
+        there = np.concatenate([~self.notes["gone"], np.ones(n_new, dtype=np.bool_)])
         later = np.cumsum(there[::-1])[::-1] - 1
-        together = later // max(1, round(ARRIVING * len(graph)))
+        together = later // max(1, round(ARRIVING * len(self.graph)))
         arrived = np.where(recent, together, STANDS)
-        arrived[: graph.n_slots][self.books.is_held(np.s_[: graph.n_slots])] = NEW_TO_ALL
+        arrived[: self.graph.n_slots][self.is_held()] = NEW_TO_ALL
         return Newcomers(overlay, self.shares, arrived)
 
     def newcomers_by_turn(self, overlay: Overlay) -> Newcomers | None:
         """Return the same as it was measured: as if each part of the graph had come together."""
         if self.shares is None:
             return None
-        return Newcomers(overlay, self.shares, self.books.turns(self.graph, TURNS))
+        return Newcomers(overlay, self.shares, self.turns(TURNS))
 
     def lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
         """Return :func:`.usual.lineages_of` entries, each part of the graph come last in turn."""
-        turn = self.books.turns(self.graph, turns)
+        turn = self.turns(turns)
         lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
         for number in range(turns):
             mine = turn[overlay.numbers] == number
@@ -183,47 +246,79 @@ class Known:
                 lineages[kind][mine] = found_in[mine]
         return lineages
 
-    def watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
-        """Return the rows of an overlay that are known entries which can be recalled."""
-        standing = np.arange(len(overlay.batch), len(overlay.numbers))
-        return standing[self.books.is_watched(overlay.numbers[standing])]
+    def evidence(
+        self,
+        overlay: Overlay,
+        newcomers: Newcomers | None = None,
+        *,
+        held: Mapping[Channel, Held] | None = None,
+        before: Mapping[Channel, GroupEvidence] | None = None,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
+        channels: Sequence[Channel] = CHANNELS,
+    ) -> dict[Channel, GroupEvidence]:
+        """Return the evidence about the entries of an overlay, by channel."""
+        return {
+            channel: GroupEvidence(
+                overlay,
+                channel,
+                {"tight": self.notes[channel]},
+                overlay.lineage_codes(self.rule.trusted_lineages),
+                families=self.families,
+                held=self.held(overlay, channel) if held is None else held[channel],
+                kin=self.kin,
+                newcomers=newcomers,
+                before=None if before is None else before[channel],
+                tightness=None if tightness is None else tightness[channel],
+            )
+            for channel in channels
+        }
 
-    def make_room(self) -> None:
-        """Let the notes by slot grow with the graph, by a half more at a time."""
-        have, need = len(self.books), self.graph.n_slots
-        if need <= have:
-            return
-        size = max(need, have + have // 2)
-        self.books.grow(size)
-        self.sources.grow(size)
+    # Sources
+
+    def source_codes(self, sources: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return a code for each source name; new names are not noted."""
+        return codes_of(sources, self.sources)[0]
+
+    def note_sources(
+        self, slots: NDArray[np.int64], sources: Sequence[str | None], *, vouch: bool = False
+    ) -> None:
+        """Note the sources of slots; ``vouch`` where the knowledge base is judged by them."""
+        codes, new = codes_of(sources, self.sources)
+        self.sources |= new
+        self.notes["source"][slots] = codes
+        if vouch:
+            self.vouched.update(codes.tolist())
+
+    def joining(self, codes: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Return which codes are of sources that nobody vouches for, shape as ``codes``."""
+        return ~np.isin(codes, list(self.vouched))
+
+    # State
 
     def compact(self) -> None:
         """Renumber the entries of the graph, now that many have left."""
-        self.make_room()
         before = self.graph.compact()
-        self.books.keep(before)
-        self.sources.keep(before)
+        self.came_together = np.flatnonzero(np.isin(before, self.came_together)).astype(np.int32)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
-        n = self.graph.n_slots  # there may be room for more
         values, arrays = self.graph.state()
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
-        notes, columns = self.books.state(n)
-        arrays |= columns
+        arrays |= {"together": self.came_together, "usual_nearness": self.usual_nearness}
+        arrays |= {f"vocabulary.{key}": array for key, array in self.vocabulary.state().items()}
         if self.kin is not None:
             arrays["kin"] = self.kin.state()
         if self.shares is not None:
             arrays |= {f"words.{key}": array for key, array in self.shares.state().items()}
         if self.usual is not None:
             arrays |= self.usual.state()
-        sources, columns = self.sources.state()
-        arrays |= {f"sources.{key}": array[:n] for key, array in columns.items()}
-        arrays["usual_nearness"] = self.usual_nearness
-        arrays |= {f"vocabulary.{key}": array for key, array in self.vocabulary.state().items()}
-        return notes | {
+        return {
             "graph": values,
-            "sources": sources,
+            "held": self.keys,
+            "n_come": self.n_come,
+            "shuffled": self.shuffled,
+            "sources": list(self.sources),
+            "vouched": sorted(self.vouched),
             "ready": self.ready,
             "edge_threshold": list(self.edge_threshold),
             "families": self.families,
@@ -234,8 +329,15 @@ class Known:
         cls, rule: Rule, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> Known:
         """Return what :meth:`state` described."""
-        graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
-        known = cls(rule=rule, graph=graph, books=Books.restored(values, arrays))
+        graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."), **NOTES)
+        known = cls(rule, graph)
+        known.keys = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
+        known.n_come, known.shuffled = int(values["n_come"]), bool(values["shuffled"])
+        known.came_together = arrays["together"].astype(np.int32)
+        known.sources = {name: code for code, name in enumerate(values["sources"])}
+        known.vouched = set(values["vouched"])
+        known.vocabulary = Vocabulary.restored(part_of(arrays, "vocabulary."))
+        known.usual_nearness = arrays["usual_nearness"]
         if "kin" in arrays:
             known.kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):
@@ -245,7 +347,43 @@ class Known:
         known.edge_threshold = (threshold, reachable)
         if known.ready and known.by_groups:
             known.usual = Usual.restored(arrays)
-        known.sources = SourceTable.restored(values["sources"], part_of(arrays, "sources."))
-        known.usual_nearness = arrays["usual_nearness"]
-        known.vocabulary = Vocabulary.restored(part_of(arrays, "vocabulary."))
         return known
+
+
+class GraphNeighbors(NeighborSource):
+    """The neighbours of a graph, lent to other detectors.
+
+    One search serves the owner of the graph and whoever asks for the neighbours of the same batch.
+    Where more than :data:`PAST_HELD` held entries lie around an entry, fewer neighbours than asked
+    for may be found.
+
+    Parameters
+    ----------
+    known
+        Returns what is known now; its owner learns and forgets.
+    """
+
+    def __init__(self, known: Callable[[], Known]) -> None:
+        self._known = known
+        super().__init__()
+
+    def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
+        """Return the k nearest other known entries of known ones, as the graph has listed them."""
+        graph = self._known().graph
+        if k > graph.k or not len(ids):
+            return super().standing_neighbors(ids, k)
+        slots = graph.lists.slots[graph.index.slots_of(ids)]
+        return self._ranked(ids, self.vectors(ids), self._live(slots), k)
+
+    def _fitted(self) -> EntryIndex:
+        return self._known().graph.index
+
+    def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:
+        known = self._known()
+        past = min(sum(map(len, known.keys.values())), PAST_HELD)
+        return self._live(known.graph.nearest(batch, k + past).slots[:, : k + past])
+
+    def _live(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return slots without those of held entries."""
+        known = self._known()
+        return np.where((slots >= 0) & known.is_held(slots), -1, slots)

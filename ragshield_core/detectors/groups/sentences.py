@@ -11,20 +11,24 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.agreement import Agreed
-from ragshield_core.detectors.groups.books import HELD
 from ragshield_core.detectors.groups.evidence import CROWD, SIZES, Channel, cosine_of
 from ragshield_core.detectors.groups.graph import Overlay
-from ragshield_core.detectors.groups.known import Known
+from ragshield_core.detectors.groups.known import HELD, Known
 from ragshield_core.detectors.groups.usual import (
     CHANNEL_OF,
     COPIES,
-    GROUPS_OF,
     WHYS,
     Judgement,
     copies_in,
 )
 from ragshield_core.model.findings import printable
 from ragshield_core.text.copies import spelling
+
+GROUPS_OF: dict[Channel, str] = {
+    "cross": "from different documents",
+    "same": "from one document",
+    "any": "from the same and from other documents",
+}
 
 
 def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) -> Evidence:
@@ -70,10 +74,8 @@ def explained(known: Known, overlay: Overlay, judgement: Judgement, row: int) ->
     figures = f"similarity {float(alike.mean()):.3f}"
     if why != "crowd":
         assert known.usual is not None  # noqa: S101 - by which this was scored
-        reference = known.usual.references[channel]
-        usual = known.graph.absolute(cosine_of(reference.usual_tightness[column]))
-        share = reference.usual_share
-        figures += f"; {share:.0%} of groups of {size} here stay below {usual:.3f}"
+        usual = known.graph.absolute(cosine_of(known.usual.tightness[channel][column]))
+        figures += f"; {known.usual.share:.0%} of groups of {size} here stay below {usual:.3f}"
         if agreed := judgement.evidence[channel].agreed(row, size):
             sentence += _agreement(overlay, row, agreed)
     return Evidence(

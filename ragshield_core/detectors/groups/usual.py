@@ -1,8 +1,8 @@
-"""Reference distributions of evidence, and the surprisal of an entry by them."""
+"""What evidence is usual in a knowledge base, and how surprising an entry's is by that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +14,38 @@ from ragshield_core.detectors.groups.evidence import (
     CROWD_DISCOUNT,
     DISCOUNTS,
     SIZES,
+    WEIGHTS,
     Channel,
     GroupEvidence,
-    Raw,
 )
 from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Lists, Overlay
-from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
+from ragshield_core.state import part_of
 
+# Beyond this quantile of the reference, few values are left to count; the tail goes on
+# exponentially, as maxima of many weak similarities do.
+TAIL = 0.98
+# Where up to a twentieth of the reference may be poisoned: points below that, and an exponential
+# through them.
+ROBUST_TAIL = (0.8, 0.93)
+# A small reference's tail is evened out with the decay from this point on, which counts like so
+# many values beyond TAIL.
+STEADY_FROM, STEADY = 0.8, 20
+# Slowest decay of a tail, where the reference has none to measure. By chance, a log-likelihood
+# ratio exceeds x nats in a share of about exp(-x): agreement is not rarer than it says itself. In a
+# small sample next to nothing agrees, and by the slowest decay above a clean entry that does would
+# be the rarest thing in the world.
+LEAST_SCALE, LEAST_SCALE_AGREED = 0.05, 1.0
+# Points kept of a reference distribution; more change no threshold that matters.
+MAX_POINTS = 20_000
+# Of groups, this share stays below what people are told as usual.
+USUAL_SHARE = 0.99
 # Fewer entries with a neighbour of their own lineage say too little about how alike these are.
 MIN_FAMILY_ENTRIES = 100
+
+# Evidence about n entries, tied to their groups, by name: "cross.near" and so on, shape
+# (n, len(SIZES)), by channel and part; "crowd", the nearness of the tenth nearest, and "clones" and
+# "parts", other lineages among new copies, shape (n,).
+Tied = Mapping[str, NDArray[Any]]
 
 
 class Copies(NamedTuple):
@@ -45,23 +68,13 @@ WHYS: tuple[tuple[str, int], ...] = (
     ("crowd", 0),
     *((kind, 0) for kind in COPIES),
 )
-
-
 # In WHYS:
 CLONES_AT = WHYS.index(("clones", 0))
 CROWD_AT = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
 # The channel in which the group of a score is found; a crowd's is that between lineages.
 CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])
-
-
-GROUPS_OF: dict[Channel, str] = {
-    "cross": "from different documents",
-    "same": "from one document",
-    "any": "from the same and from other documents",
-}
-
-
 NO_ROWS = np.empty(0, dtype=np.intp)
+NO_EDGES = np.empty((0, 2), dtype=np.int64)
 
 
 class Judgement(NamedTuple):
@@ -71,115 +84,179 @@ class Judgement(NamedTuple):
     why: NDArray[np.intp]  # (n,): of WHYS
     evidence: dict[Channel, GroupEvidence]
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
-    edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
+    edges: NDArray[np.int64] = NO_EDGES  # (n_edges, 2): of the reference rule
     apart: NDArray[np.intp] = NO_ROWS  # in another language, and of a small source
 
 
-NO_EDGES = np.empty((0, 2), dtype=np.int64)
+class Surprisal:
+    """How rare a value is: -log of the share of reference values that are as high.
 
+    Empirical up to the 98 % point, exponential beyond it.
 
-class Tied(NamedTuple):
-    """Evidence about some entries, tied to their groups."""
+    Parameters
+    ----------
+    reference
+        Values of clean entries, shape (n,).
+    robust
+        Whether some of the reference may be poisoned: then the tail is laid through the
+        :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
+    least_scale
+        The tail falls at least this slowly.
+    """
 
-    groups: dict[Channel, Raw]
-    crowd: NDArray[np.float32]  # (n,): nearness of the tenth nearest
-    lineages: dict[str, NDArray[np.int64]]  # (n,) each, by kind of copies
+    def __init__(
+        self, reference: NDArray[Any], *, robust: bool = False, least_scale: float = LEAST_SCALE
+    ) -> None:
+        ordered = np.sort(np.asarray(reference, dtype=np.float64))
+        if robust:
+            low, high = ROBUST_TAIL
+            start, end = np.quantile(ordered, [low, high])
+            self.share = 1.0 - low
+            scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
+        else:
+            start = ordered[int(TAIL * len(ordered))]
+            beyond = ordered[ordered > start]
+            self.share = 1.0 - TAIL
+            # Few values lie beyond in a small reference: they are evened out with how quickly
+            # values grow rarer below.
+            usual = (start - np.quantile(ordered, STEADY_FROM)) / np.log(
+                (1.0 - STEADY_FROM) / (1.0 - TAIL)
+            )
+            usual = max(usual, least_scale)
+            scale = ((beyond - start).sum() + STEADY * usual) / (len(beyond) + STEADY)
+        self.tail_from, self.scale = float(start), max(float(scale), least_scale)
+        if len(ordered) > MAX_POINTS:
+            ordered = ordered[np.linspace(0, len(ordered) - 1, MAX_POINTS).round().astype(np.intp)]
+        self.points = _narrow(ordered)
+
+    def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return surprisals, shape as ``values``."""
+        given = np.asarray(values, dtype=np.float64)
+        n = len(self.points)
+        share = 1.0 - np.searchsorted(self.points, given, side="left") / (n + 1.0)
+        beyond = -np.log(self.share) + (given - self.tail_from) / self.scale
+        return np.where(given > self.tail_from, beyond, -np.log(share))
+
+    def state(self) -> NDArray[np.float64]:
+        """Return everything in one array."""
+        return np.concatenate([[self.tail_from, self.scale, self.share], self.points])
 
     @classmethod
-    def of(
-        cls,
-        evidence: Mapping[Channel, GroupEvidence],
-        rows: slice | NDArray[np.intp],
-        lineages: Mapping[str, NDArray[np.int64]],
-    ) -> Tied:
-        """Return the evidence of all channels about rows of an overlay."""
-        return cls(
-            groups={channel: evidence[channel].tied(rows) for channel in CHANNELS},
-            crowd=evidence["cross"].nearness[rows, CROWD - 1],
-            lineages={kind: found_in[rows] for kind, found_in in lineages.items()},
-        )
+    def restored(cls, array: NDArray[np.float64]) -> Surprisal:
+        """Return what :meth:`state` described."""
+        surprisal = cls.__new__(cls)
+        surprisal.tail_from, surprisal.scale, surprisal.share = array[:3].tolist()
+        surprisal.points = _narrow(array[3:])
+        return surprisal
 
-    def take(self, rows: NDArray[np.bool_]) -> Tied:
-        """Return some rows."""
-        return Tied(
-            groups={channel: raw.take(rows) for channel, raw in self.groups.items()},
-            crowd=self.crowd[rows],
-            lineages={kind: found_in[rows] for kind, found_in in self.lineages.items()},
-        )
+
+def _narrow(points: NDArray[np.float64]) -> NDArray[Any]:
+    """Return points in float32 if that is what they were, else a copy."""
+    narrow = points.astype(np.float32)
+    return narrow if (narrow == points).all() else points.copy()
+
+
+class Usual:
+    """What is usual in a knowledge base.
+
+    Attributes
+    ----------
+    surprisals
+        Of single parts of the evidence by size ("cross.near.0"), of all parts together
+        ("cross.0"), and of crowds and copies.
+    share
+        Of groups that stay below the usual tightness.
+    tightness
+        The usual one, by channel and size.
+    """
+
+    def __init__(
+        self, surprisals: dict[str, Surprisal], share: float, tightness: dict[str, list[float]]
+    ) -> None:
+        self.surprisals, self.share, self.tightness = surprisals, share, tightness
 
     @classmethod
-    def joined(cls, parts: Sequence[Tied]) -> Tied:
-        """Return the evidence of several parts, one after the other."""
-        first = parts[0]
-        return cls(
-            groups={
-                channel: Raw(
-                    *map(np.concatenate, zip(*(p.groups[channel] for p in parts), strict=True))
-                )
-                for channel in first.groups
-            },
-            crowd=np.concatenate([part.crowd for part in parts]),
-            lineages={
-                kind: np.concatenate([part.lineages[kind] for part in parts])
-                for kind in first.lineages
-            },
-        )
+    def of(cls, tied: Tied, *, robust: bool = False) -> Usual:
+        """Learn from the evidence about entries that are clean, or most of which are.
 
-    def columns(self, usual: Usual) -> NDArray[np.float64]:
+        Parts that nobody has measured are left out. Columns are asked for one after the other.
+        """
+        usual = cls({}, ROBUST_TAIL[1] if robust else USUAL_SHARE, {})
+        for channel in CHANNELS:
+            measured = {n: tied[key] for n in WEIGHTS if (key := f"{channel}.{n}") in tied}
+            for name, values in measured.items():
+                scale = LEAST_SCALE_AGREED if name == "agreed" else LEAST_SCALE
+                for c in range(len(SIZES)):
+                    surprisal = Surprisal(values[:, c], robust=robust, least_scale=scale)
+                    usual.surprisals[f"{channel}.{name}.{c}"] = surprisal
+            usual.tightness[channel] = np.quantile(measured["tight"], usual.share, axis=0).tolist()
+            together = {f"{channel}.{name}": values for name, values in measured.items()}
+            for c in range(len(SIZES)):
+                weighted = Surprisal(usual._weighted(together, channel, c), robust=robust)
+                usual.surprisals[f"{channel}.{c}"] = weighted
+        usual.surprisals["crowd"] = Surprisal(tied["crowd"], robust=robust)
+        for kind, copies in COPIES.items():
+            surprisal = Surprisal(tied[kind], robust=robust, least_scale=copies.scale)
+            usual.surprisals[kind] = surprisal
+        return usual
+
+    def _weighted(self, tied: Tied, channel: str, column: int) -> NDArray[np.float64]:
+        """Return the weighted surprisals of a channel's parts for one group size, shape (n,)."""
+        total = np.zeros(len(tied[f"{channel}.tight"]))
+        for name, weight in WEIGHTS.items():
+            if surprisal := self.surprisals.get(f"{channel}.{name}.{column}"):
+                share = (SIZES[column] - 1) / (SIZES[-1] - 1) if name == "agreed" else 1.0
+                total += share * weight * surprisal(tied[f"{channel}.{name}"][:, column])
+        return total
+
+    def columns(self, tied: Tied) -> NDArray[np.float64]:
         """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
-        groups = [usual.references[c].surprisals(self.groups[c]) - DISCOUNTS[c] for c in CHANNELS]
-        floods = [
-            np.where(found_in > 0, usual.copies[kind](found_in), 0.0)[:, None]
-            for kind, found_in in self.lineages.items()
+        found = [
+            self.surprisals[f"{channel}.{c}"](self._weighted(tied, channel, c)) - DISCOUNTS[channel]
+            for channel in CHANNELS
+            for c in range(len(SIZES))
         ]
-        crowd = usual.crowds(self.crowd) - CROWD_DISCOUNT
-        return np.concatenate([*groups, crowd[:, None], *floods], axis=1)
-
-
-class Usual(NamedTuple):
-    """What is usual in a knowledge base."""
-
-    references: dict[Channel, Reference]
-    crowds: Surprisal
-    copies: dict[str, Surprisal]
-
-    @classmethod
-    def of(cls, tied: Tied, *, robust: bool) -> Usual:
-        """Learn from the evidence about entries that are clean, or most of which are."""
-        return cls(
-            references={c: Reference.of(raw, robust=robust) for c, raw in tied.groups.items()},
-            crowds=Surprisal(tied.crowd, robust=robust),
-            copies={
-                kind: Surprisal(found_in, robust=robust, least_scale=COPIES[kind].scale)
-                for kind, found_in in tied.lineages.items()
-            },
-        )
+        found.append(self.surprisals["crowd"](tied["crowd"]) - CROWD_DISCOUNT)
+        found += [np.where(tied[k] > 0, self.surprisals[k](tied[k]), 0.0) for k in COPIES]
+        return np.stack(found, axis=1)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything as arrays."""
         return (
-            {
-                f"reference.{channel}.{key}": array
-                for channel, reference in self.references.items()
-                for key, array in reference.state().items()
-            }
-            | {f"copies.{kind}": usual.state() for kind, usual in self.copies.items()}
-            | {"crowds": self.crowds.state()}
+            {f"usual.{key}": surprisal.state() for key, surprisal in self.surprisals.items()}
+            | {f"tightness.{c}": np.array(tightness) for c, tightness in self.tightness.items()}
+            | {"share": np.array([self.share])}
         )
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Usual:
         """Return what :meth:`state` described."""
-
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key] for key in found}
-
+        surprisals = part_of(arrays, "usual.")
         return cls(
-            references={c: Reference.restored(part(f"reference.{c}.")) for c in CHANNELS},
-            crowds=Surprisal.restored(arrays["crowds"]),
-            copies={kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES},
+            {key: Surprisal.restored(surprisals[key]) for key in surprisals},
+            float(arrays["share"][0]),
+            {channel: arrays[f"tightness.{channel}"].tolist() for channel in CHANNELS},
         )
+
+
+def tied_to_groups(
+    evidence: Mapping[Channel, GroupEvidence],
+    rows: slice | NDArray[np.intp],
+    lineages: Mapping[str, NDArray[np.int64]],
+) -> Tied:
+    """Return the evidence of all channels about rows of an overlay."""
+    groups = {
+        f"{channel}.{name}": part
+        for channel in CHANNELS
+        for name, part in evidence[channel].tied(rows)._asdict().items()
+    }
+    crowd = evidence["cross"].nearness[rows, CROWD - 1]
+    return {**groups, "crowd": crowd, **{kind: found[rows] for kind, found in lineages.items()}}
+
+
+def taken(tied: Tied, rows: NDArray[np.bool_]) -> Tied:
+    """Return the evidence about some rows."""
+    return {name: column[rows] for name, column in tied.items()}
 
 
 def copies_in(overlay: Overlay, lists: Lists, definition: Copies) -> NDArray[np.bool_]:

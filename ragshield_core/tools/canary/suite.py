@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ragshield_core.model.errors import CanaryError
-from ragshield_core.tools.audit.readers.json_lines import objects
+from ragshield_core.tools.audit.readers.records import objects
 from ragshield_core.tools.audit.readers.source import reading
 
 # Of the columns in the database.

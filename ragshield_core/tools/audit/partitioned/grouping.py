@@ -9,7 +9,7 @@ driver (:func:`kin_of`, :func:`usual_of`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,25 +17,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.groups.detector import CliqueDetector
-from ragshield_core.detectors.groups.evidence import (
-    CHANNELS,
-    SHARED_PARTS,
-    SIZES,
-    Channel,
-    GroupEvidence,
-    K,
-    Kin,
-    Raw,
-)
+from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, Channel, GroupEvidence, K, Kin
 from ragshield_core.detectors.groups.graph import ROUNDING, Lists
-from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
 from ragshield_core.detectors.groups.usual import (
     COPIES,
-    NO_EDGES,
     Judgement,
-    Tied,
     Usual,
     new_copies,
+    tied_to_groups,
 )
 from ragshield_core.neighbors.search import Neighbors, load_faiss, none_found
 from ragshield_core.screening.screening import explained
@@ -43,8 +32,6 @@ from ragshield_core.tools.audit.partitioned.placing import lineage_code
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Plan
 from ragshield_core.tools.audit.partitioned.rows import LISTS, Partitions, Window, window
 
-# Evidence that is measured; agreement needs to know old from new, which an audit cannot.
-MEASURED = SHARED_PARTS
 # The file in which the tightness of each channel's groups is; "any" is measured last.
 TIGHT: Mapping[Channel, str] = {"cross": "tight", "same": "tight", "any": "tight_any"}
 # Entries whose neighbours are looked for everywhere, to tell what the partitions miss: the share
@@ -52,6 +39,26 @@ TIGHT: Mapping[Channel, str] = {"cross": "tight", "same": "tight", "any": "tight
 PROBES = 500
 # The numbers of neighbours of which it is told how many were found.
 TOLD = (2, K)
+
+
+class _Tied(Mapping[str, NDArray[Any]]):
+    """What :func:`tie` wrote of all entries, a column at a time."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._names = list(partitions.rows(partitions.filled[0], "tied"))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._partitions.column(name, "tied")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def search(plan: Plan, partition: int) -> int:
@@ -156,37 +163,20 @@ def tie(plan: Plan, partition: int) -> None:
     partitions = Partitions(plan)
     evidence = _all_evidence(plan, partitions, window(partitions, partitions.own(partition)))
     lists = partitions.rows(partition, LISTS)
-    tied = Tied.of(evidence, np.s_[:], {kind: lists[kind] for kind in COPIES})
-    columns = {
-        f"{channel}.{name}": getattr(raw, name)
-        for channel, raw in tied.groups.items()
-        for name in MEASURED
-    }
-    plan.files.write(f"tied/{partition}", {**columns, "crowd": tied.crowd, **tied.lineages})
+    tied = tied_to_groups(evidence, np.s_[:], {kind: lists[kind] for kind in COPIES})
+    # Agreement needs to know old from new, which an audit cannot.
+    measured = {name: column for name, column in tied.items() if not name.endswith(".agreed")}
+    plan.files.write(f"tied/{partition}", measured)
 
 
 def usual_of(partitions: Partitions) -> Usual:
-    """Measure what is usual in the whole, one channel at a time."""
-
-    def column(name: str) -> NDArray[Any]:
-        return partitions.column(name, "tied")
-
-    return Usual(
-        references={c: Reference.of(_raw(c, column), robust=True) for c in CHANNELS},
-        crowds=Surprisal(column("crowd"), robust=True),
-        copies={
-            kind: Surprisal(column(kind), robust=True, least_scale=copy.scale)
-            for kind, copy in COPIES.items()
-        },
-    )
+    """Measure what is usual in the whole, one column at a time."""
+    return Usual.of(_Tied(partitions), robust=True)
 
 
 def score(plan: Plan, partition: int) -> None:
     """Score the entries of a partition by what is usual in all."""
-    arrays = Partitions(plan).rows(partition, "tied")
-    groups = {channel: _raw(channel, arrays.__getitem__) for channel in CHANNELS}
-    tied = Tied(groups, arrays["crowd"], {kind: arrays[kind] for kind in COPIES})
-    columns = tied.columns(plan.usual)
+    columns = plan.usual.columns(Partitions(plan).rows(partition, "tied"))
     plan.files.write(
         f"scored/{partition}",
         {"scores": columns.max(axis=1), "why": columns.argmax(axis=1).astype(np.int8)},
@@ -203,7 +193,6 @@ def explain(plan: Plan, partition: int, rows: NDArray[np.int64]) -> tuple[int, S
         why=np.asarray(scored["why"][rows], dtype=np.intp),
         evidence=_all_evidence(plan, partitions, seen),
         lineages={kind: lists[kind][rows] for kind in COPIES},
-        edges=NO_EDGES,
     )
     detector = CliqueDetector(**(plan.groups or {}))
     detector.take_audit(seen.overlay, judgement, plan.usual)
@@ -243,12 +232,6 @@ def _all_evidence(plan: Plan, partitions: Partitions, seen: Window) -> dict[Chan
     """Return the evidence of all channels, given all that was measured."""
     known = ("tight", "near", "far")
     return {one: _evidence(plan, partitions, seen, one, known) for one in CHANNELS}
-
-
-def _raw(channel: Channel, column: Callable[[str], NDArray[Any]]) -> Raw:
-    """Return the evidence of a channel; nothing is said about what is not measured."""
-    measured = {name: column(f"{channel}.{name}") for name in MEASURED}
-    return Raw(**(Raw.empty(len(measured["tight"]))._asdict() | measured))
 
 
 def _nearest(

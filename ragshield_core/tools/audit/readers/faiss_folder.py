@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ragshield_core.model.errors import SourceError
-from ragshield_core.neighbors.rows import load_faiss
+from ragshield_core.neighbors.search import load_faiss
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Rows, Source, Vectors, reading
 
 T = TypeVar("T")

@@ -79,7 +79,7 @@ def test_an_audit_is_the_reference_rule(seed, n, groups, clones, alpha):
     expected, margin = naive(vectors, alpha)
     detector = CliqueDetector(rule="cleanbase", alpha=alpha, min_entries=2)
     scores = detector.audit(at(vectors))
-    if margin > 1e-6:  # nearer ones are decided by the last bit of a product
+    if margin > 4e-5:  # nearer ones are decided by what rounding leaves
         assert (scores > detector.audit_threshold(0.01)).tolist() == expected
 
 

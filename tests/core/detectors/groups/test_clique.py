@@ -570,7 +570,7 @@ def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
         replaced(detector, 4)
         values, arrays = detector.state()
         n_bytes.append(len(json.dumps(values)) + sum(array.nbytes for array in arrays.values()))
-        assert len(arrays["scores"]) <= detector.n_local / (1 - SPARSE_AT) + 1
+        assert len(arrays["graph.score"]) <= detector.n_local / (1 - SPARSE_AT) + 1
     assert max(n_bytes) < 1.5 * n_bytes[0]
 
 
@@ -579,10 +579,10 @@ def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
 def test_renumbering_changes_no_score(rule, monkeypatch):
     often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
     replaced(often, 3)
-    assert len(often.state()[1]["scores"]) < len(KNOWN) + 3 * 300
+    assert len(often.state()[1]["graph.score"]) < len(KNOWN) + 3 * 300
     monkeypatch.setattr(slots, "SPARSE_AT", 1.0)
     replaced(never, 3)
-    assert len(never.state()[1]["scores"]) > len(KNOWN) + 3 * 300
+    assert len(never.state()[1]["graph.score"]) > len(KNOWN) + 3 * 300
     new = join(group(4, 50), group(3, 1, "held"), passages(30, 9, "m"), clones_of(KNOWN[5], 4))
     np.testing.assert_array_equal(often.score(new), never.score(new))
     standing = KNOWN.take(range(300, 900))

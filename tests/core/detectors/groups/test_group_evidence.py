@@ -1,6 +1,5 @@
 """Tightness, contrast and ties entry by entry, as the module's docstring defines them."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import UNIT, group, join, passages, prose
+from support import UNIT, clones_of, group, join, passages, prose, through_files
 
 from ragshield_core import Batch
 from ragshield_core.detectors.groups.evidence import (
@@ -17,17 +16,17 @@ from ragshield_core.detectors.groups.evidence import (
     COPIED_ALL,
     COPIED_FROM,
     FLOOR,
+    SHARED_PARTS,
     SIZES,
     SURROUNDINGS,
     GroupEvidence,
     K,
     Kin,
-    Raw,
     cosine_of,
     nearness,
 )
 from ragshield_core.detectors.groups.graph import COMPARE_ABOVE, SimilarityGraph
-from ragshield_core.detectors.groups.surprisal import Reference, Surprisal
+from ragshield_core.detectors.groups.usual import COPIES, Surprisal, Usual, tied_to_groups
 
 
 def corpus(seed, n=45, dim=6):
@@ -77,7 +76,7 @@ class Naive:
         for n, least in ((3, 6), (1, 1)):
             a, b = ({tuple(w[s : s + n]) for s in range(len(w) - n + 1)} for w in words)
             if min(len(a), len(b)) >= least:
-                return len(a & b) / min(len(a), len(b))
+                return math.floor(240 * len(a & b) / min(len(a), len(b)) + 1e-3) / 240
         return 0.0
 
     def worth(self, i, j):
@@ -133,6 +132,12 @@ def graph_of(batch):
 def evidence_of(graph, channel, exempt=()):
     overlay = graph.part(graph.present)
     return GroupEvidence(overlay, channel, {}, overlay.lineage_codes(exempt), kin=KIN)
+
+
+def tied_to(graph):
+    evidence = {channel: evidence_of(graph, channel) for channel in CHANNELS}
+    nothing = {kind: np.zeros(len(graph), dtype=np.int64) for kind in COPIES}
+    return tied_to_groups(evidence, np.s_[:], nothing)
 
 
 @pytest.mark.slow
@@ -226,6 +231,30 @@ def test_nearness_and_cosine_of_are_inverse_and_copies_fade_it():
     assert nearness(np.float32([-np.inf, -0.5])) == pytest.approx([-math.log(1 + FLOOR)] * 2)
 
 
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(channel):
+    graph = graph_of(passages(150, 1))
+    new = join(passages(12, 2, "new"), group(4, 3), clones_of(passages(1, 1)[0], 3))
+    graph.learn(new.ids, graph.overlay(new))
+    graph.remove(new.ids[:2])
+    exempt = np.empty(0, dtype=np.int64)
+    whole = graph.part(graph.present)
+    raw = GroupEvidence(whole, channel, None, exempt, kin=KIN).raw
+    everything = {}
+    for name in SHARED_PARTS:
+        everything[name] = np.zeros((graph.n_slots, len(SIZES)), dtype=np.float32)
+        everything[name][whole.numbers] = getattr(raw, name)
+    kept = {"tight": everything["tight"]}
+    some = graph.present[::7]
+    told, looked_up = (
+        GroupEvidence(graph.part(some), channel, one, exempt, kin=KIN).tied(np.s_[:])
+        for one in (kept, everything)
+    )
+    for name in SHARED_PARTS:
+        np.testing.assert_array_equal(getattr(told, name), getattr(looked_up, name))
+    assert told.tight.any()
+
+
 # Surprisal
 
 VALUES = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=200)
@@ -285,23 +314,20 @@ def test_a_constant_reference_gives_a_finite_tail():
 @pytest.mark.parametrize("n_agreeing", [0, 3, 10])
 def test_agreement_is_never_rarer_than_its_likelihood_ratio_says(n_agreeing, robust):
     # A sample of a thousand in which next to nothing agrees says nothing about how far it could.
-    tied = Raw.empty(1000)
-    tied.agreed[:n_agreeing] = 4.0
-    reference = Reference.of(tied, robust=robust)
-    of_five = Surprisal.restored(reference.state()["agreed.3"])
+    tied = tied_to(graph_of(passages(1000, 4)))
+    tied["cross.agreed"] = np.zeros((1000, len(SIZES)))
+    tied["cross.agreed"][:n_agreeing] = 4.0
+    of_five = Usual.of(tied, robust=robust).surprisals["cross.agreed.3"]
     assert of_five([12.0])[0] <= 12.0 - math.log(of_five.share)
 
 
 @pytest.mark.parametrize("robust", [False, True])
 def test_references_survive_as_arrays(robust):
-    tied = evidence_of(graph_of(passages(150, 4)), "cross").tied(np.s_[:])
-    reference = Reference.of(tied, robust=robust)
-    arrays = {key: np.array(json.loads(json.dumps(a.tolist()))) for key, a in
-              reference.state().items()}  # fmt: skip
-    again = Reference.restored(arrays)
-    np.testing.assert_array_equal(again.surprisals(tied), reference.surprisals(tied))
-    assert again.usual_tightness == reference.usual_tightness
-    assert again.usual_share == reference.usual_share
+    tied = tied_to(graph_of(passages(150, 4)))
+    usual = Usual.of(tied, robust=robust)
+    again = Usual.restored(through_files({}, usual.state())[1])
+    np.testing.assert_array_equal(again.columns(tied), usual.columns(tied))
+    assert (again.tightness, again.share) == (usual.tightness, usual.share)
     single = Surprisal(np.arange(90.0), robust=robust)
     values = np.linspace(-5, 200, 33)
     np.testing.assert_array_equal(Surprisal.restored(single.state())(values), single(values))

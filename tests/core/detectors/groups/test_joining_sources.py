@@ -19,7 +19,6 @@ from support import (
 )
 
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.detectors.groups.sources import SourceTable
 from ragshield_core.model.entries import concatenate
 
 SITE = "docs.example"
@@ -156,36 +155,14 @@ def test_what_is_known_of_sources_is_right_after_many_have_left(guard):
     detector.forget_held(template(150, 2).ids)
     guard.forget(template(150, 2))
     guard.forget(KNOWN.take(range(550)))
-    table, graph = detector._known.sources, detector._known.graph
-    slots = graph.present
-    assert graph.n_slots < 650  # renumbered
-    codes = dict(zip(("wiki", SITE), table.codes_of(["wiki", SITE]).tolist(), strict=True))
-    by_id = {
-        entry_id: table.by_slot[slot]
-        for entry_id, slot in zip(graph.index.ids_of(slots), slots.tolist(), strict=True)
-    }
-    for entry_id, code in by_id.items():
+    known = detector._known
+    slots = known.graph.present
+    assert known.graph.n_slots < 650  # renumbered
+    codes = dict(zip(("wiki", SITE), known.source_codes(["wiki", SITE]).tolist(), strict=True))
+    named = zip(known.graph.index.ids_of(slots), known.notes["source"][slots], strict=True)
+    for entry_id, code in named:
         assert code == codes["wiki" if entry_id.startswith("kb") else SITE], entry_id
-    assert "gone" not in table.state()[0]["names"]
-    assert table.joining(table.codes_of(["wiki", SITE, "gone"])).tolist() == [False, True, True]
+    assert known.joining(known.source_codes(["wiki", SITE, "gone"])).tolist() == [False, True, True]
     again = CliqueDetector()
     again.restore(*detector.state())
     assert snapshot(again) == snapshot(detector)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_table_keeps_names_of_slots_whatever_comes_and_goes(seed):
-    rng, table, names = np.random.default_rng(seed), SourceTable(), []
-    table.vouch(["a", None])
-    for _ in range(30):
-        new = [[None, "a", "b", "c", "d\u202e"][code] for code in rng.integers(5, size=7)]
-        table.put(np.arange(len(names), len(names) + 7), new)
-        names += new
-        if rng.random() < 0.3:
-            stay = np.flatnonzero(rng.random(len(names)) < 0.5)
-            table.keep(stay)
-            names = [names[row] for row in stay.tolist()]
-        table = SourceTable.restored(*table.state())
-        codes = table.codes_of(names)
-        assert table.by_slot[: len(names)].tolist() == codes.tolist()
-        assert table.joining(codes).tolist() == [name not in ("a", None) for name in names]
