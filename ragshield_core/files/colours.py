@@ -1,4 +1,4 @@
-"""When letters cannot be told from what is behind them."""
+"""When letters cannot be read: their size, and their colour on what is behind them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ WHITE: Colour = (1.0, 1.0, 1.0)
 _ALIKE = 24 / 255
 # Letters up to that are no letters to a reader, in points.
 TINY = 2.0
+
+SAME_COLOUR = "letters of the colour behind them"
+SMALL = "letters too small to read"
 
 
 def alike(front: Colour, behind: Colour) -> bool:

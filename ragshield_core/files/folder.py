@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
 from ragshield_core.detectors.hidden.payload import mark
-from ragshield_core.files.documents import LARGEST, read_document
-from ragshield_core.files.formats import ending_of
+from ragshield_core.files.documents import LARGEST, ending_of, read_document
 from ragshield_core.files.passages import Chunk, Passage, UnreadError, chunks_of
 from ragshield_core.files.worker import SECONDS, Worker
 from ragshield_core.model.claims import HIDDEN_KEY
@@ -177,28 +177,28 @@ class Folder:
 
     def read(self) -> Iterator[tuple[FileOutcome, list[FileChunk]]]:
         """Yield what became of each file, with its chunks, by name; raises for no file."""
-        with Worker(self.seconds) as worker:
+        with closing(Worker(self.seconds)) as worker:
             for path, name, outcome, why in self._files():
                 shown = shown_name(name)
                 if outcome != "read":
                     yield FileOutcome(name=shown, outcome=outcome, why=why), []
                     continue
                 try:
-                    document = read_document(path, worker, self.largest)
+                    passages, encoding = read_document(path, worker, self.largest)
                 except UnreadError as error:
                     yield FileOutcome(name=shown, outcome="unread", why=str(error)), []
                     continue
                 chunks = [
                     FileChunk(shown, number, chunk.text, _place(chunk), tuple(chunk.hidden))
-                    for number, chunk in enumerate(chunks_of(document.passages))
+                    for number, chunk in enumerate(chunks_of(passages))
                 ]
-                hidden = sum(bool(passage.hidden) for passage in document.passages)
+                hidden = sum(bool(passage.hidden) for passage in passages)
                 became = FileOutcome(
                     name=shown,
                     outcome="read" if chunks else "skipped",
                     why="" if chunks else "it holds no text",
                     entries=len(chunks),
-                    encoding=document.encoding,
+                    encoding=encoding,
                     hidden=hidden,
                 )
                 yield became, chunks

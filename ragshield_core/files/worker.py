@@ -6,6 +6,7 @@ It gets a path a line and answers with passages, a line each, and a last line. W
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -16,12 +17,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
-from ragshield_core.files.formats import BINARIES, ending_of
 from ragshield_core.files.passages import Passage, UnreadError
 
+# Formats that a library reads: module and function of the reader, and the library.
+BINARIES = {
+    ".pdf": ("pdf", "pdf", "pypdf"),
+    ".docx": ("office", "word", "defusedxml"),
+    ".odt": ("office", "open_document", "defusedxml"),
+    ".epub": ("office", "epub", "defusedxml"),
+}
 # Seconds for one file, and bytes of memory for the process.
 SECONDS = 60.0
 MEMORY = 3 << 30
@@ -42,17 +48,6 @@ class Worker:
         self._seconds = seconds
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
     def read(self, path: Path) -> list[Passage]:
         """Return the passages of a file.
 
@@ -61,7 +56,7 @@ class Worker:
         UnreadError
             If it cannot be read, takes too long or too much memory, or a library is missing.
         """
-        package = BINARIES[path.suffix.lower()].package
+        *_, package = BINARIES[path.suffix.lower()]
         if importlib.util.find_spec(package) is None:
             msg = f"needs {package}: pip install 'ragshield[files]'"
             raise UnreadError(msg)
@@ -78,7 +73,7 @@ class Worker:
         try:
             return self._answer(process, path)
         except (EOFError, OSError, ValueError):  # it was ended
-            self._end()
+            self.close()
             why = f"it took more than {self._seconds:g} seconds" if late.is_set() else "it crashed"
             msg = f"its reader was ended: {why}"
             raise UnreadError(msg) from None
@@ -102,7 +97,7 @@ class Worker:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
-            self._end()
+            self.close()
             # Not -m without -P: a module of the folder that is read must not be imported.
             command = [sys.executable, "-P", "-m", "ragshield_core.files.worker"]
             root = str(Path(__file__).parents[2])
@@ -118,7 +113,8 @@ class Worker:
             _pipes(self._process)[1].readline()  # it is ready: its start is not the file's time
         return self._process
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -150,7 +146,9 @@ def _values(path: Path) -> Iterator[Any]:
     """Yield passages as lists, then nothing; or a sentence on why there are none."""
     size = 0
     try:
-        for passage in BINARIES[ending_of(path.name) or ""].read(path):
+        module, reader, _ = BINARIES[path.suffix.lower()]
+        read = getattr(importlib.import_module(f"ragshield_core.files.{module}"), reader)
+        for passage in read(path):
             size += len(passage.text)
             if size > MOST_TEXT:
                 yield f"more than {MOST_TEXT:,} characters of text"

@@ -15,7 +15,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from ragshield_core.files import worker as workers
-from ragshield_core.files.encodings import decoded
+from ragshield_core.files.documents import decoded
 from ragshield_core.files.folder import Folder
 from ragshield_core.files.passages import UnreadError
 from ragshield_core.tools.audit.knowledge_base import load

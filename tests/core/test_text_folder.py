@@ -7,7 +7,7 @@ from effort import assert_linear
 from typer.testing import CliRunner
 
 from ragshield_core.cli import app
-from ragshield_core.files.html_text import shown_in
+from ragshield_core.files.pages import shown_in
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers import text_folder
 from ragshield_core.tools.audit.readers.kinds import open_source

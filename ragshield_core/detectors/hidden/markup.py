@@ -87,7 +87,7 @@ _TAG = re.compile(r"<(?:(!--)|(/?)([A-Za-z][A-Za-z0-9:-]{0,40}))")
 _NO_CONTENT = "area base br col embed hr img input link meta param source track wbr"
 _VOID = frozenset(_NO_CONTENT.split())
 _ATTRIBUTE = re.compile(
-    r"([A-Za-z][A-Za-z-]{0,30})(?:\s{0,8}=\s{0,8}(?:\"([^\"]{0,2000})\"|'([^']{0,2000})'|([^\s\"'>]{1,500})))?"
+    r"([A-Za-z][A-Za-z-]{0,30})(?:\s{0,8}=\s{0,8}(?:\"([^\"]{0,8000})\"|'([^']{0,8000})'|([^\s\"'>]{1,500})))?"
 )
 _FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~)", re.MULTILINE)
 _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
@@ -148,7 +148,7 @@ def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901, PLR0912 - a case pe
                 hiding |= _hiding_selectors(text[place:end])
             place = end
         elif name == "input":
-            values = _attributes(text[match.end() : end])
+            values = attributes(text[match.end() : end])
             if values.get("type", "").lower() == "hidden":
                 yield from prose(HTML, values.get("value", ""), (start, place))
         elif name not in _VOID and text[end - 1] != "/":
@@ -184,7 +184,8 @@ def _hidden(text: str, element: _Element, end: int, fences: Sequence[int]) -> It
     yield from prose(HTML, decoded, (element.start, end), sure)
 
 
-def _attributes(source: str) -> dict[str, str]:
+def attributes(source: str) -> dict[str, str]:
+    """Return the attributes of a tag by their names, references undone."""
     source = unescape(source) if "&" in source else source
     return {
         match[1].lower(): match[2] or match[3] or match[4] or ""
@@ -195,10 +196,10 @@ def _attributes(source: str) -> dict[str, str]:
 # Pages have the same tags again and again.
 @lru_cache(maxsize=1024)
 def _looks(
-    name: str, attributes: str, behind: _Colour | None
+    name: str, inside: str, behind: _Colour | None
 ) -> tuple[float, _Colour | None, tuple[str, ...]]:
     """Return how surely a tag hides what is in it, the colour there, and what selects it."""
-    values = {key: value.lower() for key, value in _attributes(attributes).items()}
+    values = {key: value.lower() for key, value in attributes(inside).items()}
     style = _CSS_COMMENT.sub("", values.get("style", ""))
     if "bgcolor" in values:
         style = f"background:{values['bgcolor']};{style}"

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ragshield_core.files.documents import LARGEST
+from ragshield_core.files.documents import ENDINGS, LARGEST
 from ragshield_core.files.folder import Coverage, FileChunk, FileOutcome, Folder, without_templates
-from ragshield_core.files.formats import ENDINGS
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source
 
