@@ -98,22 +98,11 @@ def check_loadable(
 ) -> None:
     """Refuse to save detectors that nobody could build again.
 
-    Parameters
-    ----------
-    detectors
-        Of a guard.
-    given
-        What will be given when it is loaded.
-    takes
-        Of which kind the guard is.
-
     Raises
     ------
     StateError
         If a detector's class is not registered under its kind, or it holds something that is not
-        saved, and it is not among those given.
-    TypeError
-        If something given is no detector.
+        saved, and it is not among those ``given`` when the guard is loaded.
     """
     check_detectors(given, takes, classes=True)
     for detector in detectors:
@@ -186,8 +175,6 @@ def detectors_from(
         As of :func:`saved_form`.
     given
         Classes, for kinds that are not registered, and instances, which are used themselves.
-    takes
-        Of which kind the guard is.
 
     Raises
     ------
@@ -238,13 +225,8 @@ def copied_for(
 ) -> list[Detector | type[Detector]]:
     """Return what makes the detectors of another saved guard, beside some that are in use.
 
-    Parameters
-    ----------
-    saved
-        As of :func:`saved_form`.
-    detectors
-        In use: none of them learns what the other guard knows. Only what holds something that is
-        not saved, and learns nothing, is used itself.
+    Those in use do not learn what the other guard knows. Only what holds something that is not
+    saved, and learns nothing, is used itself.
     """
     wanted = {form["kind"] for form in saved if "unsaved" in form}
     made: list[Detector | type[Detector]] = []
@@ -259,22 +241,7 @@ def copied_for(
 def check_detectors(
     detectors: Sequence[object], takes: Takes = OF_GUARD, *, classes: bool = False
 ) -> None:
-    """Refuse what are no detectors.
-
-    Parameters
-    ----------
-    detectors
-        Of whatever kind.
-    takes
-        Of which kind the guard is.
-    classes
-        Whether classes of detectors will do as well.
-
-    Raises
-    ------
-    TypeError
-        If one is none; says what to pass.
-    """
+    """Refuse what are no detectors, or (with ``classes``) classes of them; says what to pass."""
     if isinstance(detectors, (*takes.bases, type, str, Mapping)):
         msg = f"detectors is a {type(detectors).__name__}, expected a list of detectors."
         raise TypeError(msg)
@@ -313,13 +280,7 @@ def _held(form: Mapping[str, Any]) -> str:
 
 
 def built_in_detectors() -> tuple[list[Detector], list[Skipped]]:
-    """Return one of every built-in detector, with its defaults.
-
-    Returns
-    -------
-    tuple[list[Detector], list[Skipped]]
-        The detectors, and those that lack a package, with the way to get it.
-    """
+    """Return each built-in detector with its defaults, and those that lack a package, with why."""
     detectors: list[Detector] = []
     missing = []
     for kind, cls in BUILT_IN.items():

@@ -11,7 +11,7 @@ from llama_index.core.schema import TextNode
 from llama_support import KEYS, guard_of, node
 
 from ragshield_core.detectors import InstructionDetector, LeadingQuestionDetector
-from ragshield_core.detectors.base import Evidence, explained_with_contexts, of_texts_and_contexts
+from ragshield_core.detectors.base import Evidence
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, PoisonGuard
 from ragshield_llamaindex.convert import to_batch
 from ragshield_llamaindex.index import access_behind
@@ -32,15 +32,10 @@ class Pair(InstructionDetector):
     def config(self):
         return {"words": self.words}
 
-    def score(self, batch):
-        return of_texts_and_contexts(batch, self._scores)
+    def evidence_of(self, texts):
+        return [Evidence(sentence="a pair") for _ in texts]
 
-    def explain(self, batch, rows):
-        return explained_with_contexts(
-            batch, rows, self._scores, lambda texts: [Evidence(sentence="a pair") for _ in texts], 0
-        )
-
-    def _scores(self, texts):
+    def scores_of(self, texts):
         return np.array([float(all(word in text for word in self.words)) for text in texts])
 
 

@@ -16,12 +16,11 @@ from ragshield_core.detectors.base.detector import (
 )
 from ragshield_core.detectors.base.evidence import (
     Evidence,
+    JudgesTexts,
     Need,
     Scope,
     Traits,
     as_others,
-    explained_with_contexts,
-    of_texts_and_contexts,
 )
 from ragshield_core.detectors.base.group import GroupDetector
 
@@ -30,17 +29,16 @@ __all__ = [
     "Detector",
     "Evidence",
     "GroupDetector",
+    "JudgesTexts",
     "Need",
     "Scope",
     "StatelessDetector",
     "Traits",
     "as_others",
-    "explained_with_contexts",
     "held_out_scores",
     "judged_scores",
     "lacking_in",
     "learns",
-    "of_texts_and_contexts",
     "out_of_fold",
     "refresh",
     "skip_reason",

@@ -33,15 +33,10 @@ class Refreshes(Protocol):
     """A detector that measures what is usual at other times than when it learns."""
 
     def refresh(self, reference: Batch) -> None:
-        """Measure anew what is usual, in the knowledge base as it is now.
+        """Measure anew what is usual, in entries that stand for all clean ones as they are now.
 
         A guard calls it when the knowledge base has grown, before it asks for held-out scores of
         the same entries.
-
-        Parameters
-        ----------
-        reference
-            Entries of the knowledge base that stand for all clean ones.
         """
         ...
 
@@ -51,19 +46,9 @@ class HoldsOut(Protocol):
     """A detector that has its own way of scoring fitted entries as if it did not know them."""
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of the fitted entries, each by a model that did not know it.
+        """Return scores of fitted entries, (n_fitted,), each by a model that did not know it.
 
-        Parameters
-        ----------
-        fitted
-            The entries that the detector was fitted on, or some of them.
-        seed
-            Of random choices.
-
-        Returns
-        -------
-        NDArray[np.float64]
-            Shape (n_fitted,); NaN for entries that cannot be judged then.
+        NaN for entries that cannot be judged then; ``seed`` is that of random choices.
         """
         ...
 
@@ -90,13 +75,7 @@ class UsesEmbedder(ABC):
 
     @abstractmethod
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
-        """Take a model; ``None`` for none.
-
-        Raises
-        ------
-        StateError
-            If what was learned is of another model.
-        """
+        """Take a model, ``None`` for none; raises StateError if another's was learned."""
 
 
 class DoubtsSample(ABC):
@@ -113,14 +92,8 @@ class DoubtsSample(ABC):
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which held entries are far from all that is usual, shape (n,).
 
-        Poison does not become clean by being held. A guard asks it after ``refresh``.
-
-        Parameters
-        ----------
-        entries
-            n of them.
-        scores
-            Shape (n,): theirs, NaN where they cannot be judged.
+        Poison does not become clean by being held. A guard asks it after ``refresh``, with the
+        scores of the entries, NaN where they cannot be judged.
         """
 
 
@@ -131,17 +104,7 @@ class Audits(Detector):
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score each of its entries against the others.
 
-        Parameters
-        ----------
-        entries
-            The knowledge base, in which some entries may be poisoned.
-        seed
-            Of any random choice.
-
-        Returns
-        -------
-        NDArray[np.float64]
-            Shape (n_entries,); NaN where the detector has no opinion.
+        Some entries may be poisoned. Shape (n_entries,); NaN where the detector has no opinion.
         """
 
     def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that estimate it

@@ -134,22 +134,11 @@ class StatelessDetector(Detector):
         scores: NDArray[np.float64],
         held: NDArray[np.bool_] | None = None,  # noqa: ARG002
     ) -> NDArray[np.bool_]:
-        """Return which scores of a sample are those of poison.
+        """Return which scores of a sample are those of poison, shape (n_entries,); none by default.
 
-        A guard asks it of a sample that nobody has vouched for.
-
-        Parameters
-        ----------
-        scores
-            Shape (n_entries,): of all entries of the sample, NaN where it cannot be judged.
-        held
-            Shape (n_entries,): which of them are held in quarantine; ``None`` for none. They say
-            nothing about what the knowledge base is about.
-
-        Returns
-        -------
-        NDArray[np.bool]
-            Shape (n_entries,); none by default.
+        A guard asks it of a sample that nobody has vouched for. ``scores`` are those of all
+        entries, NaN where one cannot be judged. Entries ``held`` in quarantine say nothing about
+        what the knowledge base is about.
         """
         return np.zeros(len(scores), dtype=np.bool_)
 
@@ -176,21 +165,9 @@ def judged_scores(detector: Detector, batch: Batch) -> NDArray[np.float64]:
 
 
 def out_of_fold(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.float64]:
-    """Return scores of fitted entries, of each part while the detector has forgotten it.
+    """Return scores of fitted entries, of each random part while the detector has forgotten it.
 
-    Parameters
-    ----------
-    detector
-        Knows the entries, before and afterwards.
-    fitted
-        Entries that it was fitted on.
-    seed
-        Of the random parts.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n_fitted,); NaN for entries that cannot be judged then.
+    It knows them, before and afterwards. NaN for entries that cannot be judged then.
     """
     order = np.random.default_rng(seed).permutation(len(fitted))
     scores = np.full(len(fitted), np.nan)

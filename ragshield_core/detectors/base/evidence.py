@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -101,59 +102,44 @@ def as_others(n: int, known: int, what: str) -> str:
     return f"as {word} other {what} here do ({n:,} of {known:,})"
 
 
-def of_texts_and_contexts(
-    batch: Batch, score: Callable[[Sequence[str]], NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """Return the larger of the scores of each entry's text and of its context, (n_entries,).
+class JudgesTexts(ABC):
+    """A detector whose score of an entry is the larger of those of its text and of its context."""
 
-    Parameters
-    ----------
-    batch
-        Entries.
-    score
-        Of texts, shape (n_texts,) each.
-    """
-    scores = score(batch.texts)
-    rows = [row for row, context in enumerate(batch.contexts) if context is not None]
-    if rows:
-        beside = score([batch.contexts[row] or "" for row in rows])
-        scores[rows] = np.maximum(scores[rows], beside)
-    return scores
+    traits: Traits
 
+    @abstractmethod
+    def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the score of each text."""
 
-def explained_with_contexts(
-    batch: Batch,
-    rows: Sequence[int],
-    score: Callable[[Sequence[str]], NDArray[np.float64]],
-    explain: Callable[[Sequence[str]], list[Evidence]],
-    floor: float,
-) -> list[Evidence]:
-    """Return the evidence of the text or of the context of each row, whichever scores higher.
+    @abstractmethod
+    def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
+        """Return why each text has its score."""
 
-    Of a text that scores higher it also says whether its context is suspicious as well.
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the larger of the scores of each entry's text and context, (n_entries,)."""
+        scores = self.scores_of(batch.texts)
+        rows = [row for row, context in enumerate(batch.contexts) if context is not None]
+        if rows:
+            beside = self.scores_of([batch.contexts[row] or "" for row in rows])
+            scores[rows] = np.maximum(scores[rows], beside)
+        return scores
 
-    Parameters
-    ----------
-    batch, rows
-        Entries, and which of them.
-    score, explain
-        Of texts, one each.
-    floor
-        The score up to which a context is not suspicious.
-    """
-    texts = [batch.texts[row] for row in rows]
-    contexts = [batch.contexts[row] or "" for row in rows]
-    of_texts, of_contexts = score(texts), score(contexts)
-    higher = of_contexts > of_texts
-    found = explain([c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)])
-    explained = []
-    for evidence, alone, suspicious in zip(found, higher, of_contexts > floor, strict=True):
-        if alone:  # without a span: that is of the text
-            sentence = f"{BESIDE}: {evidence.sentence}"
-            explained.append(Evidence(sentence=sentence, related_ids=evidence.related_ids))
-        elif suspicious:
-            sentence = f"{BESIDE}, and in the text: {evidence.sentence}"
-            explained.append(replace(evidence, sentence=sentence))
-        else:
-            explained.append(evidence)
-    return explained
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the evidence of the text or of the context of each row, whichever scores higher.
+
+        Of a text that scores higher it also says whether its context is above the floor as well.
+        """
+        texts = [batch.texts[row] for row in rows]
+        contexts = [batch.contexts[row] or "" for row in rows]
+        of_texts, of_contexts = self.scores_of(texts), self.scores_of(contexts)
+        higher = of_contexts > of_texts
+        suspicious = of_contexts > self.traits.floor
+        chosen = [c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)]
+        found = self.evidence_of(chosen)
+        for row, evidence in enumerate(found):
+            if higher[row]:  # without a span: that is of the text
+                found[row] = replace(evidence, sentence=f"{BESIDE}: {evidence.sentence}", span=None)
+            elif suspicious[row]:
+                sentence = f"{BESIDE}, and in the text: {evidence.sentence}"
+                found[row] = replace(evidence, sentence=sentence)
+        return found

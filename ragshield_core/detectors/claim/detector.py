@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import (
     Detector,
     Evidence,
+    JudgesTexts,
     Need,
     Traits,
-    explained_with_contexts,
-    of_texts_and_contexts,
 )
 from ragshield_core.detectors.claim.roles import (
     REACH,
@@ -43,7 +42,7 @@ QUOTED = 40
 KNOWN = 1 << 16
 
 
-class MetaClaimDetector(Detector):
+class MetaClaimDetector(JudgesTexts, Detector):
     """Look for single documents that argue for themselves and against all others.
 
     Who has one document to change an answer with must explain why other sources say something
@@ -140,18 +139,6 @@ class MetaClaimDetector(Detector):
         self._n = int(values["n"])
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
 
-    def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much likelier such a claim is, in bits, shape (n_entries,), at least 0."""
-        self._check_fitted()
-        return of_texts_and_contexts(batch, self._scores)
-
-    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return what is spoken of within a few words, in which words, and how usual that is."""
-        self._check_fitted()
-        return explained_with_contexts(
-            batch, rows, self._scores, self._explained, self.traits.floor
-        )
-
     def _check_fitted(self) -> None:
         if not self._n:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
@@ -178,10 +165,13 @@ class MetaClaimDetector(Detector):
             self._added = _Bits(self._counts, self._weights())
         return self._added
 
-    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return how much likelier such a claim is, in bits, at least 0."""
+        self._check_fitted()
         return _scored(list(map(passage_of, texts)), self._bits())
 
-    def _explained(self, texts: Sequence[str]) -> list[Evidence]:
+    def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
+        """Return what is spoken of within a few words, in which words, and how usual that is."""
         added = self._bits()
         return [self._evidence(text, added) for text in texts]
 

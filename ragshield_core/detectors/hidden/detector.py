@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import (
     Evidence,
+    JudgesTexts,
     Need,
     StatelessDetector,
     Traits,
-    explained_with_contexts,
-    of_texts_and_contexts,
 )
 from ragshield_core.detectors.hidden.letters import (
     FOREIGN,
@@ -40,14 +39,13 @@ from ragshield_core.detectors.hidden.symbols import (
     variation_selectors,
     zero_width_symbols,
 )
-from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import printable
 from ragshield_core.model.taxonomy import CRAFTED, INJECTION
 from ragshield_core.text.normalized import beyond_ascii
 from ragshield_core.text.readings import Remembered
 
 
-class HiddenTextDetector(StatelessDetector):
+class HiddenTextDetector(JudgesTexts, StatelessDetector):
     """Look for text that is hidden from people and read by machines.
 
     Unicode tag characters, variation selectors and zero-width characters that spell something,
@@ -93,25 +91,17 @@ class HiddenTextDetector(StatelessDetector):
         reads_contexts=True,
     )
 
-    def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much is hidden in each entry, shape (n_entries,), at least 0."""
-        return of_texts_and_contexts(batch, _scores)
+    def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return how much is hidden in each text, at least 0."""
+        return np.array([_score(payloads(text)) for text in texts], dtype=np.float64)
 
-    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+    def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return explained_with_contexts(batch, rows, _scores, _explained, self.traits.floor)
+        return [_evidence(payloads(text)) for text in texts]
 
 
 # Many of these are the manner of an author.
 _MARKUP = (COMMENT, HTML, MARKED)
-
-
-def _scores(texts: Sequence[str]) -> NDArray[np.float64]:
-    return np.array([_score(payloads(text)) for text in texts], dtype=np.float64)
-
-
-def _explained(texts: Sequence[str]) -> list[Evidence]:
-    return [_evidence(payloads(text)) for text in texts]
 
 
 def _score(found: Sequence[Payload]) -> float:

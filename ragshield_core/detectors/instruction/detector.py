@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import (
     Evidence,
+    JudgesTexts,
     Need,
     StatelessDetector,
     Traits,
-    explained_with_contexts,
-    of_texts_and_contexts,
 )
 from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.detectors.instruction.sentences import concealed_in
@@ -38,7 +37,7 @@ DOUBTFUL = (0.0025, 0.05)
 BEYOND_DOUBT = 1 - math.exp(-RATE * 2.9)
 
 
-class InstructionDetector(StatelessDetector):
+class InstructionDetector(JudgesTexts, StatelessDetector):
     """Find text that instructs the model instead of informing the reader.
 
     A document of a knowledge base has readers; a prompt injection has an executor. Rules of a data
@@ -172,23 +171,15 @@ class InstructionDetector(StatelessDetector):
             if reason and self.score(batch.take([row]))[0] <= self.traits.floor
         }
 
-    def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return the score of each entry's most suspicious window, in [0, 1]."""
-        return of_texts_and_contexts(batch, self._scores)
-
-    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return rule, family and the words that it found."""
-        return explained_with_contexts(
-            batch, rows, self._scores, self._explained, self.traits.floor
-        )
-
-    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the score of each text's most suspicious window, in [0, 1]."""
         found = list(map(suspicion, texts))
         opinions = self._opinions(texts, found)
         both = zip(found, opinions, strict=True)
         return np.array([max(each.score, opinion[0]) for each, opinion in both], dtype=np.float64)
 
-    def _explained(self, texts: Sequence[str]) -> list[Evidence]:
+    def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
+        """Return rule, family and the words that it found."""
         found = list(map(suspicion, texts))
         opinions = self._opinions(texts, found)
         return [

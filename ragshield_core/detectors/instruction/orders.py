@@ -13,10 +13,9 @@ from ragshield_core.detectors.base import (
     N_FOLDS,
     Detector,
     Evidence,
+    JudgesTexts,
     Need,
     Traits,
-    explained_with_contexts,
-    of_texts_and_contexts,
 )
 from ragshield_core.detectors.base.abilities import UsesEmbedder
 from ragshield_core.detectors.instruction.gate import candidates
@@ -60,7 +59,7 @@ class _Units(NamedTuple):
         return highest
 
 
-class OrderDetector(Detector, UsesEmbedder):
+class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
     """Find orders to the model by their meaning, whatever their wording.
 
     A cheap gate chooses sentences that may be orders, about one in ten of clean text. They are
@@ -214,29 +213,17 @@ class OrderDetector(Detector, UsesEmbedder):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return scores of fitted entries, each by a head that did not know it."""
         scores = np.full(len(fitted), np.nan)
-        unjudged = self.unjudged(fitted)
-        judged = [row for row in range(len(fitted)) if row not in unjudged]
-        if judged:
-            part = fitted.take(judged)
-            folds = [self._folds.get(text, N_FOLDS) for text in part.texts]
-            scores[judged] = of_texts_and_contexts(part, self._by(folds))
+        unjudged, head = self.unjudged(fitted), self._head
+        folds = np.array([self._folds.get(text, N_FOLDS) for text in fitted.texts])
+        folds[list(unjudged)] = -1
+        try:
+            for number, one in enumerate([*self._held_out, head]):
+                rows = np.flatnonzero(folds == number)
+                self._head = one
+                scores[rows] = self.score(fitted.take(rows)) if len(rows) else []
+        finally:
+            self._head = head
         return scores
-
-    def _by(self, folds: Sequence[int]) -> Any:
-        """Return what scores texts, each by the head of its fold; contexts by that of all."""
-        heads = [*self._held_out, self._fitted]
-
-        def score(texts: Sequence[str]) -> NDArray[np.float64]:
-            units = self._units(texts)
-            of = np.array(folds if len(folds) == len(texts) else [N_FOLDS] * len(texts))
-            scores = np.zeros(len(units.text))
-            for number in set(of.tolist()):
-                mine = of[units.text] == number
-                spoken = [name for name, own in zip(units.languages, mine, strict=True) if own]
-                scores[mine] = heads[number].scores(units.rows[mine], spoken)
-            return units.highest(scores, len(texts))
-
-        return score
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row without a fitted model, else those in languages it does not know."""
@@ -263,21 +250,13 @@ class OrderDetector(Detector, UsesEmbedder):
             raise NotFittedError(msg)
         return self._head
 
-    def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return the score of each entry's most suspicious sentence, 0 without a candidate."""
-        return of_texts_and_contexts(batch, self._scores)
-
-    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
-        """Return the most suspicious sentence of each entry."""
-        return explained_with_contexts(
-            batch, rows, self._scores, self._explained, self.traits.floor
-        )
-
-    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the score of each text's most suspicious sentence, 0 without a candidate."""
         head, units = self._fitted, self._units(texts)
         return units.highest(head.scores(units.rows, units.languages), len(texts))
 
-    def _explained(self, texts: Sequence[str]) -> list[Evidence]:
+    def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
+        """Return the most suspicious sentence of each text."""
         head, units = self._fitted, self._units(texts)
         scores = head.scores(units.rows, units.languages)
         found = [Evidence(sentence="no sentence of it may be an order, score 0.00")] * len(texts)
