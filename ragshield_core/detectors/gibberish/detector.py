@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Traits
-from ragshield_core.detectors.gibberish.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Tokens
+from ragshield_core.detectors.gibberish.fluency import NEUTRAL, Fluency, Tokens, tokenized
 from ragshield_core.detectors.gibberish.language import Languages
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
@@ -133,11 +133,11 @@ class DisfluencyDetector(Detector):
 
     def learn(self, entries: Batch) -> None:
         """Count the words of entries and which follow each other."""
-        self._learn(Tokenized(_read(entries)))
+        self._learn(_read(entries))
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned off the counts."""
-        self._forget(Tokenized(_read(entries)))
+        self._forget(_read(entries))
 
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""
@@ -148,7 +148,7 @@ class DisfluencyDetector(Detector):
     def refresh(self, reference: Batch) -> None:
         """Measure anew how unusual entries of the knowledge base are, and which words common."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
-        sample = Tokenized(_read(reference.take(fold[:SAMPLE])), keep=KEPT)
+        sample = _read(reference.take(fold[:SAMPLE]))
         with self._without(sample):
             self._languages.refresh(sample)
             scores = self._scores(sample)
@@ -168,16 +168,16 @@ class DisfluencyDetector(Detector):
         for fold in range(N_FOLDS):
             rows = np.flatnonzero(part == fold)
             if len(rows):
-                texts = Tokenized(_read(fitted.take(rows)), keep=KEPT)
+                texts = _read(fitted.take(rows))
                 with self._without(texts):
                     scores[rows] = self._scores(texts)
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while little is known, else those in other languages."""
-        return self._unjudged(Tokenized(_read(batch)))
+        return self._unjudged(_read(batch))
 
-    def _unjudged(self, texts: Tokenized) -> dict[int, str]:
+    def _unjudged(self, texts: Sequence[str]) -> dict[int, str]:
         if self._fluency.n_tokens < self.min_tokens:
             reason = (
                 f"the knowledge base has {self._fluency.n_tokens} words and marks, "
@@ -188,13 +188,13 @@ class DisfluencyDetector(Detector):
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the bits per token of the worst window, shape (n_entries,)."""
-        return self._worst(Tokenized(_read(batch))).score
+        return self._worst(_read(batch)).score
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the worst window of each entry."""
         chosen = batch.take(rows)
         texts = _read(chosen)
-        worst = self._worst(Tokenized(texts))
+        worst = self._worst(texts)
         evidence = []
         for row, text in enumerate(texts):
             start, end = int(worst.start[row]), int(worst.end[row])
@@ -227,16 +227,16 @@ class DisfluencyDetector(Detector):
         self.default_threshold = float(values["rule_threshold"])
         self._languages.restore(values["languages"], arrays)
 
-    def _learn(self, texts: Tokenized) -> None:
+    def _learn(self, texts: Sequence[str]) -> None:
         self._fluency.learn(texts)
         self._languages.learn(texts)
 
-    def _forget(self, texts: Tokenized) -> None:
+    def _forget(self, texts: Sequence[str]) -> None:
         for learned in self._fluency.forget(texts):
             self._languages.forget(learned)
 
     @contextmanager
-    def _without(self, texts: Tokenized) -> Iterator[None]:
+    def _without(self, texts: Sequence[str]) -> Iterator[None]:
         """Forget texts that were learned, for a while."""
         self._forget(texts)
         try:
@@ -244,7 +244,7 @@ class DisfluencyDetector(Detector):
         finally:
             self._learn(texts)
 
-    def _scores(self, texts: Tokenized) -> NDArray[np.float64]:
+    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the score of each text, NaN where the knowledge base is too small.
 
         A clean entry that cannot be judged is never held. As a sample of clean entries it has the
@@ -256,7 +256,7 @@ class DisfluencyDetector(Detector):
         scores[list(self._unjudged(texts))] = 0.0
         return scores
 
-    def _worst(self, texts: Tokenized) -> _Worst:
+    def _worst(self, texts: Sequence[str]) -> _Worst:
         if not self._fluency.n_tokens:
             msg = (
                 f"{self.name} has learned no text yet; fit it on the knowledge base before scoring."
@@ -264,7 +264,7 @@ class DisfluencyDetector(Detector):
             raise NotFittedError(msg)
         n = len(texts)
         worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
-        for first, tokens in texts:
+        for first, tokens in tokenized(texts):
             surprise = self._fluency.surprise(tokens)
             surprise[self._languages.quoted(tokens)] = NEUTRAL
             for length, bonus in WINDOWS:

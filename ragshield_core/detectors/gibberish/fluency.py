@@ -6,7 +6,6 @@ import functools
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,10 +18,6 @@ SINGLES, PAIRS = 1 << 21, 1 << 23
 # Texts are read in pieces of at most so many characters, which bounds the memory. A window that
 # straddles a cut is not seen; of gibberish two windows long, one whole window always is.
 PIECE = 1 << 18
-
-# Blocks of tokens that are kept while their texts are held out: 150 MiB, of 35,000 passages.
-KEPT = 48
-
 # What a word's rarity counts for, in relation to how it follows the word before it. Rare words
 # alone are what a new topic looks like; the weight was chosen between random pieces of words
 # (found by rarity) and prose of another source, whose words are rare here and follow each other.
@@ -54,7 +49,6 @@ _LOWERED = (1 << _CLASS) - 1
 # Radicals, kana and unified ideographs; compatibility ideographs.
 _IDEOGRAPHS = (range(0x2E80, 0xA000), range(0xF900, 0xFB00))
 _STEM = 3  # words up to this length are a kind of their own: function words, mostly
-_LONGEST = 64  # characters beyond are mixed into a word's hash without their order
 
 _M1, _M2, _M3, _M4 = (
     np.uint64(m)
@@ -117,40 +111,36 @@ class Fluency:
         self.n_tokens = 0
         self._counts: NDArray[np.int32] = np.zeros(SINGLES + PAIRS, dtype=np.int32)
 
-    def learn(self, texts: Tokenized) -> None:
+    def learn(self, texts: Sequence[str]) -> None:
         """Add texts."""
-        for _, tokens in texts:
+        for _, tokens in tokenized(texts):
             for slots in _used(tokens):
                 np.add.at(self._counts, slots, _ONE)
             self.n_tokens += len(tokens)
 
-    def forget(self, texts: Tokenized) -> list[Tokenized]:
+    def forget(self, texts: Sequence[str]) -> list[Sequence[str]]:
         """Take texts off that were learned, and return them.
 
         Texts that cannot have been learned are ignored: what another process has learned comes
         here, too, when it leaves the knowledge base.
         """
-        if self._take_off(texts):
-            return [texts]
-        if len(texts) < 2:  # noqa: PLR2004 - one text, or none
-            return []
-        return [one for text in texts.texts if self._take_off(one := Tokenized([text]))]
+        parts = [texts] if self._take_off(texts) else [[text] for text in texts]
+        return parts if parts == [texts] else [part for part in parts if self._take_off(part)]
 
-    def _take_off(self, texts: Tokenized) -> bool:
+    def _take_off(self, texts: Sequence[str]) -> bool:
         """Take all of some texts off, or none of them; return which."""
-        done: list[Tokens] = []
-        for _, tokens in texts:
-            done.append(tokens)
-            negative = False
+        done: list[NDArray[np.intp]] = []
+        n_tokens, negative = 0, False
+        for _, tokens in tokenized(texts):
             for slots in _used(tokens):
                 np.subtract.at(self._counts, slots, _ONE)
                 negative |= bool((self._counts[slots] < 0).any())
-            if negative:
-                for slots in (slots for part in done for slots in _used(part)):
-                    np.add.at(self._counts, slots, _ONE)
-                return False
-        self.n_tokens -= sum(map(len, done))
-        return True
+                done.append(slots)
+            n_tokens += len(tokens)
+        for slots in done if negative else ():
+            np.add.at(self._counts, slots, _ONE)
+        self.n_tokens -= 0 if negative else n_tokens
+        return not negative
 
     def surprise(self, tokens: Tokens) -> NDArray[np.float64]:
         """Return how unusual each token is where it stands, in bits, shape (n_tokens,).
@@ -196,71 +186,25 @@ class Fluency:
         self._counts[arrays["slots"]] = arrays["counts"]
 
 
-class Tokenized:
-    """The tokens of some texts, block by block.
-
-    Parameters
-    ----------
-    texts
-        Any number.
-    keep
-        How many blocks are kept for the next time that they are looked at; others are made again.
-    """
-
-    def __init__(self, texts: Sequence[str], *, keep: int = 0) -> None:
-        self.texts, self._keep = texts, keep
-        self._kept: list[tuple[int, Tokens]] | None = None
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __iter__(self) -> Iterator[tuple[int, Tokens]]:
-        """Yield what :func:`tokenized` does."""
-        if self._kept is None:
-            return self._first()
-        n = len(self._kept)
-        if n < self._keep:
-            return iter(self._kept)
-        pieces = islice(_blocks(self.texts), n, None)
-        return chain(self._kept, ((first, _tokens(tuple(block))) for first, block in pieces))
-
-    def _first(self) -> Iterator[tuple[int, Tokens]]:
-        kept: list[tuple[int, Tokens]] = []
-        for first, tokens in tokenized(self.texts):
-            if len(kept) < self._keep:
-                kept.append((first, tokens))
-            yield first, tokens
-        self._kept = kept
-
-
 def tokenized(texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
     """Yield the tokens of texts, block by block; a long text is cut into pieces.
 
-    Yields
-    ------
-    tuple[int, Tokens]
-        The position of the first text of the block, to which owners are relative, and its tokens.
+    Each block comes behind the position of its first text, to which owners are relative.
     """
-    for first, pieces in _blocks(texts):
-        yield first, _tokens(tuple(pieces))
-
-
-def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Yield blocks of (owner, offset, piece of text) of about :data:`PIECE` characters."""
     first, size = 0, 0
-    block: list[tuple[int, int, str]] = []
+    block: list[tuple[int, int, str]] = []  # of owner, offset, piece of text
     for row, text in enumerate(texts):
         for offset in range(0, max(1, len(text)), PIECE):
             piece = text[offset : offset + PIECE]
             if block and size + len(piece) > PIECE:
-                yield first, block
+                yield first, _tokens(tuple(block))
                 block, size = [], 0
             if not block:
                 first = row
             block.append((row - first, offset, piece))
             size += len(piece) + 1
     if block:
-        yield first, block
+        yield first, _tokens(tuple(block))
 
 
 @functools.cache
@@ -359,15 +303,7 @@ def _sums(
     so_far = np.zeros(len(low) + 1, dtype=np.uint64)
     np.multiply(low, powers[: len(low)], out=so_far[1:])
     np.cumsum(so_far, out=so_far)
-    sums: NDArray[np.uint64] = (so_far[end] - so_far[start]) * inverse[start]
-    long = np.flatnonzero(end - start > _LONGEST)
-    if len(long):
-        length = (end - start)[long]
-        first = np.cumsum(length) - length
-        place = np.arange(int(length.sum())) - np.repeat(first, length)
-        letters = low[place + np.repeat(start[long], length)]
-        sums[long] = np.add.reduceat(letters * powers[np.minimum(place, _LONGEST)], first)
-    return sums
+    return np.asarray((so_far[end] - so_far[start]) * inverse[start], dtype=np.uint64)
 
 
 @functools.cache
@@ -473,11 +409,5 @@ def recurrences(tokens: Tokens) -> NDArray[np.intp]:
 
 def _recurrences(hashes: NDArray[np.uint64], owner: NDArray[np.intp]) -> NDArray[np.intp]:
     keys = _mixed(hashes + owner.astype(np.uint64) * _M2)
-    found = np.zeros(len(keys), dtype=np.intp)
-    # Most stand there once, which cells tell that none shares with them.
-    cells = keys >> np.uint64(64 - (8 * len(keys)).bit_length())
-    cells = cells.astype(np.intp)
-    several = np.flatnonzero(np.bincount(cells)[cells] > 1) if len(cells) else cells
-    _, inverse, counts = np.unique(keys[several], return_inverse=True, return_counts=True)
-    found[several] = counts[inverse] - 1
-    return found
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] - 1, dtype=np.intp)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.gibberish.fluency import Tokenized, Tokens, recurrences, slot
+from ragshield_core.detectors.gibberish.fluency import Tokens, recurrences, slot, tokenized
 
 # Counts of words stand in one table of 4 MiB. Where two words share a slot, an unknown one is taken
 # for a known one: a text is then judged rather than not.
@@ -91,13 +91,12 @@ class Languages:
 
     Examples
     --------
-    >>> from ragshield_core.detectors.gibberish.fluency import Tokenized
-    >>> known = Tokenized([f"the mill of the town has {n} wheels and a long way to go" for n in
-    ...                    ("two", "three", "four")])
+    >>> known = [f"the mill of the town has {n} wheels and a long way to go" for n in
+    ...                    ("two", "three", "four")]
     >>> languages = Languages()
     >>> languages.learn(known)
     >>> languages.refresh(known)
-    >>> reasons = languages.unheld(Tokenized(["the mill has four wheels", "Это мельница"]), 0.65)
+    >>> reasons = languages.unheld(["the mill has four wheels", "Это мельница"], 0.65)
     >>> list(reasons), "CYRILLIC" in reasons[1]
     ([1], True)
     """
@@ -111,15 +110,15 @@ class Languages:
         self._usually_known = 1.0
         self._most_accented = 1.0
 
-    def learn(self, texts: Tokenized) -> None:
+    def learn(self, texts: Sequence[str]) -> None:
         """Count the words of texts, and the letters of each script."""
         self._count(texts, 1)
 
-    def forget(self, texts: Tokenized) -> None:
+    def forget(self, texts: Sequence[str]) -> None:
         """Take texts off that were learned."""
         self._count(texts, -1)
 
-    def refresh(self, texts: Tokenized) -> None:
+    def refresh(self, texts: Sequence[str]) -> None:
         """Measure which words are common, and how many words of new entries are known.
 
         Parameters
@@ -140,7 +139,7 @@ class Languages:
             accented = profile.accented[some] / profile.words[some]
             self._most_accented = max(ACCENTED, float(np.quantile(accented, MOST_ACCENTED)))
 
-    def unheld(self, texts: Tokenized, min_known: float) -> dict[int, str]:
+    def unheld(self, texts: Sequence[str], min_known: float) -> dict[int, str]:
         """Return the texts in no language or script of the knowledge base, each with the reason.
 
         Parameters
@@ -239,8 +238,8 @@ class Languages:
         self._counts[arrays["word_slots"]] = arrays["word_counts"]
         self._scripts = arrays["script_letters"].astype(np.int64)
 
-    def _count(self, texts: Tokenized, sign: int) -> None:
-        for _, tokens in texts:
+    def _count(self, texts: Sequence[str], sign: int) -> None:
+        for _, tokens in tokenized(texts):
             words = tokens.word[tokens.letters]
             np.add.at(self._counts, slot(words, WORDS), np.int32(sign))
             self.n_words += sign * len(words)
@@ -254,12 +253,12 @@ class Languages:
         )
         return np.rint(counted).astype(np.int64)
 
-    def _profile(self, texts: Tokenized) -> _Profile:
+    def _profile(self, texts: Sequence[str]) -> _Profile:
         n = len(texts)
         counted = np.zeros((6, n), dtype=np.int64)
         keys, letters_of = [], []
         common = max(1.0, self._common * self.n_words)
-        for first, tokens in texts:
+        for first, tokens in tokenized(texts):
             counts = self._counts[slot(tokens.word, WORDS)]
             letters = tokens.letters
             is_common = counts >= common

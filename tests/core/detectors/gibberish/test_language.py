@@ -11,7 +11,7 @@ from made_up_language import (
     salad,
 )
 
-from ragshield_core.detectors.gibberish.fluency import Tokenized, tokenized
+from ragshield_core.detectors.gibberish.fluency import tokenized
 from ragshield_core.detectors.gibberish.language import Languages, script_of
 
 MIN_KNOWN = 0.65
@@ -27,7 +27,7 @@ def texts(n, seed, **options):
 
 def fitted(known, *more):
     languages = Languages()
-    sample, rest = Tokenized(known[:100]), Tokenized([*known[100:], *more])
+    sample, rest = known[:100], [*known[100:], *more]
     languages.learn(rest)
     languages.refresh(sample)
     languages.learn(sample)
@@ -35,7 +35,7 @@ def fitted(known, *more):
 
 
 def unheld(languages, found):
-    return languages.unheld(Tokenized(found), MIN_KNOWN)
+    return languages.unheld(found, MIN_KNOWN)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
 
 def test_forgetting_is_exact_and_what_is_saved_is_restored(languages):
     other = fitted(texts(600, 1))
-    more = Tokenized([*foreign(30, 10), RUSSIAN])
+    more = [*foreign(30, 10), RUSSIAN]
     other.learn(more)
     other.forget(more)
     restored = Languages()
