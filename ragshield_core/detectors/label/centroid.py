@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope, Traits
+from ragshield_core.detectors.label.neighbors import check_judged
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 
 # Shorter than this, a sum of unit vectors has no direction to speak of: they cancel out.
@@ -213,19 +213,7 @@ class LabelCentroidDetector(Detector):
         self, batch: Batch
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.intp]]:
         """Return the cosine to the own centroid, the best other one, and the code of that."""
-        if not self._codes:
-            msg = (
-                f"{self.name} has learned no labelled entry yet; fit it on the knowledge base "
-                "before scoring."
-            )
-            raise NotFittedError(msg)
-        if unjudged := self.unjudged(batch):
-            row, reason = next(iter(unjudged.items()))
-            msg = (
-                f"entry {batch.ids[row]!r} cannot be judged: {reason}; leave out what "
-                "unjudged(batch) names."
-            )
-            raise InvalidBatchError(msg)
+        check_judged(self, batch, learned=bool(self._codes))
         if not len(batch):
             return np.empty(0), np.empty(0), np.empty(0, dtype=np.intp)
         codes = np.fromiter(

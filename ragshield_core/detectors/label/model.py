@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import N_FOLDS, Evidence, Need, Traits
-from ragshield_core.detectors.base.abilities import Audits, Overlooks
+from ragshield_core.detectors.base import N_FOLDS, Evidence
 from ragshield_core.detectors.label.neighbors import (
     RELATED,
     WIDTHS,
-    check_judged,
+    KnowsLabels,
     count_votes,
     kernel,
     shown,
     unjudged_labels,
 )
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.taxonomy import OUTLIERS, POISONING
 from ragshield_core.neighbors.known import (
-    Borrower,
     KnownNeighbors,
     LabelledEntries,
-    NeighborSource,
 )
 from ragshield_core.neighbors.threads import one_thread
 
@@ -81,7 +77,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Audits, Overlooks, Borrower):
+class LabelModelDetector(KnowsLabels):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -135,10 +131,6 @@ class LabelModelDetector(Audits, Overlooks, Borrower):
     """
 
     name: str = "label_model"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
-    traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
-    )
 
     def __init__(
         self,
@@ -172,10 +164,6 @@ class LabelModelDetector(Audits, Overlooks, Borrower):
         self._known = LabelledEntries(exact_up_to=exact_up_to)
         self.reset()
 
-    def borrow(self, source: NeighborSource | None) -> None:
-        """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
-        self._known.borrow(source)
-
     def reset(self) -> None:
         """Forget everything."""
         self._known.reset()
@@ -199,13 +187,9 @@ class LabelModelDetector(Audits, Overlooks, Borrower):
         self._known.forget(entries.ids)
         self._changed(entries.take([]), before - len(self._known))
 
-    def overlook(self, ids: Collection[str]) -> None:
-        """Let no entry that the batch replaces vote on it."""
-        self._known.overlook(ids)
-
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, with a rare one, or with one that is too new."""
-        reasons = unjudged_labels(self._known, batch, self.min_entries)
+        reasons = super().unjudged(batch)
         if self._model is not None:
             late = ~np.isin(self._known.label_codes(batch.labels), self._model.codes)
             for row in np.flatnonzero(late).tolist():
@@ -244,11 +228,6 @@ class LabelModelDetector(Audits, Overlooks, Borrower):
         found = self._known.source.standing_neighbors(part.ids, K)
         scores[rows] = self._margins(part, self._combined(model, regression, found))[0]
         return scores
-
-    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
-        """Fit a whole knowledge base and judge each label by what the others say."""
-        self.fit(entries)
-        return self.held_out_scores(entries, seed)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return both probabilities, and how the neighbours vote."""
@@ -461,8 +440,7 @@ class LabelModelDetector(Audits, Overlooks, Borrower):
 
     def _evidence(self, batch: Batch) -> tuple[NDArray[np.float64], KnownNeighbors]:
         """Return all evidence together, shape (n, n_classes), and the neighbours."""
-        check_judged(self, self._known, batch)
-        found = self._known.source.known_neighbors(batch, K)
+        found = self._asked(batch, K)
         if not len(batch):
             return np.empty((0, 0)), found
         model = self._fitted()
@@ -541,17 +519,7 @@ def _regression(
 def _stacked(evidence: NDArray[np.float64], classes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return how much to trust each kind of evidence, so that the sum predicts the classes best.
 
-    Parameters
-    ----------
-    evidence
-        Shape (n_kinds, n, n_classes), logarithms.
-    classes
-        Shape (n,).
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n_kinds,), at least 0.
+    At least 0, shape (n_kinds,), of logarithms of shape (n_kinds, n, n_classes).
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - slow to import
 

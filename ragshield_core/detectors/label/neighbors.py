@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Traits
+from ragshield_core.detectors.base import Detector, Evidence, Need, Traits, held_out_scores
 from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
@@ -35,7 +35,38 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(Audits, Overlooks, Borrower):
+class KnowsLabels(Audits, Overlooks, Borrower):
+    """What detectors have in common that ask neighbours for their labels."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
+    traits = Traits(taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"))
+    min_entries: int
+    _known: LabelledEntries
+
+    def borrow(self, source: NeighborSource | None) -> None:
+        """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
+        self._known.borrow(source)
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Let no entry that the batch replaces vote on it."""
+        self._known.overlook(ids)
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and judge each label by what the others say."""
+        self.fit(entries)
+        return held_out_scores(self, entries, seed)
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return rows without a label, or with a rare one."""
+        return unjudged_labels(self._known, batch, self.min_entries)
+
+    def _asked(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the neighbours of entries that can be judged."""
+        check_judged(self, batch, learned=bool(self._known.labels))
+        return self._known.source.known_neighbors(batch, k)
+
+
+class LabelNeighborDetector(KnowsLabels):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
@@ -84,10 +115,6 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
     """
 
     name: str = "label_neighbors"
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
-    traits = Traits(
-        taxonomy=("AML.T0070", "AML.T0020", *POISONING, OUTLIERS, "CWE-345"),
-    )
 
     def __init__(
         self,
@@ -116,10 +143,6 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
         self._known = LabelledEntries(exact_up_to=exact_up_to)
         self.reset()
 
-    def borrow(self, source: NeighborSource | None) -> None:
-        """Ask another's index for neighbours and keep labels only; before fitting."""
-        self._known.borrow(source)
-
     def reset(self) -> None:
         """Forget everything."""
         self._known.reset()
@@ -145,17 +168,12 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
         """Take entries out; those that are not known are ignored."""
         self._known.forget(entries.ids)
 
-    def overlook(self, ids: Collection[str]) -> None:
-        """Let no entry that the batch replaces vote on it."""
-        self._known.overlook(ids)
-
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, with a rare one, or without a neighbour that votes."""
-        reasons = unjudged_labels(self._known, batch, self.min_entries)
+        reasons = super().unjudged(batch)
         if self.vote == "threshold" and len(self._known):
             near = self._known.source.known_neighbors(batch, self.k)
-            voting = (near.similarities >= self.min_similarity) & (self._known.codes(near.ids) >= 0)
-            for row in np.flatnonzero(~voting.any(axis=1)).tolist():
+            for row in np.flatnonzero(self._without_voters(near)).tolist():
                 reasons.setdefault(
                     row,
                     f"no labelled entry among its {self.k} neighbours has a cosine of "
@@ -165,7 +183,7 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the log ratio of votes, best other label over own, shape (n_entries,)."""
-        return self._scores(*self._asked(batch))[0]
+        return self._scores(batch, self._asked(batch, self.k))[0]
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return how the neighbours of each fitted entry vote on it: it is none of them."""
@@ -178,22 +196,20 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
         found = self._known.source.standing_neighbors(part.ids, self.k)
         scores[rows] = self._scores(part, found)[0]
         if self.vote == "threshold":
-            voting = (found.similarities >= self.min_similarity) & (
-                self._known.codes(found.ids) >= 0
-            )
-            scores[rows[~voting.any(axis=1)]] = np.nan
+            scores[rows[self._without_voters(found)]] = np.nan
         return scores
 
-    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
-        """Fit a whole knowledge base and let the neighbours of each entry vote on it."""
-        self.fit(entries)
-        return self.held_out_scores(entries, seed)
+    def _without_voters(self, found: KnownNeighbors) -> NDArray[np.bool_]:
+        """Return which entries have no labelled neighbour that is similar enough to vote."""
+        labelled = self._known.codes(found.ids) >= 0
+        return ~((found.similarities >= self.min_similarity) & labelled).any(axis=1)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return how many neighbours have which label, and the nearest of them."""
         if not len(rows):
             return []
-        batch, found = self._asked(batch.take(rows))
+        batch = batch.take(rows)
+        found = self._asked(batch, self.k)
         _, best, codes = self._scores(batch, found)
         own = self._known.label_codes(batch.labels)
         evidence = []
@@ -226,11 +242,6 @@ class LabelNeighborDetector(Audits, Overlooks, Borrower):
         self.reset()
         self._known.restore(values["known"], arrays)
         self._usual, self._measured = float(values["usual"]), int(values["measured"])
-
-    def _asked(self, batch: Batch) -> tuple[Batch, KnownNeighbors]:
-        """Return the neighbours of entries that can be judged."""
-        check_judged(self, self._known, batch)
-        return batch, self._known.source.known_neighbors(batch, self.k)
 
     def _scores(
         self, batch: Batch, found: KnownNeighbors
@@ -273,22 +284,7 @@ def kernel(similarity: NDArray[np.float64], usual: float) -> NDArray[np.float64]
 def count_votes(
     codes: NDArray[np.int64], weights: NDArray[np.float64], n_labels: int
 ) -> NDArray[np.float64]:
-    """Sum votes by label.
-
-    Parameters
-    ----------
-    codes
-        Shape (n, k), of labels; -1 has no vote.
-    weights
-        Shape (n, k).
-    n_labels
-        Number of labels.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n, n_labels).
-    """
+    """Sum votes by label, (n, n_labels), of codes and weights of shape (n, k); -1 has no vote."""
     shape = (len(codes), n_labels)
     row, column = np.nonzero(codes >= 0)
     where = row * n_labels + codes[row, column]
@@ -314,9 +310,9 @@ def unjudged_labels(known: LabelledEntries, batch: Batch, min_entries: int) -> d
     return {row: reasons[label] for row, label in enumerate(batch.labels) if label in reasons}
 
 
-def check_judged(detector: Detector, known: LabelledEntries, batch: Batch) -> None:
+def check_judged(detector: Detector, batch: Batch, *, learned: bool) -> None:
     """Refuse to score without knowledge, or what cannot be judged."""
-    if not known.labels:
+    if not learned:
         msg = (
             f"{detector.name} has learned no labelled entry yet; fit it on the knowledge base "
             "before scoring."
