@@ -19,7 +19,7 @@ from ragshield_core.detectors.instruction.sentences import (
     sentences_of,
     without_markup,
 )
-from ragshield_core.text.linear import narrow
+from ragshield_core.text.linear import without_surrogates
 from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Remembered
 
@@ -145,12 +145,12 @@ def _matches(
     plain: str, spans: Sequence[tuple[int, int]], words: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, int, Rule]]:
     """Yield where rules match, looking only where the words that they need are near."""
-    letters = narrow(plain)
+    plain = without_surrogates(plain)
     missing = ~clues_in(plain, list(chain.from_iterable(words)))
     likely = [
         (needed, rule)
         for needed, rule in masks()
-        if not needed & missing and rule.regex.may_match(plain, letters)
+        if not needed & missing and rule.regex.may_match(plain)
     ]
     if not likely:
         return
@@ -161,7 +161,7 @@ def _matches(
     near = [reduce(or_, clues[at : at + REACH]) for at in range(len(clues))]
     for needed, rule in likely:
         stretches = _stretches(spans, [at for at, told in enumerate(near) if not needed & ~told])
-        found = (rule.regex.spans(plain, letters, *stretch) for stretch in stretches)
+        found = (rule.regex.spans(plain, *stretch) for stretch in stretches)
         for start, end in islice(chain.from_iterable(found), MAX_MATCHES):
             yield start, end, rule
 

@@ -106,7 +106,6 @@ class Rule:
         return LinearPattern(
             begins + self._spelled_out(self.pattern),
             unless=self._spelled_out(self.unless),
-            ideographs=chinese,
         )
 
     def _spelled_out(self, pattern: str) -> str:

@@ -15,7 +15,7 @@ import ragshield_core
 from ragshield_core.detectors.instruction.concepts import model
 from ragshield_core.detectors.instruction.matching import suspicion
 from ragshield_core.detectors.instruction.rules import rules
-from ragshield_core.text.linear import LinearPattern, narrow
+from ragshield_core.text.linear import LinearPattern
 
 # Quadratic effort on four times the text is sixteenfold; the rest is a busy machine.
 LENGTH, TIMES, TOLERATED = 4_000, 4, 2.5
@@ -173,7 +173,7 @@ def assert_linear_at_worst(work, units):
 def search(pattern):
     """Return a function that goes through a text with a pattern."""
     if isinstance(pattern, LinearPattern):
-        return lambda text: list(pattern.spans(text, narrow(text), 0, len(text)))
+        return lambda text: list(pattern.spans(text, 0, len(text)))
     return lambda text: [match.span() for match in pattern.finditer(text)]
 
 
