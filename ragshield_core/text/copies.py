@@ -37,15 +37,7 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  
 def word_hashes(text: str) -> NDArray[np.uint32]:
     """Return a hash of each word of a text, in order, without regard to case and punctuation.
 
-    Parameters
-    ----------
-    text
-        Any.
-
-    Returns
-    -------
-    NDArray[np.uint32]
-        Shape (n_words,); the same in every process.
+    They are the same in every process.
     """
     if not text:
         return _NO_WORDS
@@ -74,20 +66,11 @@ class ByNumber(Protocol):
 def containment(
     words: ByNumber, first: NDArray[np.intp], second: NDArray[np.intp]
 ) -> NDArray[np.float32]:
-    """Return the share of the shorter text of each pair that stands in the longer one.
+    """Return the share of the shorter text of each pair that stands in the longer one, (n_pairs,).
 
-    Parameters
-    ----------
-    words
-        Of each text, from :func:`word_hashes`.
-    first, second
-        Shape (n_pairs,): positions in ``words``.
-
-    Returns
-    -------
-    NDArray[np.float32]
-        Shape (n_pairs,), in [0, 1]: share of distinct word 3-grams, of distinct words where the
-        shorter text has fewer than :data:`FEW_GRAMS` 3-grams.
+    Of distinct word 3-grams, or of distinct words where the shorter text has fewer than
+    :data:`FEW_GRAMS` 3-grams. ``words`` has the :func:`word_hashes` of each text, ``first`` and
+    ``second`` are positions in it.
 
     Examples
     --------
@@ -104,25 +87,13 @@ def containment(
     few = np.flatnonzero(smaller < FEW_GRAMS)
     if few.size:
         short, places = np.unique(np.concatenate([a[few], b[few]]), return_inverse=True)
-        sequence, lengths = _joined([chosen[row] for row in short.tolist()])
-        alike = _shared(sequence, lengths, places[: few.size], places[few.size :])
-        shared[few], smaller[few] = alike
+        joined = _joined([chosen[row] for row in short.tolist()])
+        shared[few], smaller[few] = _shared(*joined, *np.split(places, 2))
     return (shared / np.maximum(smaller, 1)).astype(np.float32)
 
 
 def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
-    """Return the share of a text's distinct words that another has too, in whatever order.
-
-    Parameters
-    ----------
-    text, model
-        From :func:`word_hashes`, shape (n_words,) each.
-
-    Returns
-    -------
-    float
-        In [0, 1]; 0 for a text without words.
-    """
+    """Return the share of a text's distinct words that another has too; 0 for no words."""
     distinct = np.unique(text)
     return float(np.isin(distinct, model).mean()) if distinct.size else 0.0
 

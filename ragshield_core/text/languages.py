@@ -107,12 +107,7 @@ def languages_of(sentence: str) -> list[str]:
 def unknown_language(text: str, spoken: frozenset[str] | None = None) -> str | None:
     """Return which language or script most of a text is in, if it is none that is known.
 
-    Parameters
-    ----------
-    text
-        Of any length.
-    spoken
-        The languages that the caller knows, by the names of the data file; all of them by default.
+    The caller may know but some, ``spoken``, by the names of the data file.
 
     Examples
     --------
@@ -133,13 +128,9 @@ def unknown_language(text: str, spoken: frozenset[str] | None = None) -> str | N
     listed = folded(text).split()
     if len(listed) < WORDS:
         return None
-    counts = Counter(listed)
-    best = max(sum(counts[word] for word in words) for words in known.values())
-    name, votes = max(
-        ((name, sum(counts[word] for word in words)) for name, words in unknown.items()),
-        key=itemgetter(1),
-    )
-    different = len(unknown[name] & counts.keys())
+    best = _most_votes(listed, known)[1]
+    name, votes = _most_votes(listed, unknown)
+    different = len(unknown[name].intersection(listed))
     if different >= FEWEST and votes >= SHARE * len(listed) and votes > 1.25 * best:
         return f"it reads like {name}"
     return None
@@ -163,12 +154,14 @@ def language_of(text: str) -> str | None:
         if count > MOST * scripts.total() and not named and script != "LATIN":
             return None
     listed = folded(text).split()
-    counts = Counter(listed)
     known, unknown = _votes(None)
-    name, votes = max(
-        ((name, sum(counts[word] for word in words)) for name, words in known.items()),
-        key=itemgetter(1),
-    )
-    others = (sum(counts[word] for word in words) for words in unknown.values())
-    enough = votes >= max(1.0, SPOKEN * len(listed)) and votes * 1.25 >= max(others, default=0)
+    (name, votes), (_, others) = _most_votes(listed, known), _most_votes(listed, unknown)
+    enough = votes >= max(1.0, SPOKEN * len(listed)) and votes * 1.25 >= others
     return name if enough else None
+
+
+def _most_votes(words: list[str], languages: dict[str, frozenset[str]]) -> tuple[str, int]:
+    """Return the language that most words are function words of, and how many are."""
+    counts = Counter(words)
+    votes = {name: sum(counts[word] for word in listed) for name, listed in languages.items()}
+    return max(votes.items(), key=itemgetter(1))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 
 from ragshield_core.text.characters import CJK, SPACED_LETTERS
+from ragshield_core.text.normalized import translated
 
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
@@ -22,11 +25,6 @@ _BETWEEN = re.compile(r"\|(?![^{]*\})")
 def phrases_of(pattern: str) -> Iterator[str]:
     """Yield the words and phrases that a pattern stands for.
 
-    Parameters
-    ----------
-    pattern
-        Alternatives between ``|``; within a phrase, between ``{`` and ``}``.
-
     Examples
     --------
     >>> list(phrases_of("new|{old|older} {page|text}*"))
@@ -36,6 +34,31 @@ def phrases_of(pattern: str) -> Iterator[str]:
         parts = _CHOICE.split(phrase)
         choices = (part.split("|") if n % 2 else (part,) for n, part in enumerate(parts))
         yield from map("".join, product(*choices))
+
+
+# Letters that have no form without a mark, and marks that are written in several ways.
+_ALIKE = dict(zip("ıłđøæœß‘’‚‹›´“”„«»", "ildoaos" + "'" * 6 + '"' * 5, strict=True))
+
+
+class _Letters(dict[int, str]):
+    """Each letter without marks, in as many characters."""
+
+    def __missing__(self, letter: int) -> str:
+        # A syllable of Hangul is no letter with marks.
+        plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
+        self[letter] = plain = chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
+        return plain
+
+
+_LETTERS = _Letters()
+
+
+def plain_letters(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
+    lower = text.lower()
+    if len(lower) != len(text):  # such as of "\u0130"
+        lower = "".join(letter.lower()[0] for letter in text)
+    return lower if lower.isascii() else translated(lower, _LETTERS)
 
 
 def plain_words(plain: str) -> list[str]:
@@ -71,14 +94,10 @@ class Lexicon:
         rests = (len(rest) for phrases in listed for rest, _ in phrases)
         self.longest = 1 + max(rests, default=0)  # words of a phrase
         self._lengths = sorted({*map(len, self.prefixes)})
-        self._known = _Known(self)
+        self.bits = lru_cache(maxsize=MAX_KNOWN)(self._bits)
 
-    def bits(self, word: str) -> int:
+    def _bits(self, word: str) -> int:
         """Return the ideas of one word."""
-        return self._known[word]
-
-    def looked_up(self, word: str) -> int:
-        """Return the ideas of one word that is not remembered."""
         bits = self.exact.get(word, 0)
         for length in self._lengths:
             bits |= self.prefixes.get(word[:length], 0)
@@ -86,7 +105,7 @@ class Lexicon:
 
     def ideas(self, words: Sequence[str]) -> list[int]:
         """Return the ideas of each word, those of a phrase at its first."""
-        found = list(map(self._known.__getitem__, words))
+        found = list(map(self.bits, words))
         begins = self.phrases
         for at in [at for at, word in enumerate(words[:-1]) if word in begins]:
             seconds, second = begins[words[at]], words[at + 1]
@@ -98,19 +117,6 @@ class Lexicon:
                 ):
                     found[at] |= bits
         return found
-
-
-class _Known(dict[str, int]):
-    """The ideas of words, looked up when first asked for."""
-
-    def __init__(self, lexicon: Lexicon) -> None:
-        self._lexicon = lexicon
-
-    def __missing__(self, word: str) -> int:
-        if len(self) >= MAX_KNOWN:
-            self.clear()
-        self[word] = bits = self._lexicon.looked_up(word)
-        return bits
 
 
 def _fits(word: str, wanted: str) -> bool:

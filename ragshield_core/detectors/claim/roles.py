@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.text.characters import CJK
-from ragshield_core.text.lexicon import WORD, Lexicon, phrases_of, plain_words
-from ragshield_core.text.normalized import Readable, readable, translated
+from ragshield_core.text.lexicon import WORD, Lexicon, phrases_of, plain_letters, plain_words
+from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
 # Words that mostly play a role, and words that also do otherwise.
@@ -115,7 +115,7 @@ def roles() -> Roles:
         for number, role in enumerate(data.values())
         for tier, name in enumerate(TIERS)
         for words in role[name].values()
-        for phrase in phrases_of(_plain(unicodedata.normalize("NFKC", words)))
+        for phrase in phrases_of(plain_letters(unicodedata.normalize("NFKC", words)))
     )
     denied = 1 << (len(TIERS) * list(data).index("contrast"))
     says = tuple(role["says"] for role in data.values())
@@ -128,7 +128,7 @@ def passage_of(text: str) -> Passage:
 
 
 def _passage(text: str) -> Passage:
-    plain = _plain(readable(text).text)
+    plain = plain_letters(readable(text).text)
     word = _word_in(plain)
     words = plain_words(plain) if word is _WORD else word.findall(plain)
     letters = [] if word is _WORD else [n for n, each in enumerate(words) if _LETTER.match(each)]
@@ -171,7 +171,7 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
         Positions in words, and the bit that is played there.
     """
     view = readable(text)
-    plain = _plain(view.text)
+    plain = plain_letters(view.text)
     spans = [match.span() for match in _word_in(plain).finditer(plain)]
     found = []
     for at, bit in places:
@@ -184,28 +184,3 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
             last = at
         found.append(Said(spans[at][0], spans[last][1]))
     return view, found
-
-
-# Letters that have no form without a mark.
-_ALIKE = dict(zip("ıłđøæœŁĐØ", "ildoaoLDO", strict=True))
-
-
-class _Letters(dict[int, str]):
-    """Each letter without marks, in as many characters."""
-
-    def __missing__(self, letter: int) -> str:
-        # A syllable of Hangul is no letter with marks.
-        plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
-        self[letter] = plain = chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
-        return plain
-
-
-_LETTERS = _Letters()
-
-
-def _plain(text: str) -> str:
-    """Return small letters without marks, as many characters as before."""
-    lower = text.lower()
-    if len(lower) != len(text):  # such as of "\u0130"
-        lower = "".join(letter.lower()[0] for letter in text)
-    return lower if lower.isascii() else translated(lower, _LETTERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ from functools import cache, cached_property
 from importlib.resources import files
 
 from ragshield_core.text.characters import CJK
-from ragshield_core.text.lexicon import plain_words
+from ragshield_core.text.lexicon import plain_letters, plain_words
 from ragshield_core.text.linear import LinearPattern
-from ragshield_core.text.normalized import translated, words
+from ragshield_core.text.normalized import words
 
 # What patterns say about the room between words, always within one sentence or clause.
 _GAPS = {
@@ -24,25 +23,6 @@ _GAPS = {
     "m1": r"{1,4}",
 } | {f"w{n}": rf"(?:[^\s.!?]{{1,24}}\s){{0,{n}}}" for n in range(1, 6)}
 _MACRO = re.compile(r"\{([a-z_]+\d?)\}")
-# Letters with marks are read as without; each becomes one character, so that positions stay.
-_PLAIN = {
-    code: unicodedata.normalize("NFKD", chr(code))[0].lower()
-    for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))
-    if unicodedata.normalize("NFKD", chr(code))[0].isascii()
-} | {
-    ord(mark): plain
-    for marks, plain in (
-        ("ß", "s"),
-        ("æÆ", "a"),
-        ("œŒøØ", "o"),
-        ("łŁ", "l"),
-        ("đĐ", "d"),
-        ("ı", "i"),
-        ("‘’‚‹›´", "'"),
-        ("“”„«»", '"'),
-    )
-    for mark in marks
-}
 # Needs that are no words: signs that a text has somewhere.
 SIGNS = (
     ("<markup>", "<"),
@@ -129,15 +109,6 @@ def rules() -> tuple[Rule, ...]:
     return tuple(Rule(**rule, words=data["words"]) for rule in data["rules"])
 
 
-def plain_of(text: str) -> str:
-    """Return small letters without marks, as many characters as before."""
-    if text.isascii():
-        return text.lower()
-    plain = translated(text, _PLAIN)
-    lowered = plain.lower()
-    return lowered if len(lowered) == len(plain) else "".join(c.lower()[0] for c in plain)
-
-
 @cache
 def masks() -> tuple[tuple[int, Rule], ...]:
     """Return, per rule, the words that it needs, as bits: one for each list of words."""
@@ -153,7 +124,7 @@ def needed_words() -> dict[str, int]:
     bits: defaultdict[str, int] = defaultdict(int)
     for number, need in enumerate(_needs()):
         for word in need.split("|"):
-            tokens = [word] if word.startswith("<") else words(plain_of(word))
+            tokens = [word] if word.startswith("<") else words(plain_letters(word))
             bits[max(tokens, key=len)] |= 1 << number
     return dict(bits)
 

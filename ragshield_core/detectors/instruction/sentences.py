@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ragshield_core.detectors.hidden.detector import payloads
-from ragshield_core.detectors.instruction.rules import needed_words, plain_of
+from ragshield_core.detectors.instruction.rules import needed_words, plain_letters
 from ragshield_core.text.linear import Hint
 from ragshield_core.text.normalized import Readable, sentences
 
@@ -100,11 +100,11 @@ def _shown_tag(match: re.Match[str]) -> str:
 
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
     """Return readable text without leetspeak, the same in small letters, and its sentences."""
-    plain = plain_of(view.text)
+    plain = plain_letters(view.text)
     if _LEET_SIGN.search(plain) and _LEET_HINT.search(plain):
         leet = _without_leet(view)
         if leet is not view:
-            view, plain = leet, plain_of(leet.text)
+            view, plain = leet, plain_letters(leet.text)
     return view, plain, _joined_lines(plain, sentences(plain))
 
 
@@ -122,7 +122,7 @@ def _without_leet(view: Readable) -> Readable:
                 return candidate
         return given
 
-    lowered = Readable(plain_of(view.text), view.original, view._steps)  # noqa: SLF001
+    lowered = Readable(plain_letters(view.text), view.original, view._steps)  # noqa: SLF001
     changed = lowered.replaced(_LEET_WORD, word)
     return view if changed is lowered else changed
 

@@ -16,7 +16,13 @@ from support import entries, guard_of
 from ragshield_core.detectors.instruction.concepts import model, strongest
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.instruction.matching import suspicion
-from ragshield_core.detectors.instruction.rules import clues_in, masks, plain_of, rules, words_of
+from ragshield_core.detectors.instruction.rules import (
+    clues_in,
+    masks,
+    plain_letters,
+    rules,
+    words_of,
+)
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.text.lexicon import plain_words
 from ragshield_core.text.normalized import readable, sentences
@@ -589,12 +595,12 @@ def known_and_poisoned():
 def test_every_rule_finds_its_examples_and_none_of_its_family_the_others(rule):
     needed = {each.id: mask for mask, each in masks()}[rule.id]
     for example in rule.positive:
-        plain = plain_of(readable(example).text)
+        plain = plain_letters(readable(example).text)
         assert clues_in(plain, plain_words(plain)) & needed == needed, "it would not even be tried"
         assert rule.regex.search(plain)
         assert any(hit.rule == rule.id for hit in suspicion(example).hits)
     for example in rule.negative:
-        plain = plain_of(readable(example).text)
+        plain = plain_letters(readable(example).text)
         assert not [r.id for r in rules() if r.family == rule.family and r.regex.search(plain)]
     assert rule.positive
     assert rule.source
@@ -612,7 +618,7 @@ def test_rule_ids_are_unique_and_families_complete():
 def test_needed_words_never_hide_a_match():
     needed = {rule.id: mask for mask, rule in masks()}
     for text in ATTACKS + UNLIKE + BENIGN:
-        plain = plain_of(readable(text).text)
+        plain = plain_letters(readable(text).text)
         clues = clues_in(plain, plain_words(plain))
         for rule in rules():
             if rule.regex.search(plain):
