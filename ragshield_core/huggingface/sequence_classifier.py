@@ -37,10 +37,6 @@ class SequenceClassifier:
         As PyTorch calls it.
     batch_size
         Windows that the model reads at once.
-    window
-        Tokens of a window, special ones included; the default is what the model takes, up to 512.
-    overlap
-        Tokens that a window has in common with the one before; the default is a quarter.
     local_files_only
         Whether to look only at what lies on disk.
     revision
@@ -53,8 +49,7 @@ class SequenceClassifier:
     OSError
         If the model is not found, or has no weights in safetensors.
     ValueError
-        If the model does not classify, it cannot be told which label means an injection, or the
-        windows are not possible.
+        If the model does not classify, or it cannot be told which label means an injection.
 
     Notes
     -----
@@ -80,8 +75,6 @@ class SequenceClassifier:
         label: str | int | None = None,
         device: str = "cpu",
         batch_size: int = 32,
-        window: int | None = None,
-        overlap: int | None = None,
         local_files_only: bool = False,
         revision: str | None = None,
     ) -> None:
@@ -126,7 +119,13 @@ class SequenceClassifier:
         self.label = str(config.id2label[self._column])
         self.device = device
         self.batch_size = batch_size
-        self.window, self.overlap = self._windows(window, overlap)
+        taken = min(
+            tokenizer.model_max_length,
+            getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
+        )
+        # Tokens of a window, special ones included, and those in common with the one before.
+        self.window = min(MAX_WINDOW, taken)
+        self.overlap = (self.window - tokenizer.num_special_tokens_to_add(pair=False)) // 4
 
     @cached_property
     def name(self) -> str:
@@ -180,27 +179,6 @@ class SequenceClassifier:
             probabilities: list[float] = every[:, self._column].clamp(0, 1).tolist()
         return probabilities
 
-    def _windows(self, window: int | None, overlap: int | None) -> tuple[int, int]:
-        """Return the tokens of a window, and those that two have in common."""
-        tokenizer, config = self._tokenizer, self._model.config
-        taken = min(
-            tokenizer.model_max_length,
-            getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
-        )
-        window = min(MAX_WINDOW, taken) if window is None else window
-        special = tokenizer.num_special_tokens_to_add(pair=False)
-        if not special < window <= taken:
-            msg = (
-                f"window is {window}, expected {special + 1} to {taken} tokens: {special} of them "
-                f"are special ones, and {self._called!r} takes no more."
-            )
-            raise ValueError(msg)
-        overlap = (window - special) // 4 if overlap is None else overlap
-        if not 0 <= overlap < window - special:
-            msg = f"overlap is {overlap}, expected 0 to {window - special - 1} tokens."
-            raise ValueError(msg)
-        return window, overlap
-
 
 def _is_sigmoid(config: Any, called: str) -> bool:
     """Return whether labels do not exclude each other."""
@@ -218,13 +196,10 @@ def _injection_among(labels: Mapping[int, str], wanted: str | int | None, called
         if not found and tuple(plain[number] for number in sorted(plain)) == UNNAMED:
             found = [max(plain)]
         what = "it cannot be told which label means an injection"
-    elif isinstance(wanted, str):
-        found = [number for number, name in labels.items() if name == wanted]
-        found = found or [number for number, name in plain.items() if name == _plain(wanted)]
-        what = f"label {wanted!r} is none of its labels"
     else:
-        found = [number for number in labels if number == wanted and not isinstance(wanted, bool)]
-        what = f"label {wanted!r} is the number of none of its labels"
+        exact = [n for n, name in labels.items() if str(wanted) in (name, str(n))]
+        found = exact or [n for n, name in plain.items() if name == _plain(wanted)]
+        what = f"label {wanted!r} is none of its labels"
     if len(found) != 1:
         has = ", ".join(f"{number}: {name!r}" for number, name in sorted(labels.items()))
         msg = f"{called!r} has the labels {{{has}}}, and {what}; name one, as in label=" + repr(

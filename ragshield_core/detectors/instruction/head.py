@@ -37,8 +37,6 @@ SPREAD = 4.0
 # A model whose vectors tell orders from near misses no better than this (area under the curve, a
 # coin's is .5) does not know what they say.
 TELLS = 0.7
-# So many English sentences show whether it does, before all are embedded.
-FIRST_LOOK = 800
 # How high the near misses of a language score, so that all languages are held against the same.
 HIGH = 0.9
 SEED = 0
@@ -68,6 +66,13 @@ def corpus() -> tuple[Sentence, ...]:
             spoken = row.get("lang", language)
             found.append(Sentence(row["text"], row["order"], row["family"], spoken))
     return tuple(found)
+
+
+@cache
+def _columns() -> tuple[NDArray[np.bool_], NDArray[np.str_], NDArray[np.str_]]:
+    """Return of each sentence of the corpus whether it is an order, its language and family."""
+    _, orders, families, languages = zip(*corpus(), strict=True)
+    return np.array(orders), np.array(languages), np.array(families)
 
 
 @cache
@@ -126,14 +131,7 @@ def discriminants(orders: Sequence[Sums], near: Sums, known: Sums | None = None)
     """Return what tells each family of orders, and all of them, from other sentences.
 
     Linear discriminants with a covariance that all share. On each, a near miss scores 0 and an
-    order of its family 1, on average.
-
-    Parameters
-    ----------
-    orders
-        Of each family.
-    near, known
-        Of near misses, and of candidates of the knowledge base.
+    order of its family 1, on average. ``known`` are candidates of the knowledge base.
     """
     usual = [(near, OF_NEAR)] + ([] if known is None or not known.n else [(known, OF_KNOWN)])
     whole = sum(weight for _, weight in usual)
@@ -167,11 +165,9 @@ def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
 def _by_vectors(
     vectors: NDArray[np.float32], orders: NDArray[np.bool_], among: NDArray[np.bool_]
 ) -> Weights:
-    scaled = (vectors[among] - vectors[among].mean(axis=0)) * np.float32(SPREAD)
-    kinds = orders[among]
-    weights = discriminants([Sums.of(scaled[kinds])], Sums.of(scaled[~kinds]))
-    shift = weights.each @ (vectors[among].mean(axis=0, dtype=np.float64) * SPREAD)
-    return Weights(weights.each * SPREAD, weights.bias - shift)
+    scaled = vectors * np.float32(SPREAD)
+    weights = discriminants([Sums.of(scaled[orders & among])], Sums.of(scaled[~orders & among]))
+    return Weights(weights.each * SPREAD, weights.bias)
 
 
 def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
@@ -187,14 +183,8 @@ def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> 
 class Model:
     """An embedding model, as far as orders go: what it makes of the corpus.
 
-    Parameters
-    ----------
-    vectors
-        Shape (n_sentences, dim): of the sentences of :attr:`languages`, in the order of the corpus.
-    languages
-        Languages in which the model tells orders apart, and how well; empty if it does not at all.
-    told
-        How well it does in English.
+    It has vectors of the sentences of those languages in which the model tells orders apart, and
+    how well it does; of none if it does not at all.
     """
 
     def __init__(
@@ -202,9 +192,8 @@ class Model:
     ) -> None:
         self.vectors, self.languages, self.told = vectors, dict(languages), told
         self.means: dict[str | None, NDArray[np.float32]] = {}
-        known = [sentence for sentence in corpus() if sentence.language in languages]
-        self.orders = np.array([sentence.order for sentence in known], dtype=np.bool_)
-        self.spoken = np.array([sentence.language for sentence in known], dtype=np.str_)
+        own = np.isin(_columns()[1], list(languages))
+        self.orders, self.spoken, families = (column[own] for column in _columns())
         given = vectors.astype(np.float32)
         # The language of a sentence is most of what a vector says of many models: it is taken off.
         self.means |= {name: given[self.spoken == name].mean(axis=0) for name in languages}
@@ -212,9 +201,7 @@ class Model:
             self.means[None] = given.mean(axis=0)
             spread = np.sqrt((self._centred(given, self.spoken.tolist()) ** 2).sum(axis=1).mean())
             self.scale = SPREAD / max(float(spread), 1e-6)
-            own = np.isin([sentence.language for sentence in corpus()], list(languages))
             self.rows = self._joined(given, _corpus_moods()[own], self.spoken.tolist())
-            families = np.array([sentence.family for sentence in known], dtype=np.str_)
             english = self.spoken == "en"
             self._english = self._sums(families, english)
             self._every = self._sums(families, np.ones_like(english))
@@ -230,34 +217,19 @@ class Model:
 
     @classmethod
     def of(cls, embed: Embed) -> Self:
-        """Ask an embedding model about the corpus, at first about some of it."""
-        sentences = corpus()
-        orders = np.array([sentence.order for sentence in sentences], dtype=np.bool_)
-        spoken = np.array([sentence.language for sentence in sentences], dtype=np.str_)
-        english = np.flatnonzero(spoken == "en")
-        first = np.random.default_rng(SEED).permutation(english)[:FIRST_LOOK]
-        vectors = embedded(embed, [sentences[row].text for row in first.tolist()])
-        told = cross_validated(vectors, orders[first])
-        if told < TELLS:
-            return cls(np.zeros((0, vectors.shape[1]), np.float16), {}, told)
-        rest = [row for row in range(len(sentences)) if row not in set(first.tolist())]
-        others = embedded(embed, [sentences[row].text for row in rest])
-        every = np.empty((len(sentences), vectors.shape[1]), dtype=np.float32)
-        every[first], every[rest] = vectors, others
-        weights = _by_vectors(every, orders, spoken == "en")
-        languages = {"en": told}
-        for language in dict.fromkeys(spoken.tolist()):
+        """Ask an embedding model about the corpus."""
+        orders, spoken, _ = _columns()
+        vectors, english = embedded(embed, [each.text for each in corpus()]), spoken == "en"
+        told = cross_validated(vectors[english], orders[english])
+        languages = {"en": told} if told >= TELLS else {}
+        weights = _by_vectors(vectors, orders, english)
+        for language in dict.fromkeys(spoken[~english].tolist()) if languages else ():
             own = spoken == language
-            there = told_apart(weights.of(every[own]), orders[own])
-            if language != "en" and there >= TELLS:
+            there = told_apart(weights.of(vectors[own]), orders[own])
+            if there >= TELLS:
                 languages[language] = there
         kept = np.isin(spoken, list(languages))
-        return cls(every[kept].astype(np.float16), languages, told)
-
-    @property
-    def dim(self) -> int:
-        """Length of its vectors."""
-        return int(self.vectors.shape[1])
+        return cls(vectors[kept].astype(np.float16), languages, told)
 
     def scaled(
         self,
@@ -321,13 +293,7 @@ class Head(NamedTuple):
 
 
 def embedded(embed: Embed, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return unit vectors of texts, shape (n_texts, dim).
-
-    Raises
-    ------
-    ValueError
-        If the model does not return one finite vector per text.
-    """
+    """Return unit vectors of texts, shape (n_texts, dim); raises for anything else."""
     given = np.asarray(embed(list(texts)), dtype=np.float32)
     if given.ndim != 2 or len(given) != len(texts) or not np.isfinite(given).all():  # noqa: PLR2004
         msg = (

@@ -128,13 +128,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         self._same = False  # the model at hand and the one that the head was fitted to
 
     def use_embedder(self, embed: Embed | None) -> None:
-        """Take the embedding model of the knowledge base; ``None`` for none.
-
-        Raises
-        ------
-        StateError
-            If a head is there that was fitted to another model.
-        """
+        """Take the embedding model of the knowledge base; raises if the head is of another."""
         if embed is not None:
             self._check_same(embed)
         self._embed, self._rows = embed, {}

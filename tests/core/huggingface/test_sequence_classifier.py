@@ -129,16 +129,9 @@ def test_words_of_a_text_are_no_special_tokens(classifier):
     ]
 
 
-def test_windows_that_cannot_be_are_refused(folder):
-    assert of(folder, window=6, overlap=0).overlap == 0
-    for options, said in (
-        ({"window": WINDOW + 1}, "window is 13, expected 3 to 12"),
-        ({"window": 2}, "window is 2, expected 3 to 12"),
-        ({"window": 6, "overlap": 4}, "overlap is 4, expected 0 to 3"),
-        ({"batch_size": 0}, "batch_size is 0"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            of(folder, **options)
+def test_a_batch_of_nothing_is_refused(folder):
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        of(folder, batch_size=0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,7 @@ def test_the_label_of_an_injection_is_found_or_named(tmp_path, labels, label, ch
         ({0: "BENIGN", 1: "INJECTION", 2: "JAILBREAK"}, None, "it cannot be told which label"),
         ({0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}, None, "it cannot be told which label"),
         (LABELS, "jailbreak", "label 'jailbreak' is none"),
-        (LABELS, 2, "label 2 is the number of none"),
+        (LABELS, 2, "label 2 is none"),
         (LABELS, True, "label True"),
     ],
 )
