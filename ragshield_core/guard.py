@@ -14,7 +14,6 @@ import numpy as np
 
 from ragshield_core import state
 from ragshield_core.calibration.arrivals import Counted
-from ragshield_core.calibration.borrowed import Lent
 from ragshield_core.detectors.base import Detector, learns
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -31,7 +30,7 @@ from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.status import Status, since_calibration
 from ragshield_core.learning.writes import Writes
-from ragshield_core.model.arguments import check_type
+from ragshield_core.model.arguments import check_names, check_type
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import (
     PoisonedEntryError,
@@ -45,6 +44,7 @@ from ragshield_core.screening.screening import (
 )
 
 if TYPE_CHECKING:
+    from ragshield_core.calibration.calibrator import Calibrator
     from ragshield_core.hooks import Notified
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.sharing.shared_writes import SharedWrites, Whole
@@ -105,14 +105,7 @@ class Guard:
         check_detectors(detectors)
         check_type("policy", policy, Policy, "a Policy, such as Policy()")
         check_type("quarantine", quarantine, QUARANTINE_METHODS, "a Quarantine: Quarantine(url)")
-        names = [detector.name for detector in detectors]
-        if not names:
-            msg = "detectors is empty, expected at least one; try [LabelCentroidDetector()]."
-            raise ValueError(msg)
-        if len(set(names)) != len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            msg = f"detector name {repeated!r} is duplicated; names must differ."
-            raise ValueError(msg)
+        check_names([detector.name for detector in detectors])
         policy = policy if policy is not None else Policy()
         guard_state = GuardState(detectors, policy, seed)
         self._begin(guard_state, Writes(guard_state, _or_default(quarantine)))
@@ -266,8 +259,7 @@ class Guard:
             check_loadable(guard.detectors, detectors or ())
             if calibration_of is not None:
                 lender = SharedWrites(quarantine, calibration_of, lease=lease)
-                lent = cls._lent_by(lender, own)
-                guard.state.recalibration.borrow(lent, ())
+                guard.state.recalibration.borrow(cls._lent_by(lender, own), ())
             guard._begin(guard.state, sharing.of(guard.state))
             if sharing.found():
                 _use(guard)
@@ -352,7 +344,7 @@ class Guard:
         return guard
 
     @classmethod
-    def _lent_by(cls, sharing: SharedWrites, detectors: Sequence[Detector]) -> Lent:
+    def _lent_by(cls, sharing: SharedWrites, detectors: Sequence[Detector]) -> Calibrator:
         """Return the calibration of another namespace, whose guard is opened for it."""
         sharing.check()
         whole = sharing.latest()
@@ -365,8 +357,7 @@ class Guard:
         try:
             # With detectors that nobody else uses: they learn what is known there.
             own = copied_for(whole.values["detectors"], detectors)
-            other = cls._going_on(sharing, whole, own)
-            return other.state.calibrator.lend()
+            return cls._going_on(sharing, whole, own).state.calibrator
         finally:
             sharing.leave()
 

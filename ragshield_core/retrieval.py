@@ -44,6 +44,7 @@ from ragshield_core.detectors.registry import (
     saved_detectors,
 )
 from ragshield_core.hooks import excused, screening, tools
+from ragshield_core.model.arguments import check_names
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.model.findings import Decision, Report, Skipped, Unjudged, Verdict
@@ -128,14 +129,7 @@ class RetrievalGuard:
             )
         check_detectors(detectors, OF_RETRIEVAL_GUARD)
         self.detectors: tuple[AnyDetector, ...] = tuple(detectors)
-        names = [detector.name for detector in self.detectors]
-        if not names:
-            msg = "detectors is empty, expected at least one; leave it out for the default ones."
-            raise ValueError(msg)
-        if len(set(names)) != len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            msg = f"detector name {repeated!r} is duplicated; names must differ."
-            raise ValueError(msg)
+        check_names([detector.name for detector in self.detectors])
         for detector in self.detectors:
             if detector.traits.scope not in (Scope.ENTRY, Scope.RETRIEVAL):
                 msg = (
@@ -146,7 +140,8 @@ class RetrievalGuard:
         self.policy = policy if policy is not None else Policy()
         self.quarantine = quarantine
         self._budget = TimeBudget()
-        self._calibration = _Calibration.none(self.detectors, self.policy)
+        rules = {detector.name: detector.default_threshold for detector in self.detectors}
+        self._calibration = _Calibration(self.policy.thresholds(rules))
 
     @property
     def calibrated(self) -> bool:
@@ -210,25 +205,23 @@ class RetrievalGuard:
             asked = _made_queries(knowledge_base, seed, embed)
         else:
             asked = _given_queries(queries, query_vectors, embed)
-        searched = _searched(knowledge_base, asked, k)
+        searched = _searched(knowledge_base, *asked, k)
         held_out: dict[str, NDArray[np.float64]] = {}
-        none = np.empty(0, dtype=np.intp)
         for detector in self.detectors:
-            if isinstance(detector, Detector):
-                detector.fit(knowledge_base)
-                if detector.traits.exchangeable and learns(detector):
-                    held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
-                elif detector.traits.exchangeable:  # of what was found only: texts take long
-                    rows = np.unique(np.concatenate([none, *(one.rows for one in searched)]))
-                    held_out[detector.name] = np.full(len(knowledge_base), np.nan)
-                    held_out[detector.name][rows] = judged_scores(
-                        detector, knowledge_base.take(rows)
-                    )
+            if not isinstance(detector, Detector):
+                continue
+            detector.fit(knowledge_base)
+            if detector.traits.exchangeable and learns(detector):
+                held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
+            elif detector.traits.exchangeable:  # of what was found only: texts take long
+                found = np.unique([row for _, _, rows in searched for row in rows.tolist()])
+                rows = found.astype(np.intp)
+                column = np.full(len(knowledge_base), np.nan)
+                column[rows] = judged_scores(detector, knowledge_base.take(rows))
+                held_out[detector.name] = column
         columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
-        first: list[NDArray[np.bool_]] = []
         for query, vector, rows in searched:
             retrieved = RetrievedSet.of(query, knowledge_base.take(rows), vector)
-            first.append(np.arange(len(rows)) == 0)
             for detector in self.detectors:
                 if detector.name in held_out:
                     scores = held_out[detector.name][rows]
@@ -238,9 +231,9 @@ class RetrievalGuard:
                     scores = detector.score(retrieved)
                 columns[detector.name].append(scores)
         scored = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
-        is_first = np.concatenate(first) if first else np.empty(0, dtype=np.bool_)
-        self._calibration = _Calibration.of(
-            self.detectors, policy, scored, is_first, robust=queries is None
+        first = np.array([rank == 0 for *_, rows in searched for rank in range(len(rows))], bool)
+        self._calibration = _calibrated(
+            self.detectors, policy, scored, first, robust=queries is None
         )
         self.policy = policy
         return self
@@ -283,17 +276,24 @@ class RetrievalGuard:
     def _screened(
         self, query: str | None, passages: Batch, vector: ArrayLike | None, *, has_vectors: bool
     ) -> Report:
-        masked = self._masked(passages)
+        quarantine, masked = self.filled_quarantine, dict[str, str]()
+        if quarantine is not None and len(passages):
+            masked = dict(quarantine.confirmed_among(passages))
+            held = quarantine.held_ids(passages.ids)
+            columns = (passages.ids, passages.texts, passages.contexts)
+            for entry_id, text, context in zip(*columns, strict=True):
+                if entry_id in held and self.masks(entry_id, text, context):
+                    masked.setdefault(entry_id, "held in the quarantine")
         free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
         judged_passages = passages.take(free) if masked else passages
         retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)
         report = self._judged(retrieved)
-        quarantine = self._filled_quarantine()
         if quarantine is not None:
-            report = replace(report, remarkable=self._excused(report, quarantine))
-        if report.quarantined and quarantine is not None:
-            among = quarantine.released_among(judged_passages, report.decisions)
-            report = overruled(report, among, Verdict.ADMIT)
+            left = excused(quarantine, report.batch, report.remarkable, self.policy)
+            report = replace(report, remarkable=left)
+            if report.quarantined:
+                released = quarantine.released_among(judged_passages, report.decisions)
+                report = overruled(report, released, Verdict.ADMIT)
         return _with_masked(report, passages, free, masked) if masked else report
 
     def save(
@@ -360,7 +360,7 @@ class RetrievalGuard:
             policy = Policy.model_validate(values["policy"])
             guard = cls(built, policy=policy, quarantine=quarantine)
             if scores:
-                guard._calibration = _Calibration.of(
+                guard._calibration = _calibrated(
                     built, policy, scores, arrays["first"], robust=values["robust"]
                 )
         return guard
@@ -396,15 +396,7 @@ class RetrievalGuard:
         )
 
     def _run(self, detector: AnyDetector, retrieved: RetrievedSet, passages: Batch) -> Outcome:
-        """Return one detector's scores, findings and what it could not judge, by row.
-
-        Parameters
-        ----------
-        detector, retrieved
-            Who judges, and what came of a query.
-        passages
-            Of those, which are judged.
-        """
+        """Return one detector's scores, findings and what it could not judge, of some passages."""
         if passages is not retrieved.passages:
             retrieved = replace(retrieved, passages=passages)
         name, ids = detector.name, passages.ids
@@ -425,7 +417,7 @@ class RetrievalGuard:
             column[hits],
             thresholds.quarantine,
             explained(name, detector.explain, judged, hits.tolist()),
-            self._calibration.of_clean(name),
+            self._calibration.clean.get(name),
         )
         unjudged = [
             (row, Unjudged(detector=name, entry_id=ids[row], reason=reason))
@@ -433,29 +425,11 @@ class RetrievalGuard:
         ]
         return Outcome(column, list(zip(hits.tolist(), found, strict=True)), unjudged)
 
-    def _excused(self, report: Report, quarantine: Quarantine) -> Mapping[int, Decision]:
-        """Return decisions by the rules that people have made."""
-        if not any(decision.findings for decision in report.remarkable.values()):
-            return report.remarkable
-        return excused(quarantine, report.batch, report.remarkable, self.policy)
-
-    def _filled_quarantine(self) -> Quarantine | None:
-        """Return the quarantine if its database is there: asking would make an SQLite file."""
+    @property
+    def filled_quarantine(self) -> Quarantine | None:
+        """The quarantine if its database is there: asking would make an SQLite file."""
         quarantine = self.quarantine
         return quarantine if quarantine is not None and quarantine.exists() else None
-
-    def _masked(self, passages: Batch) -> dict[str, str]:
-        """Return what the quarantine holds, in this very revision, with a remark."""
-        quarantine = self._filled_quarantine()
-        if quarantine is None or not len(passages):
-            return {}
-        masked = dict(quarantine.confirmed_among(passages))
-        held = quarantine.held_ids(passages.ids)
-        columns = (passages.ids, passages.texts, passages.contexts)
-        for entry_id, text, context in zip(*columns, strict=True):
-            if entry_id in held and self.masks(entry_id, text, context):
-                masked.setdefault(entry_id, "held in the quarantine")
-        return masked
 
     def masks(self, entry_id: str, text: str, context: str | None = None) -> bool:
         """Return whether the quarantine holds this text, in this context, under this id.
@@ -463,7 +437,7 @@ class RetrievalGuard:
         Where it holds another text under it, or this one for what stood beside it, a rejected
         update, the older revision is what was retrieved, and passes.
         """
-        quarantine = self._filled_quarantine()
+        quarantine = self.filled_quarantine
         if quarantine is None or not quarantine.held_ids([entry_id]):
             return False
         try:
@@ -499,70 +473,58 @@ class _Calibration(NamedTuple):
     """Scores of clean passages, and the thresholds taken from them."""
 
     thresholds: dict[str, Thresholds]
-    scores: dict[str, NDArray[np.float64]]  # (n_passages,) per detector; NaN without an opinion
-    first: NDArray[np.bool_]  # (n_passages,): ranked first for its query
-    joint: JointCalibration | None
-    robust: bool  # whether some of the passages may be poisoned
+    scores: Mapping[str, NDArray[np.float64]] = {}  # (n_passages,); NaN without an opinion
+    first: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # which were ranked first
+    clean: Mapping[str, Calibration] = {}
+    robust: bool = False  # whether some of the passages may be poisoned
 
-    @classmethod
-    def none(cls, detectors: Sequence[AnyDetector], policy: Policy) -> Self:
-        thresholds = policy.thresholds(
-            {detector.name: detector.default_threshold for detector in detectors}
+
+def _calibrated(
+    detectors: Sequence[AnyDetector],
+    policy: Policy,
+    scores: Mapping[str, NDArray[np.float64]],
+    first: NDArray[np.bool_],
+    *,
+    robust: bool,
+) -> _Calibration:
+    """Take the stricter thresholds of those that keep the rate among all and among first ranks.
+
+    A detector that judged too few of either keeps its default threshold.
+    """
+    if not np.any(first):
+        msg = "no query found any passage, expected a knowledge base and queries."
+        raise CalibrationError(msg)
+    needed = math.ceil(1.0 / policy.quarantine_at - 1e-9) - 1
+    enough = {
+        name: column
+        for name, column in scores.items()
+        if np.count_nonzero(~np.isnan(column[first])) >= max(1, needed)
+    }
+    if not enough:
+        msg = (
+            f"{np.count_nonzero(first)} queries cannot justify dropping a share of "
+            f"{policy.quarantine_at:g} of first-ranked passages; pass at least {needed}."
         )
-        return cls(thresholds, {}, np.empty(0, dtype=np.bool_), None, robust=False)
-
-    @classmethod
-    def of(
-        cls,
-        detectors: Sequence[AnyDetector],
-        policy: Policy,
-        scores: Mapping[str, NDArray[np.float64]],
-        first: NDArray[np.bool_],
-        *,
-        robust: bool,
-    ) -> Self:
-        """Take the stricter thresholds of those that keep the rate among all and among first ranks.
-
-        A detector that judged too few of either keeps its default threshold.
-        """
-        if not np.any(first):
-            msg = "no query found any passage, expected a knowledge base and queries."
-            raise CalibrationError(msg)
-        needed = math.ceil(1.0 / policy.quarantine_at - 1e-9) - 1
-        enough = {
-            name: column
-            for name, column in scores.items()
-            if np.count_nonzero(~np.isnan(column[first])) >= max(1, needed)
-        }
-        if not enough:
-            msg = (
-                f"{np.count_nonzero(first)} queries cannot justify dropping a share of "
-                f"{policy.quarantine_at:g} of first-ranked passages; pass at least {needed}."
-            )
-            raise CalibrationError(msg)
-        floors = {detector.name: detector.traits.floor for detector in detectors}
-        rules = {detector.name: detector.default_threshold for detector in detectors}
-        best = {name: column[first] for name, column in enough.items()}
-        if robust:
-            steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
-            enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
-            best = {n: _capped(c) if n in steady else c for n, c in best.items()}
-        joint = JointCalibration(enough, floors)
-        thresholds = policy.thresholds(rules, joint)
-        # Where there are enough first ranks for each detector, not for all together, none of these
-        # may be dropped.
-        highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
-        try:
-            of_first = policy.thresholds(highest, JointCalibration(best, floors))
-        except CalibrationError:
-            of_first = policy.thresholds(highest)
-        for name, threshold in of_first.items():
-            thresholds[name] = threshold.at_least(thresholds[name])
-        return cls(thresholds, dict(scores), first, joint, robust)
-
-    def of_clean(self, name: str) -> Calibration | None:
-        """Return what the scores of clean passages say of a detector's."""
-        return None if self.joint is None else self.joint.calibrations.get(name)
+        raise CalibrationError(msg)
+    floors = {detector.name: detector.traits.floor for detector in detectors}
+    rules = {detector.name: detector.default_threshold for detector in detectors}
+    best = {name: column[first] for name, column in enough.items()}
+    if robust:
+        steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
+        enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
+        best = {n: _capped(c) if n in steady else c for n, c in best.items()}
+    joint = JointCalibration(enough, floors)
+    thresholds = policy.thresholds(rules, joint)
+    # Where there are enough first ranks for each detector, not for all together, none of these may
+    # be dropped.
+    highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
+    try:
+        of_first = policy.thresholds(highest, JointCalibration(best, floors))
+    except CalibrationError:
+        of_first = policy.thresholds(highest)
+    for name, threshold in of_first.items():
+        thresholds[name] = threshold.at_least(thresholds[name])
+    return _Calibration(thresholds, dict(scores), first, joint.calibrations, robust)
 
 
 def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -584,20 +546,9 @@ def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return capped
 
 
-class _Queries(NamedTuple):
-    """What to search for."""
-
-    texts: list[str | None]
-    vectors: NDArray[np.float32]  # (n_queries, dim), unit length
-    leave_out: list[int | None]  # the entry that a query is the vector of
-
-
-class _Found(NamedTuple):
-    """What was retrieved for a query."""
-
-    query: str | None
-    vector: NDArray[np.float32]  # (dim,)
-    rows: NDArray[np.intp]  # of the knowledge base, best first
+# What to search for: texts, vectors of shape (n_queries, dim), and for each the entry to leave out,
+# whose vector it is.
+_Queries = tuple[list[str | None], NDArray[np.float32], list[int | None]]
 
 
 def _with_masked(
@@ -634,7 +585,7 @@ def _given_queries(
             f"({len(texts)}, dim)."
         )
         raise InvalidBatchError(msg)
-    return _Queries(texts, matrix, [None] * len(texts))
+    return texts, matrix, [None] * len(texts)
 
 
 def _made_queries(knowledge_base: Batch, seed: int, embed: Embed | None) -> _Queries:
@@ -649,7 +600,7 @@ def _made_queries(knowledge_base: Batch, seed: int, embed: Embed | None) -> _Que
             embed([str(texts[number]) for number in asked]), dtype=np.float32
         )
     leave_out = [None if text is not None else row for row, text in zip(rows, texts, strict=True)]
-    return _Queries(texts, vectors, leave_out)
+    return texts, vectors, leave_out
 
 
 def _opening_question(text: str) -> str | None:
@@ -662,26 +613,32 @@ def _opening_question(text: str) -> str | None:
     return None if "\n\n" in question or ". " in question else question
 
 
-def _searched(knowledge_base: Batch, queries: _Queries, k: int) -> list[_Found]:
-    """Return each query with its vector and its k nearest entries, best first."""
-    found: list[_Found] = []
-    if queries.vectors.size and queries.vectors.shape[1] != knowledge_base.dim:
+def _searched(
+    knowledge_base: Batch,
+    texts: Sequence[str | None],
+    vectors: NDArray[np.float32],
+    leave_out: Sequence[int | None],
+    k: int,
+) -> list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]]:
+    """Return each query with its vector and the rows of its k nearest entries, best first."""
+    found: list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]] = []
+    if vectors.size and vectors.shape[1] != knowledge_base.dim:
         msg = (
-            f"query vectors have {queries.vectors.shape[1]} dimensions, expected "
+            f"query vectors have {vectors.shape[1]} dimensions, expected "
             f"{knowledge_base.dim} as in the knowledge base; embed both with the same model."
         )
         raise InvalidBatchError(msg)
     n = min(k, len(knowledge_base))
-    for start in range(0, len(queries.texts), CHUNK):
-        part = queries.vectors[start : start + CHUNK]
+    for start in range(0, len(texts), CHUNK):
+        part = vectors[start : start + CHUNK]
         norms = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         similarity = (part / norms) @ knowledge_base.embeddings.T
-        for row, left_out in enumerate(queries.leave_out[start : start + CHUNK]):
+        for row, left_out in enumerate(leave_out[start : start + CHUNK]):
             if left_out is not None:
                 similarity[row, left_out] = -np.inf
         nearest = np.argpartition(-similarity, n - 1, axis=1)[:, :n] if n else np.empty((0, 0))
         for row, candidates in enumerate(nearest):
             best = candidates[np.argsort(-similarity[row, candidates], kind="stable")]
             best = best[np.isfinite(similarity[row, best])]
-            found.append(_Found(queries.texts[start + row], part[row], best))
+            found.append((texts[start + row], part[row], best))
     return found

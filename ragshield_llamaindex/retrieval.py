@@ -315,7 +315,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
     def _with_parents(self, report: Report, columns: _Columns) -> Report:
         """Drop nodes that hold the text of a held one: its parents."""
-        quarantine = self._guard._filled_quarantine()  # noqa: SLF001 - asking makes the file
+        quarantine = self._guard.filled_quarantine
         if quarantine is None:
             return report
         children = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration.arrivals import Arrivals, Counted
-from ragshield_core.calibration.borrowed import Borrowed, Lent, check_dim
-from ragshield_core.calibration.clean_sample import CleanSample
+from ragshield_core.calibration.clean_sample import CleanSample, drawn_rows
 from ragshield_core.detectors.base import (
     Detector,
     GroupDetector,
@@ -24,6 +24,7 @@ from ragshield_core.detectors.base import (
     refresh,
 )
 from ragshield_core.detectors.base.abilities import DoubtsSample
+from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
 from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, Released, rounded_up
@@ -42,25 +43,13 @@ MOST_SCORED = 100_000
 
 
 class Measured(NamedTuple):
-    """How a clean sample scores, beside what is not clean in it.
+    """How a clean sample scores, beside what is not clean in it."""
 
-    Attributes
-    ----------
-    scores
-        By detector, shape (n_counting,), of the entries that count as clean; none where no
-        thresholds can be taken.
-    ids
-        Of these entries.
-    n_doubtful
-        How many entries do not count.
-    why_not
-        Why no thresholds can be taken.
-    """
-
+    # By detector, shape (n_counting,); none where no thresholds can be taken.
     scores: Mapping[str, NDArray[np.floating[Any]]]
-    ids: tuple[str, ...] = ()
-    n_doubtful: int = 0
-    why_not: str = ""
+    ids: tuple[str, ...] = ()  # of the entries that count as clean
+    n_doubtful: int = 0  # entries that do not count
+    why_not: str = ""  # why no thresholds can be taken
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -83,15 +72,6 @@ class Measured(NamedTuple):
 class Calibrator:
     """Measures what is usual, scores clean entries by that, and takes thresholds from them.
 
-    Parameters
-    ----------
-    knowledge
-        What is known when thresholds are taken.
-    policy
-        Accepted rates.
-    seed
-        Of the parts that are held out.
-
     Attributes
     ----------
     policy
@@ -111,7 +91,8 @@ class Calibrator:
     sample_scores
         Of what is inside of the sample, by detector, at the latest calibration.
     borrowed
-        Where it is the calibration of another guard.
+        The calibration of another guard, in force until there is one of one's own, and the length
+        of the vectors that were scored; 0 without any.
     arrivals
         What came since, held against what the calibration promised.
     released
@@ -127,14 +108,13 @@ class Calibrator:
         self.thresholds: dict[str, Thresholds] = self._rules()
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
-        self.borrowed: Borrowed | None = None
+        self.borrowed: tuple[JointCalibration, int] | None = None
         self.held_out: dict[str, NDArray[np.float32]] = {}
         self._support: tuple[dict[str, Thresholds], Support] | None = None
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
         self.released: Released | None = None
-        # Of sources that a person has adopted, the score above which a detector acts.
         self.by_source: dict[str | None, dict[str, float]] = {}
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
         # Scores of revisions in the sample that never change, by detector, id and fingerprint.
@@ -169,58 +149,57 @@ class Calibrator:
         self.arrivals.refitted()
         self.thresholds = self._rules()
         if self.borrowed is not None:
-            self._go_by(self.borrowed)
+            self._go_by(*self.borrowed)
 
-    def lend(self) -> Lent:
-        """Return the calibration for another guard.
+    def borrow(self, lender: Calibrator) -> None:
+        """Go by the calibration of another guard, at the rate of this one's policy.
 
-        Raises
-        ------
-        CalibrationError
-            If there is none.
+        Numbers are taken over, and nothing of its entries. Thresholds stay as they were if there is
+        none, or if it is of other detectors or vectors, or of too few entries for the rate.
         """
-        if self.calibration is None:
+        lent, dim = lender.calibration, lender._knowledge.dim or 0
+        if lent is None:
             msg = (
                 "the guard whose calibration is to be taken over is not calibrated; calibrate it "
                 "first, or let it grow until it calibrates itself."
             )
             raise CalibrationError(msg)
-        return Lent.of(self.calibration, self._knowledge.detectors, self._knowledge.dim)
-
-    def borrow(self, lent: Lent) -> None:
-        """Go by the calibration of another guard, at the rate of this one's policy.
-
-        Raises
-        ------
-        CalibrationError
-            If it is of other detectors or vectors, or of too few entries for the rate. Thresholds
-            stay as they were.
-        """
-        lent.check_fits(self._knowledge.detectors, self._knowledge.dim)
-        calibration = JointCalibration(lent.scores, self._floors, lent.n_doubtful, lent.spent)
-        self._go_by(Borrowed(calibration, lent.dim))
+        mine, theirs = self._described(), lender._described()
+        others = sorted(n for n in {*mine, *theirs} if mine.get(n) != theirs.get(n))
+        if others:
+            msg = (
+                f"the calibration to take over is of other detectors: {', '.join(others)} is "
+                "missing in one of both guards, or has other options; make both with the same "
+                "detectors=, or calibrate this one by itself."
+            )
+            raise CalibrationError(msg)
+        _check_dim(dim, self._knowledge.dim)
+        # In the order of the scores themselves: that of the sample would be that of the store.
+        order = np.lexsort([*lent.scores.values(), lent.spent])
+        scores = {name: column[order] for name, column in lent.scores.items()}
+        calibration = JointCalibration(scores, self._floors, lent.n_doubtful, lent.spent[order])
+        self._go_by(calibration, dim)
         self.arrivals.calibrated()
 
-    def _go_by(self, borrowed: Borrowed) -> None:
-        self.thresholds = self._calibrated(borrowed.calibration, self.released)
-        self.borrowed, self.calibration = borrowed, borrowed.calibration
+    def _described(self) -> dict[str, str]:
+        """Return, by name, what detectors are calibrated: their kinds and options."""
+        detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable]
+        return {d.name: json.dumps([kind_of(d), d.config()], sort_keys=True) for d in detectors}
+
+    def _go_by(self, borrowed: JointCalibration, dim: int) -> None:
+        self.thresholds = self._calibrated(borrowed, self.released)
+        self.borrowed, self.calibration = (borrowed, dim), borrowed
         self.calibrated_at = len(self._knowledge)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse entries whose vectors are not of the length of those that were scored elsewhere.
-
-        Raises
-        ------
-        CalibrationError
-            If they are not.
-        """
+        """Refuse vectors of another length than those that were scored elsewhere."""
         if self.borrowed is not None:
-            check_dim(self.borrowed.dim, batch.dim)
+            _check_dim(self.borrowed[1], batch.dim)
 
     def draw(self, fitted: Batch, *, vetted: bool) -> CleanSample:
         """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
-        rate = self.policy.quarantine_at
-        return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
+        rows = drawn_rows(fitted.lineages, self.policy.quarantine_at, self._seed)
+        return CleanSample.of(fitted.take(rows), vetted=vetted)
 
     def hold_out(self, fitted: Batch) -> None:
         """Score fitted entries, each held out, for when thresholds are asked for.
@@ -254,30 +233,15 @@ class Calibrator:
     ) -> int:
         """Measure what is usual now, score a clean sample by that, and take thresholds.
 
-        Parameters
-        ----------
-        sample
-            The sample.
-        confirmed
-            Ids of held entries that a reviewer has confirmed as poisoned.
-        at_most
-            As of :meth:`ragshield_core.Guard.calibrate`.
-
-        Returns
-        -------
-        int
-            How many of those outside are not far from all that is usual.
+        ``confirmed`` are ids of held entries that a reviewer has confirmed as poisoned; here and
+        below. Returns how many of those outside are not far from all that is usual.
         """
-        measured, scores, n_near = self._scored(sample, confirmed)
+        measured, scores, n_near = self.scored(sample, confirmed)
         self._check_judged(measured.scores)
         self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
         n = len(sample.inside)
         self.sample_scores = {name: column[:n] for name, column in scores.items()}
         return n_near
-
-    def measured(self, sample: CleanSample, confirmed: Sequence[str]) -> Measured:
-        """Measure what is usual now, and score a clean sample by that; no thresholds are taken."""
-        return self._scored(sample, confirmed)[0]
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
         """Measure what is usual now, and take thresholds by how a copy has scored the sample."""
@@ -286,10 +250,13 @@ class Calibrator:
         self._check_judged(measured.scores)
         self._take(measured.scores, None, measured.n_doubtful, measured.ids)
 
-    def _scored(
+    def scored(
         self, sample: CleanSample, confirmed: Sequence[str]
     ) -> tuple[Measured, dict[str, NDArray[np.float64]], int]:
-        """Return how a sample scores, the scores of all of it, and how many outside are not far."""
+        """Measure what is usual now, and score a clean sample by that; take no thresholds.
+
+        Returns how the sample scores, the scores of all of it, and how many outside are not far.
+        """
         n = len(sample.inside)
         far = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
@@ -300,8 +267,18 @@ class Calibrator:
                 name: np.concatenate([scores.get(name, nothing), column])
                 for name, column in outside.items()
             }
-            far = np.concatenate([far, self._held_outliers(sample, outside)])
-        doubtful = far | self._doubtful(sample, scores)
+            # What is poisoned does not become clean by being held.
+            out = np.zeros(len(sample.outside), dtype=np.bool_)
+            for detector in () if sample.vetted else self._knowledge.detectors:
+                if isinstance(detector, DoubtsSample) and detector.name in outside:
+                    out |= detector.held_outliers(sample.outside, outside[detector.name])
+            far = np.concatenate([far, out])
+        # Asked of inside and outside at once: who has something held, or recalled, must not have it
+        # count as clean.
+        doubtful, held = far.copy(), np.arange(len(sample)) >= n
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if isinstance(detector, StatelessDetector) and detector.name in scores:
+                doubtful |= detector.doubtful(scores[detector.name], held)
         counting = np.flatnonzero(~doubtful).tolist()
         entries = (*sample.inside.ids, *sample.outside.ids)
         measured = Measured(
@@ -314,10 +291,7 @@ class Calibrator:
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.
 
-        Returns
-        -------
-        NDArray[np.bool_]
-            Shape (n_inside,): what is far from all that is usual, where nobody vouched for it.
+        Returns what is far from all that is usual, where nobody vouched for it, shape (n_inside,).
         """
         detectors = self._knowledge.detectors
         for detector in detectors if confirmed else ():
@@ -333,42 +307,10 @@ class Calibrator:
             refresh(detector, reference)
         return doubtful
 
-    def _doubtful(
-        self, sample: CleanSample, scores: Mapping[str, NDArray[np.float64]]
-    ) -> NDArray[np.bool_]:
-        """Return which entries of a sample, inside and outside, have scores of poison.
-
-        Asked of both at once: who has something held, or recalled, must not have it count as clean.
-        """
-        held = np.arange(len(sample)) >= len(sample.inside)
-        doubtful = np.zeros(len(sample), dtype=np.bool_)
-        for detector in () if sample.vetted else self._knowledge.detectors:
-            if isinstance(detector, StatelessDetector) and detector.name in scores:
-                doubtful |= detector.doubtful(scores[detector.name], held)
-        return doubtful
-
-    def _held_outliers(
-        self, sample: CleanSample, outside: Mapping[str, NDArray[np.float64]]
-    ) -> NDArray[np.bool_]:
-        """Return which entries outside of a sample are far from all that is usual inside.
-
-        What is poisoned does not become clean by being held.
-        """
-        far = np.zeros(len(sample.outside), dtype=np.bool_)
-        for detector in () if sample.vetted else self._knowledge.detectors:
-            if isinstance(detector, DoubtsSample) and detector.name in outside:
-                far |= detector.held_outliers(sample.outside, outside[detector.name])
-        return far
-
     def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
         """Return what thresholds are if entries count that people found to be clean.
 
         They are never lower than without: only what was above them was looked at.
-
-        Raises
-        ------
-        CalibrationError
-            If there is no calibration.
         """
         if self.calibration is None:
             msg = (
@@ -379,13 +321,7 @@ class Calibrator:
         return self._calibrated(self.calibration, released)
 
     def count_released(self, released: Released | None) -> None:
-        """Have entries count that people found to be clean; ``None`` for none any more.
-
-        Raises
-        ------
-        CalibrationError
-            If there is no calibration.
-        """
+        """Have entries count that people found to be clean; ``None`` for none any more."""
         self.thresholds = self.thresholds_with(released)
         self.released = released
 
@@ -397,21 +333,10 @@ class Calibrator:
     ) -> NDArray[np.bool_]:
         """Take thresholds for a source that a person has found to be good.
 
-        Parameters
-        ----------
-        source
-            Its name.
-        scores
-            Per detector, shape (n_held,): of its entries that are held; NaN without an opinion.
-        n_entries
-            How many entries it has brought in all. As many as the accepted rate allows of these
-            stay held, the most suspicious ones: what was hidden among good ones is not freed. So
-            does what a detector objects to that needs no comparison, such as one of orders.
-
-        Returns
-        -------
-        NDArray[np.bool_]
-            Shape (n_held,): which come free.
+        Of the ``n_entries`` that it has brought in all, as many as the accepted rate allows stay
+        held, the most suspicious ones: what was hidden among good ones is not freed. So does what a
+        detector objects to that needs no comparison, such as one of orders. Scores are those of its
+        held entries; returns which of these come free.
         """
         objecting = {n: s for n, s in scores.items() if n in self.thresholds}
         objecting = {
@@ -441,32 +366,24 @@ class Calibrator:
         if self.sample is not None and ids:
             self.sample = self.sample.without(ids)
 
-    def _measured(self) -> dict[str, Calibration]:
-        """Return the clean scores of detectors that measure what is usual."""
-        measuring = {d.name for d in self._knowledge.detectors if learns(d)}
-        return {name: found for name, found in self.clean.items() if name in measuring}
-
     def count(self, counted: Counted) -> None:
         """Count what was decided of a batch, once there is a calibration."""
         if self.calibration is None:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
-        self.arrivals.count(counted, thresholds, self._measured())
-        self.arrivals.note_unusual(counted, self._unusual(counted, thresholds))
+        measuring = {d.name for d in self._knowledge.detectors if learns(d)}
+        clean = {name: found for name, found in self.clean.items() if name in measuring}
+        self.arrivals.count(counted, thresholds, clean)
+        scores = {name: s for name, s in counted.scores.items() if name in thresholds}
+        unusual = np.zeros(len(counted.ids), dtype=np.bool_)
+        if self.support is not None and scores:  # see Support.unusual
+            alone = {name: np.full(len(counted.ids), thresholds[name]) for name in scores}
+            # Of an adopted source, none is unusual for what is usual there.
+            adopted = [source in self.by_source for source in counted.sources]
+            unusual = self.support.unusual(scores, alone) & ~np.array(adopted, dtype=np.bool_)
+        self.arrivals.note_unusual(counted, unusual)
         for question in self.arrivals.new_questions(self.policy.quarantine_at):
             logger.warning("%s", question)
-
-    def _unusual(self, counted: Counted, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
-        """Return which entries are unusual; of an adopted source, none is for what is usual there.
-
-        See :meth:`.Support.unusual`.
-        """
-        scores = {name: s for name, s in counted.scores.items() if name in thresholds}
-        if self.support is None or not scores:
-            return np.zeros(len(counted.ids), dtype=np.bool_)
-        alone = {name: np.full(len(counted.ids), thresholds[name]) for name in scores}
-        adopted = np.array([source in self.by_source for source in counted.sources], dtype=np.bool_)
-        return self.support.unusual(scores, alone) & ~adopted
 
     def recalled(self, entries: Batch, accused: Mapping[str, Sequence[str]]) -> None:
         """Take note of entries that were recalled, by id, each with the detectors that accused it.
@@ -492,7 +409,7 @@ class Calibrator:
         if self.calibration is not None:
             arrays["spent"] = self.calibration.spent
         if self.borrowed is not None:
-            values["borrowed"] = {"dim": self.borrowed.dim}
+            values["borrowed"] = {"dim": self.borrowed[1]}
         if self.released is not None:
             names = sorted(self.released.scores)
             values["released"] = {"detectors": names, "n_passed": self.released.n_passed}
@@ -527,15 +444,11 @@ class Calibrator:
             for name in clean.keys() & self.held_out.keys():
                 if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
                     clean[name] = self.held_out[name]
-            self.calibration = JointCalibration(
-                clean,
-                self._floors,
-                values["n_doubtful"],
-                arrays["spent"],
-            )
+            n_doubtful, spent = values["n_doubtful"], arrays["spent"]
+            self.calibration = JointCalibration(clean, self._floors, n_doubtful, spent)
             self.thresholds = self._calibrated(self.calibration, self.released)
             if "borrowed" in values:
-                self.borrowed = Borrowed(self.calibration, values["borrowed"]["dim"])
+                self.borrowed = self.calibration, values["borrowed"]["dim"]
         self.calibrated_at = values["calibrated_at"]
         self._ever_beyond = set(values["ever_beyond"])
         self.by_source = {source: dict(found) for source, found in values["by_source"]}
@@ -578,8 +491,12 @@ class Calibrator:
                 )
                 self.policy = self.policy.accepting(smallest)
             thresholds = self._calibrated(calibration, self.released)
-            if ids:
-                self._check_none_falls_silent(thresholds)
+            # Updates can empty a sample, and prove nothing.
+            silent = self.clean.keys() & (self.thresholds.keys() - thresholds.keys())
+            if ids and silent:
+                names = ", ".join(name for name in self.clean if name in silent)
+                msg = f"too few entries of the clean sample are left for {names}."
+                raise CalibrationError(msg)  # noqa: TRY301 - with the rate in front
         except CalibrationError as error:
             msg = (
                 f"{', '.join(calibration.calibrations)} together, at "
@@ -598,13 +515,6 @@ class Calibrator:
         logger.info(
             "calibrated at %d entries, on %d of them", self.calibrated_at, len(self.sample or ())
         )
-
-    def _check_none_falls_silent(self, thresholds: Mapping[str, Thresholds]) -> None:
-        """Refuse thresholds that stop a detector: updates can empty a sample, and prove nothing."""
-        silent = [name for name in self.clean if name in self.thresholds.keys() - thresholds.keys()]
-        if silent:
-            msg = f"too few entries of the clean sample are left for {', '.join(silent)}."
-            raise CalibrationError(msg)
 
     def _held_out_scores(
         self, fitted: Batch, again: Batch | None = None
@@ -688,3 +598,13 @@ class Calibrator:
 def _revisions(entries: Batch) -> Iterator[tuple[str, str]]:
     """Return the id and the fingerprint of each entry."""
     return zip(entries.ids, entries.fingerprints(), strict=True)
+
+
+def _check_dim(lent: int, dim: int | None) -> None:
+    """Refuse vectors of another length than those that were scored elsewhere, if both are known."""
+    if lent and dim and lent != dim:
+        msg = (
+            f"the calibration that was taken over is of vectors with {lent} dimensions, and those "
+            f"here have {dim}; embed with the same model, or calibrate this guard by itself."
+        )
+        raise CalibrationError(msg)

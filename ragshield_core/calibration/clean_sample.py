@@ -51,23 +51,6 @@ class CleanSample:
     vetted: bool
 
     @classmethod
-    def drawn(cls, batch: Batch, rate: float, *, seed: int, vetted: bool) -> Self:
-        """Draw from a knowledge base, in its order.
-
-        Parameters
-        ----------
-        batch
-            The knowledge base.
-        rate
-            Accepted false-positive rate, (0, 1): the smaller, the larger the sample.
-        seed
-            Of the draw.
-        vetted
-            As of the class.
-        """
-        return cls.of(batch.take(drawn_rows(batch.lineages, rate, seed)), vetted=vetted)
-
-    @classmethod
     def of(cls, batch: Batch, *, vetted: bool) -> Self:
         """Return a sample of all entries of a batch."""
         return cls(inside=batch, outside=batch.take([]), vetted=vetted)
@@ -121,22 +104,14 @@ def drawn_rows(lineages: Sequence[str | None], rate: float, seed: int) -> NDArra
     """Return which entries are drawn, given the lineages of all; ascending."""
     size = min(len(lineages), full_size(rate))
     order = np.random.default_rng(seed).permutation(len(lineages))
-    if size < len(lineages):
-        order = order[_of_many_sources([lineages[row] for row in order], size)]
-    return np.sort(order[:size])
-
-
-def _of_many_sources(lineages: Sequence[str | None], size: int) -> NDArray[np.intp]:
-    """Return the rows that stay if no lineage may have more than its share of a sample."""
-    most = max(1, int(LARGEST_SOURCE * size))
-    taken: Counter[str] = Counter()
-    rows = []
-    for row, lineage in enumerate(lineages):
-        if lineage is not None:
-            taken[lineage] += 1
-        if lineage is None or taken[lineage] <= most:
-            rows.append(row)
-    return np.array(rows, dtype=np.intp)
+    if size < len(lineages):  # no lineage may have more than its share of a sample
+        taken: Counter[str] = Counter()
+        for place, row in enumerate(order.tolist()):
+            if (lineage := lineages[row]) is not None:
+                taken[lineage] += 1
+                if taken[lineage] > max(1, int(LARGEST_SOURCE * size)):
+                    order[place] = -1
+    return np.sort(order[order >= 0][:size])
 
 
 def _but(batch: Batch, ids: Collection[str]) -> Batch:
@@ -147,12 +122,7 @@ def _but(batch: Batch, ids: Collection[str]) -> Batch:
 def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Batch:
     """Return the latest revision of each entry, in the order of their first; a batch at least.
 
-    Parameters
-    ----------
-    batches
-        In the order in which they came.
-    known
-        Ids of the entries that are wanted; ``None`` for all.
+    ``known`` are the ids of the entries that are wanted; ``None`` for all.
     """
     seen: set[str] = set()
     parts = []

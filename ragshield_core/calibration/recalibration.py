@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration.borrowed import Lent
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import GroupDetector, lacking_in
@@ -39,13 +38,6 @@ NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 class Recalibration:
     """Decides when thresholds are taken, and from which entries; the calibrator takes them.
 
-    Parameters
-    ----------
-    knowledge
-        What is known, and grows.
-    calibrator
-        Takes the thresholds.
-
     Attributes
     ----------
     collecting
@@ -68,7 +60,6 @@ class Recalibration:
         self.pending: dict[str, list[Finding]] = {}
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
-        # Rate that was asked for, where a small store justifies only a larger one.
         self.wanted_rate: float | None = None
 
     @property
@@ -141,19 +132,21 @@ class Recalibration:
             elif calibrator.sample is not None:
                 calibrator.by_sample(calibrator.sample, confirmed, at_most)
             else:
-                self._begin_on_request(confirmed, at_most)
-        except Exception:
-            calibrator.policy, calibrator.sample = before
-            raise
+                self._begin(confirmed, at_most)
+        except Exception as error:
+            rate, (calibrator.policy, calibrator.sample) = self._rate, before
+            began_with_nothing = clean is None and not calibrator.held_out and before[1] is None
+            if not began_with_nothing or not isinstance(error, CalibrationError):
+                raise
+            msg = (
+                f"{error} This guard began with nothing and has {len(self._knowledge)} entries;"
+                f" it calibrates itself at {first_size(rate)}. Pass "
+                "at_most= for the smallest rate that they justify."
+            )
+            raise CalibrationError(msg) from None
 
-    def borrow(self, lent: Lent, confirmed: Sequence[str]) -> None:
-        """Go by the calibration of another guard until there are enough entries of one's own.
-
-        Raises
-        ------
-        CalibrationError
-            If there is a calibration of one's own, or the other one does not fit.
-        """
+    def borrow(self, lender: Calibrator, confirmed: Sequence[str]) -> None:
+        """Go by the calibration of another guard until there are enough entries of one's own."""
         calibrator = self._calibrator
         if calibrator.calibration is not None and calibrator.borrowed is None:
             msg = (
@@ -161,7 +154,7 @@ class Recalibration:
                 "them, and has no use for the calibration of another; refresh() takes its own anew."
             )
             raise CalibrationError(msg)
-        calibrator.borrow(lent)
+        calibrator.borrow(lender)
         self._measure_collected(confirmed)
 
     def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
@@ -199,42 +192,21 @@ class Recalibration:
     def refresh(self, confirmed: Sequence[str]) -> int:
         """Take thresholds anew, from the clean sample as it scores now.
 
-        Parameters
-        ----------
-        confirmed
-            Ids of held entries that a reviewer has confirmed as poisoned.
-
-        Returns
-        -------
-        int
-            How many entries that are not in the store are not far from all that is usual.
-
-        Raises
-        ------
-        NotFittedError, CalibrationError
-            As :meth:`ragshield_core.learning.calibration.CalibrationInForce.refresh`.
+        Returns how many entries that are not in the store are not far from all that is usual.
         """
         return self._calibrator.by_sample(self._sample(), confirmed)
 
     def measured(self, confirmed: Sequence[str]) -> Measured:
         """Return how the clean sample scores now, for :meth:`take_measured` of another copy."""
         try:
-            return self._calibrator.measured(self._sample(), confirmed)
+            return self._calibrator.scored(self._sample(), confirmed)[0]
         except CalibrationError as error:
             return Measured({}, why_not=str(error))
         except Exception as error:  # noqa: BLE001 - the entries are written already
             return Measured({}, why_not=crash(error))
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
-        """Take thresholds as they were measured; they stay as they were where that is impossible.
-
-        Parameters
-        ----------
-        measured
-            Of a copy, a little earlier.
-        confirmed
-            As of :meth:`measured`.
-        """
+        """Take thresholds as a copy has measured; they stay as they were if that is impossible."""
         if measured.why_not:
             self._thresholds_stay(CalibrationError(measured.why_not))
             return
@@ -258,12 +230,8 @@ class Recalibration:
     def note_learned(self, entries: Batch, again: Sequence[str]) -> None:
         """Take note of entries that were learned just now.
 
-        Parameters
-        ----------
-        entries
-            All of them.
-        again
-            Ids of those that were known before: a new revision is no longer in the sample.
+        ``again`` are the ids of those that were known before: a new revision is no longer in the
+        sample.
         """
         self._calibrator.leave_out(again)
         if self.collecting:
@@ -288,13 +256,7 @@ class Recalibration:
         )
 
     def take_anew(self, confirmed: Sequence[str]) -> None:
-        """Take thresholds if they are due; they stay as they were where that is not possible.
-
-        Parameters
-        ----------
-        confirmed
-            Ids of held entries that a reviewer has confirmed as poisoned.
-        """
+        """Take thresholds if they are due; they stay as they were where that is not possible."""
         if not self.due:
             return
         try:
@@ -422,24 +384,6 @@ class Recalibration:
                 names = [detector.name for detector in self._knowledge.detectors]
                 self.note_held(held, dict.fromkeys(held.ids, names))
         self._judge_again(sample.inside, calibrator.sample_scores)
-
-    def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:
-        """Calibrate for the first time before there is enough for the accepted rate.
-
-        Raises
-        ------
-        CalibrationError
-            If what there is justifies no rate that is accepted; says when it will.
-        """
-        try:
-            self._begin(confirmed, at_most)
-        except CalibrationError as error:
-            msg = (
-                f"{error} This guard began with nothing and has {len(self._knowledge)} entries;"
-                f" it calibrates itself at {first_size(self._rate)}. Pass "
-                "at_most= for the smallest rate that they justify."
-            )
-            raise CalibrationError(msg) from None
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""

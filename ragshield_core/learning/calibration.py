@@ -99,11 +99,9 @@ class CalibrationInForce:
         expected = "the calibration of another guard: other.calibration"
         check_type("other", other, CalibrationInForce, expected)
         other._writes.catch_up()
-        with other._state.lock:
-            lent = other._state.calibrator.lend()
         confirmed = self._writes.quarantine.confirmed_ids()
         with self._writes.replaced():
-            self._state.recalibration.borrow(lent, confirmed)
+            self._state.recalibration.borrow(other._state.calibrator, confirmed)
 
     def refresh(self) -> None:
         """Measure anew what is usual in the knowledge base as it is now, and calibrate by that.

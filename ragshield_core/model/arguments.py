@@ -42,6 +42,17 @@ def check_type(name: str, value: object, fits: type | Sequence[str], expected: s
         raise TypeError(msg)
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Refuse no detectors, and two of one name."""
+    if not names:
+        msg = "detectors is empty, expected at least one; try [InstructionDetector()]."
+        raise ValueError(msg)
+    if len(set(names)) != len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        msg = f"detector name {repeated!r} is duplicated; names must differ."
+        raise ValueError(msg)
+
+
 def kind_of(value: object) -> str:
     """Return what an object is, as errors say it.
 

@@ -61,7 +61,7 @@ def test_nothing_but_numbers_is_taken_over(url, tmp_path):
     assert THEIRS.embeddings[0].tobytes() not in saved
     assert small.writes.known(THEIRS.ids) == []
     # The order of the scores says nothing of that of the entries.
-    state = small.state.calibrator.lend().scores["clique"]
+    state = small.state.calibrator.calibration.scores["clique"]
     assert (np.diff(state) >= 0).all()
     assert small.judge.dim is None
 

@@ -30,7 +30,7 @@ from support import (
 
 from ragshield_core import Batch, Policy
 from ragshield_core.calibration.arrivals import WINDOW, Arrivals, Counted
-from ragshield_core.calibration.clean_sample import CleanSample, first_size
+from ragshield_core.calibration.clean_sample import CleanSample, drawn_rows, first_size
 from ragshield_core.detectors import (
     CanaryDisplacementDetector,
     CliqueDetector,
@@ -572,17 +572,13 @@ def of_lineages(lineages):
 
 
 def test_no_lineage_makes_up_much_of_a_sample():
-    batch = of_lineages(["big"] * 1_000 + [None] * 500 + [f"small{i}" for i in range(500)])
-    sample = CleanSample.drawn(batch, 0.1, seed=1, vetted=True)
-    assert len(sample) == 400
-    assert 10 <= sum(name == "big" for name in sample.inside.lineages) <= 20
-    assert CleanSample.drawn(batch, 0.1, seed=1, vetted=True).inside.ids == sample.inside.ids
-    assert CleanSample.drawn(batch, 0.1, seed=2, vetted=True).inside.ids != sample.inside.ids
-    rows = [batch.ids.index(i) for i in sample.inside.ids]
-    assert rows == sorted(rows)
-    whole = CleanSample.drawn(batch, 0.01, seed=1, vetted=False)
-    assert whole.inside.ids == batch.ids
-    assert not whole.vetted
+    lineages = ["big"] * 1_000 + [None] * 500 + [f"small{i}" for i in range(500)]
+    rows = drawn_rows(lineages, 0.1, 1).tolist()
+    assert len(rows) == 400
+    assert 10 <= sum(lineages[row] == "big" for row in rows) <= 20
+    assert drawn_rows(lineages, 0.1, 1).tolist() == rows == sorted(rows)
+    assert drawn_rows(lineages, 0.1, 2).tolist() != rows
+    assert drawn_rows(lineages, 0.01, 1).tolist() == list(range(2_000))
 
 
 def test_what_is_held_of_a_sample_goes_on_counting_and_what_left_does_not():

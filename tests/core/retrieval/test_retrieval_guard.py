@@ -23,7 +23,7 @@ from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, StateError
-from ragshield_core.retrieval import RetrievalGuard, _Calibration, screen_retrieved
+from ragshield_core.retrieval import RetrievalGuard, _calibrated, screen_retrieved
 
 QUERY = "who built the old harbour bridge of Elmstead"
 KNOWN = passages(600, 1)
@@ -192,7 +192,7 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
     for rule, threshold in ((0.5, 0.5), (0.1, np.nanmax(few))):
         detectors[1].default_threshold = rule
         scores = {"all": rng.random(5000), "few": few}
-        thresholds = _Calibration.of(detectors, Policy(), scores, first, robust=False).thresholds
+        thresholds = _calibrated(detectors, Policy(), scores, first, robust=False).thresholds
         assert thresholds["few"].quarantine == pytest.approx(threshold)
         assert (scores["all"] > thresholds["all"].quarantine).mean() <= 0.01
 

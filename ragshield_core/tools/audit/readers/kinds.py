@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ragshield_core.files.documents import ENDINGS
 from ragshield_core.files.folder import Folder
-from ragshield_core.files.formats import ENDINGS
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
 from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
