@@ -111,7 +111,6 @@ class Mask(CoreMask[Document]):
         k: int,
         *,
         post_filtered: bool,
-        nested: bool,
     ) -> Steps[Found]:
         """Return k visible results, or as many as there are, in the order of the store.
 
@@ -121,7 +120,7 @@ class Mask(CoreMask[Document]):
             Returns that many results of the store.
         k
             How many are wanted.
-        post_filtered, nested
+        post_filtered
             As of :class:`ragshield_core.store.mask.Search`.
         """
         self.catch_up()
@@ -135,7 +134,7 @@ class Mask(CoreMask[Document]):
             return not self.hides(document) and wholes.isdisjoint(parents)
 
         others = PAGE if claimed else 0  # nobody knows how many parts those documents have
-        search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
+        search = Search(self, k, others=others, post_filtered=post_filtered)
         while True:
             results = yield from ask(search.asked)
             if claimed:

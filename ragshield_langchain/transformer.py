@@ -17,9 +17,9 @@ from ragshield_core.detectors.base import Need
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_core.quarantine import HeldEntry, batches_of
 from ragshield_core.store.held import stays_held
-from ragshield_core.store.judging import judged
 from ragshield_core.store.malformed import Sifted, sift
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
+from ragshield_core.store.writing import judged
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import MetadataKeys, columns_of, to_document

@@ -31,7 +31,7 @@ from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import adoption, writing
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.malformed import Vectors, unusable
-from ragshield_core.store.one_store import claim
+from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.reconciling import warn_if_different
 from ragshield_core.store.steps import (
     Steps,
@@ -41,7 +41,6 @@ from ragshield_core.store.steps import (
     done,
     synchronous,
 )
-from ragshield_core.store.stored_vectors import use_table
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain import events
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
@@ -760,11 +759,8 @@ class GuardedVectorStore(Guarded, VectorStore):
                 more["fetch_k"] = options.get("fetch_k", candidates) + n - k
             return self._call(name, argument, k=n, **{**options, **more})
 
-        # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
-        hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
-        nested = not hybrid or name.endswith("by_vector")
         post_filtered = options.get("filter") is not None
-        return self._mask.search(ask, k, post_filtered=post_filtered, nested=nested)
+        return self._mask.search(ask, k, post_filtered=post_filtered)
 
     def _call(self, name: str, argument: Any, **options: Any) -> Steps[list[Any]]:
         """Return results of the store, with their documents as the caller wrote them."""

@@ -12,7 +12,6 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
     VectorStoreQuery,
-    VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
 from pydantic import PrivateAttr
@@ -75,10 +74,8 @@ class Mask(CoreMask[BaseNode]):
             How many may be hidden beside those that are held.
         """
         self.catch_up()
-        # Other modes choose among candidates, and of more candidates they choose others. Some
-        # stores keep several revisions under one id, hence the page.
-        plain = query.mode == VectorStoreQueryMode.DEFAULT
-        search = Search(self, query.similarity_top_k, others=others + PAGE, nested=plain)
+        # Some stores keep several revisions under one id, hence the page.
+        search = Search(self, query.similarity_top_k, others=others + PAGE)
         while True:
             result = yield ask(asking_for(query, search.asked))
             if search.enough(size_of(result), seen(result, shows)):

@@ -27,8 +27,8 @@ from ragshield_core.model.errors import (
     PoisonGuardOrderWarning,
 )
 from ragshield_core.store.held import stays_held
-from ragshield_core.store.judging import judged
 from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.writing import judged
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     Keyed,

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,13 +29,6 @@ NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
 
 # Seconds until a database that was away is tried again, where reads go on without it.
 LOOK_EVERY = 1.0
-
-# How quickly it is forgotten that searches met hidden results: what fewer than one search in
-# seventy meets is asked for when it is met.
-FADING = 0.99
-# So many results more from the start cost next to nothing in any store; a search that meets more
-# hidden ones is made again.
-MAX_SPARE = 16
 
 
 class Claims(NamedTuple):
@@ -65,7 +58,6 @@ class Mask(ABC, Generic[Item]):
         self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
         self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
         self._all_wholes: frozenset[str] = frozenset()  # the union, which every search reads
-        self._met = 0.0  # hidden results that searches met, the latest counting most
         self._position = 0  # of the quarantine, up to which it was read
         self._watched: Quarantine | None = None
         self._version: tuple[int, ...] = ()  # of its database, when it was looked at
@@ -292,15 +284,6 @@ class Mask(ABC, Generic[Item]):
     def _gather_wholes(self) -> None:
         self._all_wholes = frozenset().union(*self._wholes.values())
 
-    @property
-    def spare(self) -> int:
-        """How many results more than wanted the latest searches would have needed."""
-        return min(int(self._met + 0.5), MAX_SPARE)
-
-    def met(self, hidden: int) -> None:
-        """Remember how many results more than wanted a search has needed."""
-        self._met = max(float(hidden), FADING * self._met)
-
     def most(self, k: int) -> int:
         """Return among how many results there are k that may be seen, if the store has so many."""
         # Confirmed revisions may be there under other ids, nobody knows how many.
@@ -308,10 +291,7 @@ class Mask(ABC, Generic[Item]):
 
 
 class Search:
-    """How many results to ask a store for until k of them may be seen.
-
-    As many more than k are asked for from the start as the latest searches would have needed, since
-    a second search costs more than a few results. Where nothing hidden is met, k are asked for.
+    """How many results to ask a store for until k of them may be seen: k, and more if some may not.
 
     Parameters
     ----------
@@ -323,9 +303,6 @@ class Search:
         How many results may be hidden beside those under the ids that are held.
     post_filtered
         Whether fewer results than asked for do not mean that there are no more.
-    nested
-        Whether the first k of more results are the k results, so that more can be asked for
-        without knowing that it takes them.
 
     Attributes
     ----------
@@ -338,19 +315,10 @@ class Search:
     """
 
     def __init__(
-        self,
-        mask: Mask[Item],
-        k: int,
-        *,
-        others: int = 0,
-        post_filtered: bool = False,
-        nested: bool = True,
+        self, mask: Mask[Item], k: int, *, others: int = 0, post_filtered: bool = False
     ) -> None:
-        self._mask, self._k, self._post_filtered = mask, k, post_filtered
-        self._most = mask.most(k) + others
-        # Of more candidates, a filter afterwards leaves others.
-        ahead = nested and not post_filtered and k > 0
-        self.asked = min(k + mask.spare, self._most) if ahead else k
+        self._k, self._post_filtered, self._most = k, post_filtered, mask.most(k) + others
+        self.asked = k
         self.rows: list[int] = []
         self.hidden = 0
 
@@ -364,21 +332,17 @@ class Search:
         visible
             Whether each of them may be seen; not looked at further than necessary.
         """
-        k, more_asked = self._k, self.asked > self._k
-        rows = []
-        for row, shown in enumerate(visible):
-            if shown:
-                rows.append(row)
-                if more_asked and len(rows) == k:
-                    break
+        k, shown = self._k, (row for row, seen in enumerate(visible) if seen)
+        # More than k where a store returns more than it was asked for.
+        self.rows = list(shown if self.asked == k else islice(shown, k))
         there_is_more = found >= self.asked or self._post_filtered
-        if len(rows) < min(found, k) and there_is_more and self.asked < self._most:
-            hidden = found - len(rows)
+        if len(self.rows) < min(found, k) and there_is_more and self.asked < self._most:
+            hidden = found - len(self.rows)
             self.asked = min(max(2 * self.asked, self.asked + hidden), self._most)
             return False
-        self.hidden = rows[k - 1] + 1 - k if 0 < k <= len(rows) else found - len(rows)
-        self._mask.met(self.hidden)
-        self.rows = rows  # more than k where a store returns more than it was asked for
+        self.hidden = (
+            self.rows[k - 1] + 1 - k if 0 < k <= len(self.rows) else found - len(self.rows)
+        )
         return True
 
 

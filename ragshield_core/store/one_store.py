@@ -1,22 +1,40 @@
-"""A guard is of one store, and what it holds is held under the name of that store."""
+"""A guard is of one store, and what it holds is held under the name of that store.
+
+The store may be where its neighbours are found, and a folder of it is for one process.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.database import Database
+from ragshield_core.database.tables import StoreRow, table_of
 from ragshield_core.guard import Guard
-from ragshield_core.model.errors import SharedQuarantineWarning, StateError
+from ragshield_core.model.errors import SharedFolderWarning, SharedQuarantineWarning, StateError
 from ragshield_core.model.findings import printable
+from ragshield_core.neighbors.stored import VectorTable, Where
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.sharing.stores import store_of
-from ragshield_core.store.one_process import note_folder
+from ragshield_core.quarantine.digests import Digests
+from ragshield_core.sharing.rows import raise_damaged
+
+try:
+    import fcntl
+except ImportError:  # no such locks there: a second process is not noticed
+    fcntl = None  # type: ignore[assignment]
 
 # Between the class and the collection in the name of a store.
 COLLECTION = " "
 SHOWN = 60  # characters of a name
 
+# Of each folder that this process has open, by its id: a lock that ends with the process.
+_LOCKS: dict[tuple[int, Path], int] = {}
 # Of this process, and only as long as they are used.
 _STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _QUARANTINES: weakref.WeakKeyDictionary[Quarantine, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -135,3 +153,123 @@ def folder_of_chroma(client: Any) -> str | None:
     settings: Any = getattr(client, "get_settings", dict)()
     kept = getattr(settings, "is_persistent", False) and not settings.chroma_server_host
     return str(settings.persist_directory) if kept else None
+
+
+def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
+    """Note that this process has a folder open, and warn if another one has it open as well.
+
+    Parameters
+    ----------
+    folder
+        Where the store keeps its data; ``None`` for a store that several processes may use.
+    kind
+        Of the store, for the message.
+    stacklevel
+        As :func:`warnings.warn` counts.
+    """
+    if folder is None or fcntl is None:
+        return
+    key = os.getpid(), Path(folder).resolve()
+    if key in _LOCKS:
+        return
+    try:
+        lock = os.open(key[1], os.O_RDONLY)
+    except OSError:  # not made yet, or not to be opened like this
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        msg = (
+            f"the folder {printable(folder, 200)!r} of this {kind} is open in another process: it "
+            "is for one process, and reads of each miss what the other writes. Use a server, such "
+            "as `chroma run --path FOLDER` with chromadb.HttpClient."
+        )
+        warnings.warn(msg, SharedFolderWarning, stacklevel=stacklevel)
+        return
+    _LOCKS[key] = lock
+
+
+def store_of(database: Database, namespace: str, name: str, digests: Digests) -> str:
+    """Return the name of a namespace's store, which is the first that was named.
+
+    Parameters
+    ----------
+    database
+        Of the guard.
+    namespace
+        Of a tenant.
+    name
+        Of the store that asks; it is the one if none was before.
+    digests
+        Of the row.
+
+    Raises
+    ------
+    StateError
+        If the row was changed by hand.
+    """
+
+    def there(session: Session) -> str | None:
+        query = select(table_of(StoreRow)).where(StoreRow.namespace == namespace)
+        row = session.execute(query).mappings().one_or_none()
+        if row is not None and not digests.match(StoreRow, row):
+            raise_damaged(f"the store of namespace {printable(namespace, 60)!r}", StoreRow)
+        return None if row is None else str(row["name"])
+
+    with database.read() as session:
+        found = there(session)
+    if found is not None:
+        return found
+
+    def work(session: Session) -> str:
+        first = there(session)
+        if first is None:
+            row = {"namespace": namespace, "name": name}
+            row["digest"] = digests.of(StoreRow, row)
+            session.execute(insert(table_of(StoreRow)), row)
+        return name if first is None else first
+
+    return database.write(work)
+
+
+def use_table(
+    guard: Guard, table: VectorTable | None, neighbors: Where | None, *, store: object, able: str
+) -> bool:
+    """Let a guard find neighbours in the store inside, if it is to; return whether it could.
+
+    Parameters
+    ----------
+    guard
+        Of the store.
+    table
+        The store's vectors; ``None`` where it cannot be asked for neighbours.
+    neighbors
+        As of :meth:`ragshield_core.learning.connections.Connections.use_table`.
+    store
+        The one inside.
+    able
+        Kinds of stores of the framework that can be asked, as a list in words.
+
+    Raises
+    ------
+    TypeError
+        If neighbours are to be found in a store that cannot be asked; says which can.
+    ValueError
+        If ``neighbors`` is none of the three, or no detector can leave vectors in the store.
+    NeighborsError
+        If vectors are to be taken into memory, and cannot be fetched.
+    """
+    if table is not None:
+        guard.connections.use_table(table, neighbors)
+        return True
+    if neighbors not in (None, "memory", "store"):
+        msg = f"neighbors is {neighbors!r}, expected 'memory', 'store' or None."
+        raise ValueError(msg)
+    if neighbors == "store" or guard.connections.where == "store":
+        msg = (
+            f"neighbours cannot be found in {type(store).__name__}, expected {able}, or an "
+            "inner_store with a table; leave neighbors out, or use such a store."
+        )
+        raise TypeError(msg)
+    return False

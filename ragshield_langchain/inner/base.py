@@ -124,11 +124,6 @@ class InnerStore(ABC):
         self._store = store
         self._gate = Gate() if self.gated else None
 
-    @property
-    def fuses(self) -> bool:
-        """Whether searches by text rank anew what they find in two ways."""
-        return False
-
     @classmethod
     def handles(cls, store_cls: type[VectorStore]) -> bool:
         """Return whether this class knows stores of that class, which inherit from :attr:`of`."""

@@ -70,11 +70,6 @@ class PGVectorStoreInner(PostgresRows):
         """Its class and table."""
         return name_of(self._store, self._inside.table_name)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether it also searches for words."""
-        return self._inside.hybrid_search_config is not None
-
     @classmethod
     def create(
         cls,

@@ -59,11 +59,6 @@ class QdrantInner(InnerStore):
             )
             raise TypeError(msg)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether it is in hybrid mode."""
-        return bool(self._store.retrieval_mode == "hybrid")
-
     @classmethod
     def create(
         cls,

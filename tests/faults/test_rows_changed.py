@@ -18,7 +18,7 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.errors import QuarantineError, RAGShieldError
 from ragshield_core.quarantine.digests import PLAIN
-from ragshield_core.sharing.stores import store_of
+from ragshield_core.store.one_store import store_of
 from ragshield_core.tools.rules import Rules
 
 KEY, OTHER = "a secret of the tests, long enough", "another secret of the tests"

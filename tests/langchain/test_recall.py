@@ -119,7 +119,6 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
         ids=IDS,
     )
     store.recall(["b1"])
-    store._mask.met(5)
     for query in ("billing 3", "billing 10", "shipping 2"):
         found = store.similarity_search_with_score(query, k=3)
         bare = store.inner.similarity_search_with_score(query, k=3)
