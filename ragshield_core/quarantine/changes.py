@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import table_of
 from ragshield_core.database.tables import HeadRow, HeldRow, IndexedRow, LogRow, RuleRow
-from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
+from ragshield_core.quarantine.digests import Digests, check_key
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.evidence import (
     PAGE,
@@ -141,20 +141,8 @@ class Changes:
             follow(cases, self._new, moved, self._gone)
 
 
-def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
-    """Give every row a digest with a key that is new, if all is as it was written without one.
-
-    Raises
-    ------
-    QuarantineError
-        If something was changed, or there is a key already.
-    """
-    verify_all(session, PLAIN, namespace)
-    _seal(session, digests, by, namespace)
-
-
 def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str) -> None:
-    """Make all digests anew with another key, if all is as it was written with the old one.
+    """Make all digests anew with another key, or the first, if all is as it was written.
 
     Raises
     ------
@@ -177,7 +165,8 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
         session.execute(change, changed)
         last = lines[-1]["seq"]
     _append(session, new, [_Event("rekey", _nothing(namespace), gone=True)], by, note)
-    _seal(session, new, by, namespace)
+    sealed = [_Event("seal", row, kind=kind) for kind, row in reseal(session, new)]
+    _append(session, new, sealed, by, SEALED)
 
 
 def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) -> int:
@@ -188,13 +177,6 @@ def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) ->
 def _nothing(namespace: str) -> dict[str, Any]:
     """Return the columns of a line that is about no row."""
     return {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
-
-
-def _seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
-    events = [_Event("seal", row, kind=kind) for kind, row in reseal(session, digests)]
-    if not events:  # what comes next is by the key, whether there are entries or not
-        events.append(_Event("seal", _nothing(namespace), gone=True))
-    _append(session, digests, events, by, SEALED)
 
 
 def _append(

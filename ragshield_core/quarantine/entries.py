@@ -120,10 +120,8 @@ class Unverified(StrEnum):
     """Why the outcome of the last verification is unknown."""
 
     NEVER = "never"
-    KEYLESS = "keyless"
-    """It was noted without the audit key, which anybody can do: it does not count."""
     OTHER_KEY = "other key"
-    """It was noted with an audit key that is not given here, so that it cannot be checked."""
+    """It was noted with another audit key, or without, so that it cannot be checked."""
     CHANGED = "changed"
     """Its line was changed after it was written."""
 

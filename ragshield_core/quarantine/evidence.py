@@ -32,7 +32,7 @@ from ragshield_core.database.tables import (
 )
 from ragshield_core.model.errors import QuarantineError, TamperedError
 from ragshield_core.model.findings import printable
-from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests, check_key
+from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, check_key
 from ragshield_core.quarantine.entries import SHOWN_ID, Status
 
 Row = Mapping[Any, Any]
@@ -133,36 +133,32 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
     QuarantineError
         If the anchor is none.
     """
-    before, expected, key = "", 1, None
+    before, expected = "", 1
     told = Told({}, {}, {}, {})
     number, anchored = parts_of_anchor(anchor)
     for line in _rows(session, LogRow):
         if line["seq"] != expected:
             raise _broken(expected, f"expected line {expected}, found line {line['seq']}")
-        _check_key(line, key, digests)
-        maker = digests if line["key_name"] is not None else PLAIN
-        if line["digest"] != maker.of_line(line, before):
+        _check_key(line, digests)
+        if line["digest"] != digests.of_line(line, before):
             raise _broken(expected, "it was changed after it was written, or one was removed")
         if line["seq"] == number and line["digest"] != anchored:
             raise _broken(expected, f"expected the digest of the anchor, {anchored}")
         told.hear(line)
-        before, key, expected = line["digest"], line["key_name"], expected + 1
+        before, expected = line["digest"], expected + 1
     if expected <= number:
         why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"
         raise _broken(number, why)
-    if digests.key_name is not None and key is None and expected > 1:
-        raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
     return told
 
 
-def _check_key(line: Row, key: str | None, digests: Digests) -> None:
-    """Refuse a line that was written with another key, or without one after ``key``."""
-    if key is not None and line["key_name"] is None:
-        raise _broken(line["seq"], "it was written without the key of the lines before")
-    if line["key_name"] is not None and line["key_name"] != digests.key_name:
-        why = f"it was written with the key {printable(line['key_name'], 16)!r}"
-        have = f"that of {KEY_VARIABLE} is {digests.key_name!r}"
-        raise _broken(line["seq"], f"{why}, {have if digests.key_name else 'and none is given'}")
+def _check_key(line: Row, digests: Digests) -> None:
+    """Refuse a line that was written with another key, or without the key."""
+    name, ours = line["key_name"], digests.key_name
+    if name != ours:
+        why = f"with the key {printable(name, 16)!r}" if name is not None else "without a key"
+        have = f"that of {KEY_VARIABLE} is {ours!r}" if ours is not None else "and none is given"
+        raise _broken(line["seq"], f"it was written {why}, {have}")
 
 
 def _broken(line: int, why: str) -> TamperedError:
@@ -368,9 +364,7 @@ def check_journal(session: Session, digests: Digests, namespace: str) -> None:
         of_snapshot.where(checked(LogRow.action) == SNAPSHOT),
     ):
         line = session.scalars(query).first()
-        if line is not None and not is_line(
-            session, PLAIN if line.key_name is None else digests, line
-        ):
+        if line is not None and not is_line(session, digests, line):
             where = f"line {line.seq}"
             msg = f"the audit log is broken at {where}: it was changed; {ADVICE}"
             raise TamperedError(msg, where=where)

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from ragshield_core.database import Database
 from ragshield_core.database.tables import LogRow, checked
 from ragshield_core.model.errors import QuarantineError, TamperedError
-from ragshield_core.quarantine.changes import Changes, rekey, seal
-from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests
+from ragshield_core.quarantine.changes import Changes, rekey
+from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import LogRecord, Unverified, Verified
 from ragshield_core.quarantine.evidence import (
     head_of,
@@ -261,7 +261,7 @@ class AuditLog:
             if line is None:
                 return Unverified.NEVER
             if line.key_name != self.digests.key_name:
-                return Unverified.KEYLESS if line.key_name is None else Unverified.OTHER_KEY
+                return Unverified.OTHER_KEY
             if not is_line(session, self.digests, line):
                 logger.error("line %d of the log, of a verification, was changed", line.seq)
                 return Unverified.CHANGED
@@ -279,7 +279,7 @@ class AuditLog:
     # Keys
 
     def seal(self, *, by: str = "ragshield") -> None:
-        """Start to use a key, after checking what was written without one.
+        """Start to use a key, as :meth:`rekey` does, after checking what was written without one.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class AuditLog:
         if self.digests.key_name is None:
             msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
             raise QuarantineError(msg)
-        self.write(lambda session: seal(session, self.digests, by, self.namespace))
+        self.write(lambda session: rekey(session, PLAIN, self.digests, by, self.namespace))
 
     def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
         """Exchange the key, after checking what was written with the old one, or without.

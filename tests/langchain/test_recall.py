@@ -73,17 +73,6 @@ def asked(store, query, k=3, **options):
     return [d.metadata["page"] for d in found], [call.args[1] for call in search.call_args_list]
 
 
-def test_searches_that_met_hidden_documents_are_made_once_thereafter(hiding):
-    before = asked(hiding, "billing 1", k=4)[0]
-    hiding.recall([f"b{before[0]}"])
-    assert asked(hiding, "billing 1") == (before[1:], [3, 4])
-    assert asked(hiding, "billing 1") == (before[1:], [4])
-    pages, numbers = asked(hiding, "billing 1", filter=lambda metadata: metadata["page"] != 99)
-    assert (pages, numbers[0]) == (before[1:], 20)  # FAISS' own fetch_k, as without a guard
-    hiding.release([f"b{before[0]}"])
-    assert asked(hiding, "billing 1") == (before[:3], [3])
-
-
 def test_diverse_choices_leave_out_confirmed_poison_under_any_id(hiding):
     hiding.recall(["b1"])
     hiding.quarantine.confirm(["b1"])
