@@ -11,7 +11,7 @@ from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import Stored
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims, Mask
 from ragshield_core.store.steps import Steps, own

@@ -20,7 +20,7 @@ from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import PART, Progress, Stored
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, no_release, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion

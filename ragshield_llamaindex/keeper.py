@@ -25,13 +25,12 @@ from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import PART, Progress, Stored
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.adapter import PART, Progress, Stored, leave
+from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.malformed import Sifted, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.reconciling import warn_if_different
-from ragshield_core.store.recovering import leave
 from ragshield_core.store.steps import Steps, asked, own
 from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
 from ragshield_llamaindex.convert import (

@@ -16,7 +16,7 @@ from ragshield_core.model.entries import concatenate
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
 from ragshield_core.store.adapter import NOTHING, Stored
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims
 from ragshield_core.store.steps import own

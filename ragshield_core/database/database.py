@@ -89,11 +89,8 @@ class Database:
     def read(self, *, still: bool = False) -> Iterator[Session]:
         """Yield a session that reads; within a write of this thread, the session of that.
 
-        Parameters
-        ----------
-        still
-            Whether all that is read is of one moment, whoever writes meanwhile. SQLite always
-            reads so.
+        ``still`` reads all of it as of one moment, whoever writes meanwhile; SQLite always
+        does.
         """
         if self._mine.session is not None:
             yield self._mine.session
@@ -115,23 +112,8 @@ class Database:
     def write(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` in one transaction, durable when this returns.
 
-        Nobody else writes meanwhile, in this process or another: it has to be short.
-
-        Parameters
-        ----------
-        work
-            Called with the session.
-
-        Returns
-        -------
-        T
-            What ``work`` returns.
-
-        Raises
-        ------
-        QuarantineError
-            If this thread is writing already (hand the session on), or others were in the way
-            all the time.
+        Nobody else writes meanwhile, in this process or another: it has to be short. A
+        thread that is writing already is refused: it has a session to hand on.
         """
         if self._mine.session is not None:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."

@@ -48,16 +48,7 @@ class Digests:
         self._key, self.key_name = other._key, other.key_name
 
     def of(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> str:
-        """Return the digest of a row, over all that decides.
-
-        Parameters
-        ----------
-        kind
-            Whose row.
-        row
-            Mapped, or its columns by name; the digest, and columns that say why they need none,
-            are left out.
-        """
+        """Return the digest of a row, over all of its columns that decide."""
         return self._digest(_in_bytes(kind, row))
 
     def match(self, kind: type[TableBase], row: TableBase | Mapping[Any, Any]) -> bool:

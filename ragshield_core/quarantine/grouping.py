@@ -111,16 +111,8 @@ def follow(
 ) -> None:
     """Bring cases up to date with what was written of entries, in the same transaction.
 
-    Parameters
-    ----------
-    at
-        The transaction, and the namespace of the entries, whose rows are written already.
-    new
-        Columns of revisions that are here for the first time.
-    moved
-        Those that were changed, each with its status before.
-    gone
-        Statuses of those that were deleted, by number.
+    ``new`` are columns of revisions that are here for the first time, ``moved`` those that were
+    changed, with their statuses before, and ``gone`` the statuses of deleted ones, by number.
     """
     try:
         _follow(at, new, moved, gone)
@@ -284,12 +276,7 @@ class _Tally:
     def merge(self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()) -> dict[int, int]:
         """Make one case of each two that are tied; return which case each of them is now.
 
-        Parameters
-        ----------
-        ties
-            Numbers of cases.
-        fresh
-            Those of entries that are not in the table yet.
+        ``fresh`` are numbers of entries that are not in the table yet.
         """
         parents: dict[int, int] = {}
 

@@ -28,15 +28,8 @@ class Indexes:
     def note(self, ids: Sequence[str], index: str) -> None:
         """Note by which index held entries came, which then finds them once they are released.
 
-        Otherwise an index that records only what is in the store would never hear of them, and
-        never delete them when their source drops them.
-
-        Parameters
-        ----------
-        ids
-            Of held entries; those that it has noted before stay noted.
-        index
-            Its name, e.g. the namespace of LangChain's record manager.
+        Otherwise an index that records only what is in the store would never hear of them,
+        and never delete them when their source drops them.
         """
 
         def work(session: Session) -> None:

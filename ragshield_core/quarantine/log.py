@@ -125,12 +125,8 @@ class AuditLog:
     ) -> tuple[int, frozenset[str]]:
         """Return the number of the last line, and the ids of entries changed after an earlier one.
 
-        Parameters
-        ----------
-        line
-            From :meth:`end`, called *before* everything was read, or from this method.
-        actions
-            Only changes by these; ``None`` for all.
+        ``line`` is from :meth:`end`, called *before* everything was read, or from this
+        method.
         """
         end = self.end()
         if end <= line:
@@ -162,12 +158,7 @@ class AuditLog:
     ) -> T:
         """Change entries or rules, with lines in the log, durably.
 
-        Parameters
-        ----------
-        work
-            Makes the changes of one transaction.
-        by, note
-            Who decided, and why; the note may be made from what ``work`` returns.
+        The note may be made from what ``work`` returns.
         """
 
         def once(session: Session) -> T:
@@ -181,12 +172,7 @@ class AuditLog:
     def record(self, action: str, *, by: str, note: str) -> None:
         """Write a line about no entry: a person's decision about the guard.
 
-        Parameters
-        ----------
-        action
-            At most 16 characters.
-        by, note
-            Who decided, and what.
+        The action has at most 16 characters.
         """
         self.change(lambda _, changes: changes.tell(action), by=by, note=note)
 

@@ -235,22 +235,12 @@ class Journal:
     ) -> Any:
         """Check that a writer may write now; return the head of the journal.
 
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        writer
-            Who asks.
-        expected
-            Position of the whole that the writer is about to write; ``None`` if it writes events.
-        in_turn_since
-            Position at which it judges, if it has taken a turn.
+        ``expected`` is the position of the whole that the writer is about to write;
+        ``None`` if it writes events. ``in_turn_since`` is the position at which it judges,
+        if it has taken a turn.
 
-        Raises
-        ------
-        OvertakenError
-            If the journal has gone on since, another writer that is alive has the turn, or the
-            writer has lost its turn.
+        Raises OvertakenError if the journal has gone on since, another writer that is alive
+        has the turn, or the writer has lost its turn.
         """
         row = self._begun(session)
         head: int = row.position
@@ -288,31 +278,10 @@ class Journal:
     ) -> range:
         """Write events at the end of the journal, and give the turn up; return their positions.
 
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        events
-            What happened.
-        writer
-            Who writes; this counts as its heartbeat.
-        expected
-            See :meth:`lock`.
-        pending
-            Of each, whether it is only intended, until :meth:`close_pending`; none is by default.
-        head
-            Of :meth:`lock`, if this transaction has called it before.
-        keep_turn
-            Whether the writer goes on in its turn.
-
-        Raises
-        ------
-        OvertakenError
-            As :meth:`lock` does; nothing was written.
-        TypeError
-            If an event holds what cannot be kept.
-        ValueError
-            If one is too large.
+        ``pending`` says of each whether it is only intended, until :meth:`close_pending`;
+        none is by default. ``head`` is of :meth:`lock`, if this transaction has called it
+        before. Raises what that raises; TypeError if an event holds what cannot be kept,
+        ValueError if one is too large.
         """
         rows = [written(event) for event in events]
         head = self.lock(session, writer=writer, expected=expected) if head is None else head

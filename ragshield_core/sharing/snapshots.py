@@ -74,19 +74,7 @@ class Snapshots:
     ) -> None:
         """Write a snapshot, and delete all but the last ones.
 
-        Parameters
-        ----------
-        session
-            Of a transaction that writes.
-        position
-            Of the last event that it includes.
-        values, arrays
-            JSON-ready, and without objects.
-
-        Raises
-        ------
-        TypeError
-            If something could only be pickled.
+        ``position`` is that of the last event which it includes; ``values`` are JSON-ready.
         """
         forms = {name: form_of(name, array) for name, array in arrays.items()}
         content = np.frombuffer(json.dumps(values, separators=(",", ":")).encode(), np.uint8)
@@ -132,21 +120,11 @@ class Snapshots:
     def read(
         self, session: Session, snapshot: Snapshot, *, only: str | tuple[str, ...] = ""
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the values and arrays of a snapshot.
+        """Return the values and arrays of a snapshot that this session has listed.
 
-        Parameters
-        ----------
-        session
-            That has listed it, and sees the database as it was then.
-        snapshot
-            One that is listed.
-        only
-            How the names of the arrays to be read begin, one way or several.
-
-        Raises
-        ------
-        StateError
-            If it is damaged, names the part, or of another format. The one before may not be.
+        ``only`` says how the names of the arrays to be read begin, one way or several.
+        Raises StateError if it is damaged, names the part, or of another format. The one
+        before may not be.
         """
         where = f"the snapshot at position {snapshot.position} of {self!r}"
         query = select(_SNAPSHOTS).where(self._is(snapshot))

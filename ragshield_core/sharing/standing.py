@@ -69,27 +69,11 @@ def status_of(
     lease: float = DEFAULT_LEASE,
     digests: Digests | None = None,
 ) -> Status:
-    """Return how the guard of a namespace stands.
+    """Return how the guard of a namespace stands, from outside.
 
-    Parameters
-    ----------
-    session
-        That need not be able to write.
-    url
-        Of its database.
-    namespace
-        Of the guard.
-    lease
-        As of :meth:`ragshield_core.Guard.open`.
-    digests
-        Of the quarantine; ``None`` for those with the key of the environment, if there is one.
-
-    Raises
-    ------
-    StateError
-        If there is no guard, or none of its snapshots can be read.
-    QuarantineError
-        If it is kept with another key, or was set back.
+    Without ``digests``, the key of the environment is used, if there is one. Raises StateError
+    if there is no guard, or none of its snapshots can be read, and QuarantineError if it is
+    kept with another key, or was set back.
     """
     digests = digests if digests is not None else Digests(given_key(None))
     journal = Journal(namespace, lease=lease, digests=digests)
@@ -108,18 +92,7 @@ def status_of(
 def questions_of(
     session: Session, url: str, namespace: str, *, digests: Digests | None = None
 ) -> tuple[Question, ...]:
-    """Return the sources that a person has to decide on; quicker than :func:`status_of`.
-
-    Parameters
-    ----------
-    session, url, namespace, digests
-        As of :func:`status_of`.
-
-    Raises
-    ------
-    StateError
-        If there is no guard, or none of its snapshots can be read.
-    """
+    """Return the sources that a person has to decide on; quicker than :func:`status_of`."""
     digests = digests if digests is not None else Digests(given_key(None))
     journal = Journal(namespace, digests=digests)
     snapshots = Snapshots(namespace, digests=digests)

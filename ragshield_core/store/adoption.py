@@ -60,27 +60,11 @@ def knows(guard: Guard, batch: Batch) -> bool:
 def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:
     """Fit and calibrate a guard on the entries of a store.
 
-    If there are too few for the accepted rate, the guard takes the smallest rate that they justify,
-    up to ``AT_MOST``. If there are too few for that as well, it begins as it does with nothing, and
-    the log says so.
-
-    Parameters
-    ----------
-    guard
-        Fitted anew, unless there is nothing to learn.
-    batch
-        All entries of the store.
-    trusted
-        Ids of entries known to be clean: half of them, whole documents, are held out while the
-        guard is fitted, and thresholds come from them alone. ``None`` takes all entries, each held
-        out in turn.
-
-    Raises
-    ------
-    InvalidBatchError
-        If a trusted id is not in the store.
-    CalibrationError
-        If there are trusted ids, but too few.
+    If there are too few for the accepted rate, the guard takes the smallest rate that they
+    justify, up to ``AT_MOST``. If there are too few for that as well, it begins as it does with
+    nothing, and the log says so. Of ``trusted`` entries, known to be clean, half, whole
+    documents, are held out while the guard is fitted, and thresholds come from them alone.
+    ``None`` takes all entries, each held out in turn.
     """
     if not len(batch):
         return

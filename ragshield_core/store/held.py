@@ -22,30 +22,14 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
     """Keep held entries in quarantine until a reviewer decides, even if they look admissible now.
 
-    Detectors may judge a document otherwise after a new calibration or once others have left. If it
-    were stored then, it would be live and held at once, and a reviewer would judge an entry that is
-    being served already. The decision on another revision under a held id stands, with a remark:
-    releasing the held revision would replace it. An entry that was held because its vector could
-    not be used was never judged: its decision stands as well, and it leaves the quarantine.
+    Detectors may judge a document otherwise after a new calibration or once others have left.
+    If it were stored then, it would be live and held at once, and a reviewer would judge an
+    entry that is being served already. The decision on another revision under a held id stands,
+    with a remark: releasing the held revision would replace it. Parts of new versions
+    (``updated``) supersede held ones. An entry that was held because its vector could not be
+    used was never judged: its decision stands as well, and it leaves the quarantine.
 
-    Parameters
-    ----------
-    report
-        From :meth:`Guard.hold`.
-    guard
-        Of that report.
-    updated
-        Ids of entries that come as parts of new versions, which supersede held ones.
-
-    Returns
-    -------
-    Report
-        With the decisions changed.
-
-    Raises
-    ------
-    PoisonedEntryError
-        If an entry stays held and the policy says ``on_detect="raise"``.
+    Raises PoisonedEntryError if an entry stays held and the policy says ``on_detect="raise"``.
     """
     rows = [row for row, kept in enumerate(report.admitted) if kept]
     quarantine = guard.quarantine
@@ -108,13 +92,8 @@ def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
 def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
     """Keep stored texts that others of another lineage take the place of: perhaps intruders.
 
-    A text takes the place of one under the same id, and of all of its document. A document whose
-    texts stay as they are was moved.
-
-    Returns
-    -------
-    dict[str, str]
-        A remark on each of the newer ones, by id.
+    A text takes the place of one under the same id, and of all of its document. A document
+    whose texts stay as they are was moved. Returns a remark on each of the newer ones, by id.
     """
     notes: dict[str, str] = {}
     kept: dict[str, str] = {}

@@ -155,20 +155,9 @@ class Sifted:
         return f"{_named(names[row])}: " if row in names else ""
 
     def hold_malformed(self, report: Report, guard: Guard) -> Report:
-        """Hold the malformed entries, durably; return the report with them in it.
+        """Hold the malformed entries, durably; return the report of :attr:`batch`.
 
-        Parameters
-        ----------
-        report
-            Of :attr:`whole`, after its suspicious entries were held.
-        guard
-            Of the report.
-
-        Returns
-        -------
-        Report
-            Of :attr:`batch`. One that a person has released before is admitted, if the store can
-            keep it.
+        One that a person has released before is admitted, if the store can keep it.
         """
         if not self.reasons:
             return report
@@ -240,22 +229,9 @@ def taken(report: Report, rows: Sequence[int]) -> Report:
 def sift(columns: Columns, guard: Guard) -> Sifted:
     """Tell malformed entries from the others.
 
-    Parameters
-    ----------
-    columns
-        One item per entry in each.
-    guard
-        Knows the dimension of vectors, and the entries that people have released.
-
-    Raises
-    ------
-    InvalidBatchError
-        If there are several vectors and none is finite: the embedding model is at fault.
-
-    Notes
-    -----
-    Where all vectors are of another dimension than those of the knowledge base, all entries are
-    refused: they are of another model, and that is no matter of single entries.
+    Where several vectors are given and none is finite, the embedding model is at fault, and the
+    write is refused. Where all are of another dimension than those of the knowledge base, all
+    entries are refused: they are of another model, and that is no matter of single entries.
     """
     refused = {**columns.refused, **unusable(columns.ids, columns.texts)}
     rows = [row for row in range(len(columns.ids)) if row not in refused]
@@ -444,15 +420,8 @@ def usable_vectors(
 ) -> tuple[NDArray[np.float32], dict[int, str]]:
     """Return a matrix of vectors, and why some of its rows are stand-ins.
 
-    Parameters
-    ----------
-    given
-        One vector per entry, of any type; None for none.
-    dim
-        Their length; ``None`` takes that of most of them.
+    ``dim`` is their length; ``None`` takes that of most of them.
 
-    Examples
-    --------
     >>> matrix, odd = usable_vectors([[0.0, 2.0], [0.0, 0.0]], None)
     >>> matrix.tolist(), odd
     ([[0.0, 2.0], [1.0, 0.0]], {1: 'its vector is the zero vector, expected a direction'})

@@ -113,12 +113,8 @@ class Mask(ABC, Generic[Item]):
     def watch(self, quarantine: Quarantine, fails_open: Callable[[], bool] = lambda: False) -> None:
         """Have :meth:`catch_up` look at what other processes hold and release there.
 
-        Parameters
-        ----------
-        quarantine
-            Which is looked at.
-        fails_open
-            Says whether reads go on by what was known last where it cannot be.
+        ``fails_open`` says whether reads go on by what was known last where it cannot be
+        looked at.
         """
         self._watched, self._fails_open = quarantine, fails_open
 
@@ -325,12 +321,8 @@ class Search:
     def enough(self, found: int, visible: Iterable[bool]) -> bool:
         """Take in an answer of the store; return whether no more need to be asked for.
 
-        Parameters
-        ----------
-        found
-            How many results came.
-        visible
-            Whether each of them may be seen; not looked at further than necessary.
+        ``visible`` says of each result whether it may be seen; it is not read further than
+        necessary.
         """
         k, shown = self._k, (row for row, seen in enumerate(visible) if seen)
         # More than k where a store returns more than it was asked for.

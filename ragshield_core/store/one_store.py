@@ -156,17 +156,7 @@ def folder_of_chroma(client: Any) -> str | None:
 
 
 def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
-    """Note that this process has a folder open, and warn if another one has it open as well.
-
-    Parameters
-    ----------
-    folder
-        Where the store keeps its data; ``None`` for a store that several processes may use.
-    kind
-        Of the store, for the message.
-    stacklevel
-        As :func:`warnings.warn` counts.
-    """
+    """Note that this process has a folder open, and warn if another one has it open as well."""
     if folder is None or fcntl is None:
         return
     key = os.getpid(), Path(folder).resolve()
@@ -191,24 +181,7 @@ def note_folder(folder: str | None, kind: str, *, stacklevel: int = 2) -> None:
 
 
 def store_of(database: Database, namespace: str, name: str, digests: Digests) -> str:
-    """Return the name of a namespace's store, which is the first that was named.
-
-    Parameters
-    ----------
-    database
-        Of the guard.
-    namespace
-        Of a tenant.
-    name
-        Of the store that asks; it is the one if none was before.
-    digests
-        Of the row.
-
-    Raises
-    ------
-    StateError
-        If the row was changed by hand.
-    """
+    """Return the name of a namespace's store, which is the first that was named."""
 
     def there(session: Session) -> str | None:
         query = select(table_of(StoreRow)).where(StoreRow.namespace == namespace)

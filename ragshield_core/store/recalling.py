@@ -12,9 +12,8 @@ from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
-from ragshield_core.store.adapter import PART, Adapter, Stored, chosen, delete_or_hide
+from ragshield_core.store.adapter import PART, Adapter, Stored, carry_out, chosen, delete_or_hide
 from ragshield_core.store.malformed import keepable
-from ragshield_core.store.recovering import carry_out
 from ragshield_core.store.steps import Steps, own
 
 if TYPE_CHECKING:
@@ -56,16 +55,7 @@ def rescreen(adapter: Adapter[Any], ids: Sequence[str] | None = None) -> Steps[i
     """Screen entries that were let in although detectors failed on them; recall suspicious ones.
 
     Operations do so by themselves once the detectors work again, a thousand entries at a time.
-
-    Parameters
-    ----------
-    ids
-        Of such entries; ``None`` for all.
-
-    Returns
-    -------
-    int
-        How many are screened now.
+    Returns how many are screened now.
     """
     guard = adapter.guard
     ids = list(guard.writes.unscreened()) if ids is None else ids
@@ -101,17 +91,10 @@ def scan(
 def take_out(
     adapter: Adapter[Any], report: ScanReport, *, remove: bool = True
 ) -> Steps[ScanReport]:
-    """Hold the findings of an audit, durably, and delete them.
+    """Hold the findings of an audit, durably, and delete them, or only hide them.
 
     Entries stay in the store that a person has released before or a rule excuses, and revisions
     that are no longer those that were judged: the report returned says so.
-
-    Parameters
-    ----------
-    report
-        An audit of the store.
-    remove
-        Whether findings are deleted, or only hidden.
     """
     because = {decision.entry_id: decision for decision in report.found}
     judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}

@@ -17,10 +17,9 @@ from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide
+from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide, give_up
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
-from ragshield_core.store.recovering import give_up
 from ragshield_core.store.steps import Steps, done, own
 from ragshield_core.store.writing import recall_overdue, screen_and_hold, uncover
 
@@ -140,31 +139,8 @@ def reconciled(
 ) -> Steps[Reconciliation]:
     """Compare a whole store with its guard, and repair the differences that are chosen.
 
-    Parameters
-    ----------
-    adapter
-        Of the store.
-    adopt
-        Entries to be screened, as by a write, and learned: True for all that are unguarded or
-        changed, or ids of some. Suspicious ones are held, and leave the store.
-    forget
-        Entries that the guard forgets: True for all missing ones, or ids of some, released ones
-        among them.
-
-    Returns
-    -------
-    Reconciliation
-        The differences before, and what was done.
-
-    Raises
-    ------
-    NotImplementedError
-        If the store cannot name its entries.
-    PoisonedEntryError
-        If an entry to adopt is suspicious and the policy says ``on_detect="raise"``. Earlier parts
-        of a thousand entries each are learned.
-    TypeError
-        If a choice is neither a bool nor ids.
+    See :meth:`ragshield_core.store.guarded.Guarded.reconcile`. Earlier parts of a thousand
+    entries each are learned if the policy raises on one that is to be adopted.
     """
     _check_chosen(adopt=adopt, forget=forget)
     yield own(adapter.refresh)
@@ -190,17 +166,8 @@ def reconciled(
 def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> None:
     """Compare the ids of a store with those that an opened guard knows, and warn once.
 
-    A guard that knows nothing has a warning of its own. A store that cannot name its entries is not
-    compared.
-
-    Parameters
-    ----------
-    adapter
-        Of the store.
-    what
-        The store, in a word.
-    stacklevel
-        As :func:`warnings.warn` counts from here.
+    A guard that knows nothing has a warning of its own. A store that cannot name its entries is
+    not compared.
     """
     guard = adapter.guard
     if not guard.writes.shared:

@@ -12,10 +12,9 @@ from typing import Any
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide
+from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide, leave
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.recalling import recall
-from ragshield_core.store.recovering import leave
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import forget, older_than, to_release
 from ragshield_core.store.writing import write

@@ -89,15 +89,6 @@ def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quara
     """Hold the other parts of new versions that have a held part; return the report with them.
 
     The parts of an earlier version that waits are marked superseded.
-
-    Parameters
-    ----------
-    report
-        After its suspicious entries were held.
-    versions
-        Of documents, in the batch of the report.
-    quarantine
-        Where they are held.
     """
     waiting = rejected(report, versions)
     if not waiting:
@@ -192,15 +183,7 @@ def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
 
 
 def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
-    """Return the entries to be stored if some are released.
-
-    Parameters
-    ----------
-    asked
-        Entries that a person releases now, or has released elsewhere.
-    quarantine
-        It knows their versions.
-    """
+    """Return the entries to be stored if a person releases some, or has released them elsewhere."""
     noted = quarantine.indexes.of([one.id for one in asked])
     wanted = {one.id: one for one in asked}
     entering, decided = dict(wanted), list[HeldEntry]()

@@ -20,11 +20,19 @@ from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Quarantine, Status
-from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide
+from ragshield_core.store.adapter import (
+    NOTHING,
+    Adapter,
+    as_told,
+    carry_out,
+    chosen,
+    delete_or_hide,
+    give_up,
+    leave,
+)
 from ragshield_core.store.held import keep_replaced, stays_held
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
-from ragshield_core.store.recovering import as_told, carry_out, give_up, leave
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import (
     NewVersion,
@@ -53,21 +61,9 @@ def add(
 ) -> Steps[Report]:
     """Screen entries; hold the suspicious ones, and store and learn the others.
 
-    A new version of a document is stored whole or not at all, see
-    :mod:`ragshield_core.store.updates`.
-
-    Parameters
-    ----------
-    sifted
-        The entries, the malformed ones told from the others.
-    how
-        Given a report, returns the argument ``how`` of :meth:`Adapter.write_entries`.
-    replacing
-        As of :meth:`ragshield_core.Guard.screen`.
-    versions
-        New versions of documents, as far as their names and ids do not say so.
-    delete
-        Whether the older parts of versions that come in are deleted.
+    ``how`` makes the argument of :meth:`Adapter.write_entries` from a report; ``delete`` has
+    the older parts of new versions deleted. A new version of a document is stored whole or not
+    at all, see :mod:`ragshield_core.store.updates`.
     """
     # Screen, and hold: again, if another process was faster.
     versions = yield from _new_versions(adapter, sifted.batch, replacing, versions)
@@ -110,16 +106,8 @@ def screen_and_hold(
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
-    Processes that share a guard judge one after the other.
-
-    Parameters
-    ----------
-    sifted, replacing
-        As of :func:`add`.
-    versions
-        New versions of documents among the entries.
-    stored
-        Whether the store has all of the entries already, so that held ones have to leave it.
+    Processes that share a guard judge one after the other. If all entries are ``stored``
+    already, held ones have to leave the store.
     """
     guard = adapter.guard
     if versions:
@@ -156,22 +144,10 @@ def write(
 ) -> Steps[dict[str, str]]:
     """Write entries in place of older revisions, and learn them in their place.
 
-    The store is asked for the older ones: others may write to it, and the guard does not know of
-    that.
-
-    Parameters
-    ----------
-    batch, how
-        As of :meth:`Adapter.write_entries`.
-    leaving
-        Further entries that these replace: the older version of a document.
-    intent
-        Of this write, if other processes were told of it before.
-
-    Returns
-    -------
-    dict[str, str]
-        A remark, by id, on each entry that takes the place of a text of another lineage.
+    The store is asked for the older ones: others may write to it, and the guard does not know
+    of that. ``leaving`` are further entries that these replace: the older version of a
+    document. ``intent`` is of this write, if other processes were told of it before. Returns a
+    remark, by id, on each entry that takes the place of a text of another lineage.
     """
     older = yield from adapter.stored(batch.ids)
     notes: dict[str, str] = {}
@@ -316,15 +292,9 @@ def judged(
 ) -> Report:
     """Judge entries in a step of a pipeline, which writes no store; return the decisions.
 
-    Parameters
-    ----------
-    guard
-        Of this process; those that share it judge one after the other.
-    screen
-        Screens the entries.
-    decide
-        Holds suspicious entries, and learns the others unless a store does. It takes effect as a
-        whole when it returns; see :meth:`~ragshield_core.learning.writes.Writes.together`.
+    ``decide`` holds suspicious entries, and learns the others unless a store does. It takes
+    effect as a whole when it returns; see
+    :meth:`~ragshield_core.learning.writes.Writes.together`.
     """
     turn = guard.writes.take_turn()
     try:

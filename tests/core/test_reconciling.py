@@ -15,7 +15,7 @@ from ragshield_core import Batch, Guard, PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.store import recalling, reviewing, writing
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.reconciling import NAMED, reconciled, warn_if_different
 
 PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
