@@ -327,23 +327,27 @@ class Journal:
         self._note(session, writer)
         return self._append(session, head, rows, writer, closed=len(wanted))
 
-    def take_over(self, session: Session, *, writer: str) -> tuple[JournalRecord, ...]:
+    def at(self, session: Session, positions: Sequence[int]) -> list[JournalRecord]:
+        """Return events by their positions, in order."""
+        found: list[JournalRecord] = []
+        for some in chunks(positions):
+            found += self._records(session, _THESE, some=list(some))
+        if len(found) != len(positions):
+            raise self._missing(session, min({*positions} - {one.position for one in found}))
+        return found
+
+    def take_over(self, session: Session, *, writer: str) -> list[JournalRecord]:
         """Make what is abandoned the writer's own; return it, to be closed.
 
         Only one writer gets it. If that one crashes as well, it is abandoned again.
         """
         self._note(session, writer)
         positions = [each.position for each in self.pending(session) if not each.alive]
-        found: list[JournalRecord] = []
         for some in chunks(positions):
             query = delete(_PENDING).where(_of(_PENDING), _PENDING.c.position.in_(some))
             session.execute(query, {"of": self.namespace})
             session.execute(insert(_PENDING), self._intended(some, writer))
-            found += self._records(session, _THESE, some=list(some))
-        if len(found) != len(positions):
-            missing = sorted(set(positions) - {record.position for record in found})
-            raise self._missing(session, missing[0])
-        return tuple(found)
+        return self.at(session, positions)
 
     # Writers and their turns
 

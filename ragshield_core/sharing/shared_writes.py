@@ -35,7 +35,6 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.evidence import SNAPSHOT, check_journal
 from ragshield_core.screening.screening import crash
 from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new_writer
-from ragshield_core.sharing.rows import JournalRecord
 from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.state import give_back
@@ -55,8 +54,6 @@ SNAPSHOT_AT_CLOSE = 0.01
 ROW_COST = 2
 # Seconds between two looks at whose turn it is.
 PAUSE = 0.02
-# Seconds for which thresholds that are to be put in force wait for a thread that uses the state.
-PATIENCE = 1.0
 # Signs of life within a lease.
 BEATS = 3
 SHOWN = 60  # characters of a name
@@ -362,14 +359,13 @@ class SharedWrites(Writes):
                 return None
             lost = any(not each.alive for each in others)
             take_over = partial(self._journal.take_over, writer=self.writer)
-            records = self._database.write(take_over) if lost else ()
+            records = self._database.write(take_over) if lost else []
             dropped = [each.position for each in others if each.writer == self.writer]
             with self._database.read() as session:
-                for position in dropped:
-                    records += self._journal.since(session, position - 1, 1)
+                records += self._journal.at(session, dropped)
             if not records:
                 return None
-            records = tuple(sorted(records, key=lambda record: record.position))
+            records.sort(key=lambda record: record.position)
             intent = Intent(
                 tuple(record.event for record in records),
                 tuple(record.position for record in records),
@@ -380,11 +376,9 @@ class SharedWrites(Writes):
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that somebody is about to write or delete just now."""
-        records: list[JournalRecord] = []
-        with self._database.read() as session:
-            for each in self._journal.pending(session):
-                with suppress(PrunedError):  # it was closed meanwhile
-                    records += self._journal.since(session, each.position - 1, 1)
+        with self._database.read(still=True) as session:
+            positions = [each.position for each in self._journal.pending(session)]
+            records = self._journal.at(session, positions)
         batches = [record.event.entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
@@ -542,9 +536,13 @@ class SharedWrites(Writes):
             if copy is not None:
                 with threadpool_limits(1, user_api="openmp"):  # of this thread: others go on
                     measured = copy.recalibration.measured(confirmed)
-                event = Event(change=Change.RECALIBRATED, ids=confirmed, measured=measured)
-                while not self._put_in_force(event, me, at):
-                    time.sleep(PAUSE)
+                turn = self.take_turn()
+                try:
+                    with self._state.lock:
+                        if at == (self._times_replaced, self._state.calibrator.calibrated_at):
+                            self.happened(Change.RECALIBRATED, ids=confirmed, measured=measured)
+                finally:
+                    self.give_up_turn(turn)
                 logger.info("taking thresholds took %.1f s", time.monotonic() - began)
                 self._measure_again_at = 0.0
         except Exception as error:  # noqa: BLE001 - the entries are written already
@@ -556,28 +554,6 @@ class SharedWrites(Writes):
             with suppress(QuarantineError):  # nobody waits for it longer than the lease
                 self._database.write(partial(self._journal.retire, writer=me))
             self._measuring = None
-
-    def _put_in_force(self, event: Event, writer: str, at: tuple[int, int]) -> bool:
-        """Write down thresholds in a turn of their own, unless others were taken meanwhile.
-
-        Returns False if a thread of this process waits for that turn itself, and holds the state.
-        """
-        self._wait_for_turn(writer)
-        if not self._state.lock.acquire(timeout=PATIENCE):
-            self._database.write(partial(self._journal.give_up_turn, writer=writer))
-            return False
-        try:
-            self.catch_up()
-            if at == (self._times_replaced, self._state.calibrator.calibrated_at):
-                append = partial(self._journal.append, events=[event], writer=writer)
-                positions = self._database.write(append)
-                self._read_to(positions.start - 1)
-                self._apply_mine([(event, None)], positions)
-        except OvertakenError:  # it was stopped for long, and lost its turn
-            return False
-        finally:
-            self._state.lock.release()
-        return True
 
     def settled(self) -> None:
         """Wait until no thresholds are being taken in the background, by any process."""

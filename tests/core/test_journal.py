@@ -321,7 +321,7 @@ def test_what_is_abandoned_is_taken_over_by_one_and_closed_by_nobody_else(shared
     age(shared, "late")
     (record,) = shared.write(lambda s: journal.take_over(s, writer="helper"))
     assert (record.position, record.writer, record.event.ids) == (1, "late", ("1",))
-    assert shared.write(lambda s: journal.take_over(s, writer="other")) == ()
+    assert shared.write(lambda s: journal.take_over(s, writer="other")) == []
     with pytest.raises(TakenOverError, match="no sign of life for 600 s"):
         shared.write(lambda s: journal.close_pending(s, [1], writer="late"))
     assert pending(shared, journal) == [(1, "helper"), (2, "alive")]
