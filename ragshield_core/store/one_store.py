@@ -234,12 +234,12 @@ def use_table(
         If vectors are to be taken into memory, and cannot be fetched.
     """
     if table is not None:
-        guard.connections.use_table(table, neighbors)
+        guard.state.use_table(table, neighbors)
         return True
     if neighbors not in (None, "memory", "store"):
         msg = f"neighbors is {neighbors!r}, expected 'memory', 'store' or None."
         raise ValueError(msg)
-    if neighbors == "store" or guard.connections.where == "store":
+    if neighbors == "store" or guard.state.where == "store":
         msg = (
             f"neighbours cannot be found in {type(store).__name__}, expected {able}, or an "
             "inner_store with a table; leave neighbors out, or use such a store."
