@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
@@ -91,6 +91,8 @@ class Sifted:
         Why entries can be neither stored nor held, by row of the input.
     unfit
         Rows of those that the store cannot keep, even if people release them.
+    decided_before
+        Decisions on those that are held already, by row of the batch: they are not judged again.
     """
 
     rows: tuple[int, ...]
@@ -99,6 +101,7 @@ class Sifted:
     bare: frozenset[int]
     refused: Mapping[int, str]
     unfit: frozenset[int] = frozenset()
+    decided_before: Mapping[int, Decision] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
@@ -109,12 +112,38 @@ class Sifted:
     @property
     def whole(self) -> Batch:
         """The entries that are to be judged."""
-        return self.batch.take(self._open) if self.reasons else self.batch
+        return self.batch.take(self._open) if self.reasons or self.decided_before else self.batch
 
     @property
     def _open(self) -> list[int]:
         """Rows of the entries that are to be judged."""
-        return [row for row in range(len(self.batch)) if row not in self.reasons]
+        rows = range(len(self.batch))
+        return [row for row in rows if row not in self.reasons and row not in self.decided_before]
+
+    def but(self, decided_before: Mapping[int, Decision]) -> Sifted:
+        """Return the same, with decisions on entries that are held already."""
+        left = {row: one for row, one in decided_before.items() if row not in self.reasons}
+        return replace(self, decided_before=left) if left else self
+
+    def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
+        """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
+
+        Parameters
+        ----------
+        report
+            Of :attr:`whole`.
+        look
+            Changes decisions on some entries because of others.
+        """
+        suspects = {row: one for row, one in self.decided_before.items() if one.findings}
+        if not suspects:
+            return look(report)
+        rows = self._open
+        places = {row: n for n, row in enumerate(sorted({*rows, *suspects}))}
+        mine = [places[row] for row in rows]
+        among = spread(report, self.batch.take(list(places)), mine)
+        also = {places[row]: one for row, one in suspects.items()}
+        return taken(look(replace(among, remarkable={**among.remarkable, **also})), mine)
 
     def changed(self, report: Report) -> Self:
         """Return the same with the entries of :attr:`whole` as they are in a report of these."""
@@ -160,7 +189,7 @@ class Sifted:
         One that a person has released before is admitted, if the store can keep it.
         """
         if not self.reasons:
-            return report
+            return self._with_decided(report) if self.decided_before else report
         released: dict[str, str] = {}
         for rows in (
             [row for row in self.reasons if row not in self.bare],
@@ -184,7 +213,7 @@ class Sifted:
             *(len(self.reasons) - len(released), len(self.batch)),
             printable(self.batch.ids[min(self.reasons)], 80),
         )
-        report = spread(report, self.batch, self._open)
+        report = self._with_decided(report)
         remarkable = dict(report.remarkable)
         for row in self.reasons:
             decision = self._decision(row)
@@ -194,6 +223,11 @@ class Sifted:
                 decision = replace(decision, verdict=verdict, note=note)
             remarkable[row] = decision
         return replace(report, remarkable=remarkable)
+
+    def _with_decided(self, report: Report) -> Report:
+        """Return a report of :attr:`whole` as one of the batch, with earlier decisions."""
+        report = spread(report, self.batch, self._open)
+        return replace(report, remarkable={**report.remarkable, **self.decided_before})
 
     def _decision(self, row: int) -> Decision:
         note = f"{NOT_JUDGED}{self.reasons[row]}"

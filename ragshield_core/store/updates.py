@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
@@ -176,6 +177,44 @@ def to_write(report: Report, waiting: Sequence[NewVersion]) -> Report:
     return replace(report, remarkable={**report.remarkable, **changed})
 
 
+def decided_before(
+    batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
+) -> dict[int, Decision]:
+    """Return decisions on entries that need no screening: parts of versions that wait unchanged.
+
+    Detectors may judge an entry otherwise after a new calibration or once others have left. If it
+    were stored then, it would be live and held at once. If no part of a version is a suspect, its
+    parts are judged again: another version has come.
+
+    Returns
+    -------
+    dict[int, Decision]
+        By row of the batch.
+    """
+    versions = [one for one in versions if one.ids]
+    if not versions or not quarantine.exists():
+        return {}
+    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    known: dict[int, str] = {}  # number of the revision -> its id
+    for one in quarantine.prints(ids=batch.ids):
+        if one.status in (Status.HELD, Status.CONFIRMED):
+            entry = batch[rows[one.id]]
+            alone = one.status is Status.HELD and one.fingerprint == entry.text_fingerprint
+            if alone or one.fingerprint == entry.fingerprint:
+                known[one.number] = one.id
+    if not known:
+        return {}
+    named = list(dict.fromkeys(known.values()))
+    named = waits(quarantine, named)  # others are screened again, so that a recall is repeated
+    held = {one.id: one for one in quarantine.list(None, ids=named) if one.number in known}
+    suspects = {i for i, one in held.items() if not is_part(one)}
+    stuck: set[str] = set()
+    for version in versions:
+        if not suspects.isdisjoint(version.ids):
+            stuck |= version.ids
+    return {rows[i]: _again(one) for i, one in held.items() if i in stuck}
+
+
 def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return which entries are parts of versions that wait."""
     noted = quarantine.indexes.of(ids)
@@ -223,6 +262,17 @@ def _latest(held: Iterable[HeldEntry]) -> Mapping[str, HeldEntry]:
     for one in sorted(held, key=lambda o: (o.status is Status.HELD, o.held_at, o.number)):
         latest[one.id] = one
     return latest
+
+
+def _again(held: HeldEntry) -> Decision:
+    """Return the decision on a revision that is held, and comes once more."""
+    if held.status is Status.CONFIRMED:
+        since = f"confirmed as poisoned by {held.reviewed_by}"
+    else:
+        when = held.held_at.isoformat()
+        since = f"held by {held.held_by} since {when}, and no reviewer has released it"
+    note = f"{held.note}; {since}" if is_part(held) else since
+    return Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings, note=note)
 
 
 def _names(document: str) -> tuple[str, str]:

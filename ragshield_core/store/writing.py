@@ -18,6 +18,7 @@ from typing import Any
 from ragshield_core.guard import Guard
 from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.store.adapter import (
@@ -36,6 +37,7 @@ from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import (
     NewVersion,
+    decided_before,
     held_whole,
     is_part,
     note_waiting,
@@ -115,9 +117,12 @@ def screen_and_hold(
     turn = yield own(guard.writes.take_turn)
     try:
         # Screen, and look for copies of suspicious entries in the store.
+        if versions and not stored:
+            known = yield own(decided_before, sifted.batch, versions, guard.quarantine)
+            sifted = sifted.but(known)
         report: Report = yield own(partial(guard.screen, sifted.whole, replacing=replacing))
-        judged = report.batch
-        report = yield own(partial(adapter.judge_related, report, stored=stored))
+        judged, related = report.batch, partial(adapter.judge_related, stored=stored)
+        report = yield own(sifted.beside, report, related)
         if report.batch is not judged:
             sifted = sifted.changed(report)
         report = yield from note_copies(adapter, report)
@@ -355,6 +360,8 @@ def _hold(
     updated = frozenset[str]().union(*(version.ids for version in versions))
     report = stays_held(guard.hold(report), guard, updated)
     report = sifted.hold_malformed(report, guard)
+    if sifted.decided_before and guard.policy.on_detect == "raise":
+        raise PoisonedEntryError(report)
     if versions:
         report = held_whole(report, versions, guard.quarantine)
     if not report.admitted.all():

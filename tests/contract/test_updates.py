@@ -1,5 +1,6 @@
 """An update goes in whole, or the version before is served whole: the same in both frameworks."""
 
+import logging
 import uuid
 
 import pytest
@@ -257,11 +258,25 @@ def test_a_later_version_that_is_held_as_well_takes_its_place(world):
         assert world.served("a") == sorted(["The office opens at ten.", other])
 
 
-def test_the_same_version_again_changes_nothing(world):
+def test_the_same_version_again_is_quiet(world, caplog, monkeypatch):
     world.bring(a=NEW, b=OTHER)
+    screened = []
+    screen = world.guard.screen
+
+    def noting(batch, **options):
+        screened.extend(batch.texts)
+        return screen(batch, **options)
+
+    monkeypatch.setattr(world.guard, "screen", noting)
     rows = [(one.id, one.status, one.number) for one in world.quarantine.list(None)]
-    world.bring(a=NEW, b=OTHER)
+    before = len(world.quarantine.log.lines())
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="ragshield"):
+        world.bring(a=NEW, b=OTHER)
     assert [(one.id, one.status, one.number) for one in world.quarantine.list(None)] == rows
+    assert len(world.quarantine.log.lines()) == before
+    assert set(screened).isdisjoint(set(NEW) - set(OLD))
+    assert [one.getMessage() for one in caplog.records if one.name == "ragshield"] == []
     assert world.served("a") == sorted(OLD)
 
 
