@@ -26,38 +26,76 @@ from rich.table import Table
 
 FOLDER = Path(__file__).parent
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
-QUICK = ("--quick",)
 # Seconds after which a benchmark counts as failed.
 PATIENCE = 1_200
 
 
 class Figure(NamedTuple):
-    """A number in a printed table, and where it must lie."""
+    """The first number of a cell in a printed table, and where it must lie."""
 
     row: str  # how the row begins
-    column: str
+    column: str | int  # its head, or its place in tables without heads
     low: float = 0.0
     high: float = 1.0
 
 
 class Smoke(NamedTuple):
-    """A small version of a benchmark: its figures, or words that it must print."""
+    """A small version of a benchmark, and figures that it must print."""
 
-    figures: Sequence[Figure] = ()
-    words: str = ""
-    arguments: Sequence[str] = QUICK
+    figures: Sequence[Figure]
+    arguments: Sequence[str] = ("--quick",)
 
 
+# What runs longest stands first.
 ALL = {
-    "adversary": Smoke(
+    "growth": Smoke(
         [
-            Figure("one batch of nothing else", "web natural, 5", low=0.8),
-            Figure("fifties, shuffled", "web raw, 5", low=0.4),
-        ],
-        "Goals that are not met:\n\n- none",
+            Figure("Wikipedia, random, own lineages |", "held", high=0.02),
+            Figure("from nothing: Wikipedia", "held", high=0.02),
+            Figure("near-duplicate docs", "recalled", high=0.01),
+        ]
+    ),
+    "writes": Smoke([Figure("opened, SQLite | 500 | 100", "processor, ms", high=100)]),
+    "held_floods": Smoke(
+        [
+            Figure("300", "clean, held or recalled", high=0.05),
+            Figure("300", "raw fives, held or recalled", low=0.8),
+        ]
     ),
     "sources": Smoke(
-        [Figure("AWS docs | the same pages, a footer", "at once", high=0.02)], "13 of 13"
+        [
+            Figure("AWS docs | the same pages, a footer", "at once", high=0.03),
+            Figure("Wikipedia | AWS docs", "at once", high=0.05),
+            Figure("Wikipedia | mails", "twenties", high=0.2),
+        ]
+    ),
+    "canaries": Smoke(
+        [
+            Figure("ragshield", "recall", low=1),
+            Figure("ragshield", "precision", low=0.9),
+            Figure("everywhere | black-box, 3", 4, low=0.8),
+        ],
+        ("--parts", "scenario", "web", "--seeds", "1"),
+    ),
+    "stored_neighbors": Smoke(
+        [
+            Figure("clean entries", 1, high=0.03),
+            Figure("black-box, groups of 5", 1, low=0.95),
+            Figure("PGVector, ef_search 200", 1, low=0.99),
+        ]
+    ),
+    "poisoned_samples": Smoke([]),  # checks its figures itself
+    "hotflip": Smoke(
+        [
+            Figure("clean, held out", "default guard: held", high=0.03),
+            Figure("gibberish, answer text", "default guard: held", low=0.5),
+        ]
+    ),
+    "ingestion": Smoke(
+        [
+            Figure("promptinjection_nq |", "instruction", low=0.98),
+            Figure("Wikipedia |", "instruction", high=0.002),
+        ]
     ),
     "singles": Smoke(
         [
@@ -66,10 +104,41 @@ ALL = {
             Figure("CorruptRAG-AS |", "held", low=0.7),
         ]
     ),
-    "stream": Smoke([Figure("wikipedia | PoisonedRAG (NQ), black-box", "recall", low=0.9)]),
+    "power": Smoke([Figure("wiki_passages", "five, said / seen", low=0.7)]),
+    "one_by_one": Smoke([Figure("the README's attack", 1, low=9, high=10)]),
+    "review_queue": Smoke([Figure("wikipedia, 1,500 known | black-box, each", 2, low=50, high=50)]),
+    "workers": Smoke([Figure("Wikipedia | raw | 5 | SQLite | 2", 5, low=0.9)]),
+    "throughput": Smoke([Figure("SQLite | 2", "errors", high=0)]),
+    "fit_instruction_model": Smoke([Figure("1.0", "orders to models found", low=0.2)]),
+    "ray_audit": Smoke([Figure("5,000", "partitions", low=10, high=10)]),
+    "scan": Smoke(
+        [
+            Figure("security and Python", "clean named", high=0.012),
+            Figure("security and Python", "order", low=3, high=3),
+        ]
+    ),
+    "joint_fpr": Smoke([Figure("SMS, ham", 3, high=0.015)]),
+    "label_flipping": Smoke(
+        [
+            Figure("model, calibrated at 1 % | 40%", "recall", low=0.9),
+            Figure("model, calibrated at 1 % | 40%", "FPR", high=0.02),
+        ]
+    ),
+    "adversary": Smoke(
+        [
+            Figure("one batch of nothing else", "web natural, 5", low=0.85),
+            Figure("fifties, shuffled", "web raw, 5", low=0.45),
+        ]
+    ),
+    "stream": Smoke(
+        [
+            Figure("wikipedia | PoisonedRAG (NQ), black-box", 3, low=0.9),
+            Figure("wikipedia | PoisonedRAG (NQ), black-box", 4, high=0.05),
+        ]
+    ),
     "retrieval": Smoke(
         [
-            Figure("nq | black-box | 5", "recall", low=0.9),
+            Figure("nq | black-box | 5", "recall", low=0.95),
             Figure("nq | black-box | 5", "clean", high=0.05),
         ]
     ),
@@ -91,8 +160,13 @@ def figure(printed: str, wanted: Figure) -> float | None:
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
         if following.startswith("|--"):
             columns = cells
-        elif line.startswith(f"| {wanted.row}") and wanted.column in columns:
-            found = NUMBER.search(cells[columns.index(wanted.column)])
+        elif line.startswith(f"| {wanted.row}"):
+            place = wanted.column
+            if isinstance(place, str):
+                if place not in columns:
+                    continue
+                place = columns.index(place)
+            found = NUMBER.search(cells[place])
             return float(found.group().replace(",", "")) if found else None
     return None
 
@@ -101,7 +175,7 @@ def faults(smoke: Smoke, done: subprocess.CompletedProcess[str]) -> list[str]:
     """Return what is wrong with a run, a line each."""
     if done.returncode:
         return [f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"]
-    found = [] if smoke.words in done.stdout else [f"{smoke.words!r} was not printed"]
+    found = []
     for wanted in smoke.figures:
         value = figure(done.stdout, wanted)
         if value is None or not wanted.low <= value <= wanted.high:
