@@ -92,7 +92,7 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
         screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
         status = guard.status()
         calibrated_at.add(status.calibrated_at)
-        named |= {f"shift in {shift.detector}" for shift in status.shifts if shift.source is None}
+        named |= {f"shift in {shift.detector}" for shift in status.shifts}
     return Outcome(
         held=held,
         recalled=recalled,

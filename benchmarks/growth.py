@@ -299,8 +299,7 @@ def stored_stream(name: str, longest: int | None) -> dict[str, Any]:
         "recalled": status.spent.recalled / len(out),
         "before": None,
         "findings": ", ".join(f"{name} {n}" for name, n in most if n) or "none",
-        "named": ", ".join(f"shift in {s.detector}" for s in status.shifts if s.source is None)
-        or "–",
+        "named": ", ".join(f"shift in {s.detector}" for s in status.shifts) or "–",
     }
 
 
