@@ -19,8 +19,7 @@ from ragshield_core.files.documents import decoded
 from ragshield_core.files.folder import Folder
 from ragshield_core.files.passages import UnreadError
 from ragshield_core.tools.audit.knowledge_base import load
-from ragshield_core.tools.audit.readers.kinds import open_source
-from ragshield_core.tools.audit.readers.text_folder import TextFolder
+from ragshield_core.tools.audit.readers.kinds import TextFolder, open_source
 
 GERMAN = "Die Gebühr für Überweisungen beträgt fünf Euro. Größere Beträge prüft die Bank. " * 3
 RUSSIAN = "Плата за перевод составляет пять рублей. Крупные суммы проверяет банк. " * 3

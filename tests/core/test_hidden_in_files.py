@@ -11,7 +11,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.hidden.payload import mark, marked
 from ragshield_core.files.folder import Folder
-from ragshield_core.tools.audit.readers.text_folder import TextFolder
+from ragshield_core.tools.audit.readers.kinds import TextFolder
 
 SEEN = "The library opens at nine on weekdays. Members may borrow ten books for four weeks."
 # Orders and statements, in several languages.

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -218,9 +217,9 @@ def test_ray_finds_what_one_process_finds(folder, partitioned):
     report = audited(folder, engine="ray", progress=lambda *step: told.append(step))
     assert findings(report) == findings(partitioned)
     assert report.neighbors_found == partitioned.neighbors_found
-    searched = [step[1:] for step in told if step[0] == "searching"]
-    assert searched[0] == (0, searched[-1][1])
-    assert searched[-1][0] == searched[-1][1] >= report.n_partitions
+    searched = [done for step, done, _ in told if step == "searching"]
+    assert searched == list(range(searched[-1] + 1))
+    assert searched[-1] >= report.n_partitions
 
 
 class Killed(RayEngine):
@@ -361,39 +360,26 @@ def test_what_is_no_parquet_is_refused(tmp_path):
 # Command line
 
 
+def command(folder, *options):
+    return CliRunner().invoke(app, ["scan", str(folder), "--engine", *map(str, options)])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_command(request, folder, partitioned, tmp_path, monkeypatch, engine):
+def test_command(request, folder, partitioned, tmp_path, engine):
     if engine == "ray":
         request.getfixturevalue("cluster")
-    monkeypatch.chdir(tmp_path)
-    options = [
-        "--engine",
-        engine,
-        "--partition-rows",
-        "100",
-        "--fpr",
-        "0.02",
-        "--output",
-        "out.json",
-    ]
     named = [part for one in detectors() for part in ("--detector", one.name)]
-    result = CliRunner().invoke(app, ["scan", str(folder), *options, *named])
+    named += ["--work-dir", tmp_path, "--format", "json", "--partition-rows", 100, "--fpr", 0.02]
+    result = command(folder, engine, *named)
     assert result.exit_code == 1, result.output
-    told = json.loads(Path("out.json").read_text(encoding="utf-8"))
+    told = json.loads(result.stdout)
     found = [finding for entry in told["findings"] for finding in entry["findings"]]
     assert found == json.loads(json.dumps(findings(partitioned)))
-    assert "No entry has a text" not in result.output
 
 
-def test_command_refuses_what_cannot_be(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def told(*options):
-        result = CliRunner().invoke(app, ["scan", str(folder), *options])
-        assert result.exit_code == 2
-        return " ".join(result.output.split())
-
-    held = told("--engine", "local", "--quarantine")
-    assert "--quarantine, --include and --exclude need whole entries" in held
-    assert "expected 'local' or 'ray'" in told("--engine", "dask")
+def test_command_refuses_what_cannot_be(folder):
+    refused = command(folder, "local", "--quarantine")
+    assert refused.exit_code == 2
+    assert "--include and --exclude need whole entries" in " ".join(refused.output.split())
+    assert "expected 'local' or 'ray'" in command(folder, "dask").output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,9 @@ from ragshield_core.detectors.base import Detector, Evidence, Need, skip_reason
 from ragshield_core.detectors.base.abilities import audited as audited_by
 from ragshield_core.detectors.base.abilities import explained_audit
 from ragshield_core.detectors.registry import check_detectors
-from ragshield_core.model.entries import Batch
+from ragshield_core.hooks import tools
+from ragshield_core.model.entries import Batch, concatenate
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
@@ -25,11 +28,19 @@ from ragshield_core.tools.audit.judging import Judge, limits_of, report_of, unkn
 from ragshield_core.tools.audit.partitioned.audit import audit
 from ragshield_core.tools.audit.partitioned.engines import Engine
 from ragshield_core.tools.audit.partitioned.plan import Parts
-from ragshield_core.tools.audit.power import power_of
 from ragshield_core.tools.audit.report import ScanReport
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
+
+# Attacks of each form at the most. Eight tell a share of forty texts to within about .15.
+MOST = 8
+# Texts of one attack of each form.
+TEXTS = 10
+# More planted texts than such a share would change what is usual.
+SHARE = 0.03
+# The vectors of more entries are not copied.
+LARGEST = 100_000
 
 
 def scan(
@@ -159,7 +170,7 @@ def scan(
         return np.asarray(np.logical_or.reduce(found))
 
     try:
-        report = replace(report, power=power_of(batch, embed, found_in))
+        report = replace(report, power=_power_of(batch, embed, found_in))
     except Exception as error:  # noqa: BLE001 - a model that fails costs no finding
         logger.warning("what an attack would look like is not known: %s", crash(error))
     tell("auditing planted attacks", 1, 1)
@@ -222,3 +233,52 @@ def _skip_reason(detector: Detector, batch: Batch) -> str | None:
     if Need.QUERY in detector.needs:
         return "needs queries, and an audit has none"
     return skip_reason(detector, batch)
+
+
+def _power_of(
+    batch: Batch,
+    embed: Callable[[list[str]], ArrayLike],
+    found_in: Callable[[Batch], NDArray[np.bool_]],
+) -> dict[str, float]:
+    """Return the share of planted texts that an audit finds, by the form of the attack.
+
+    Parameters
+    ----------
+    batch
+        The knowledge base.
+    embed
+        Its embedding model.
+    found_in
+        Returns which entries an audit of the knowledge base finds by the thresholds that it has,
+        with the planted ones at its end; shape (n_entries,).
+
+    Returns
+    -------
+    dict[str, float]
+        Shares in [0, 1]; empty where there are too few or too many entries, or no texts that an
+        attack can be made of.
+    """
+    n_each = min(MOST, int(SHARE * len(batch) / TEXTS))
+    if not n_each or len(batch) > LARGEST or not batch.dim:
+        return {}
+    attacks = tools().plant(sample=batch, n_targets=n_each)
+    if not attacks:
+        return {}
+    forms = [form for form, texts in attacks for _ in texts]
+    texts = [text for _, texts in attacks for text in texts]
+    ids = [f"ragshield-planted-{number}" for number in range(len(texts))]
+    vectors = np.asarray(embed(texts), dtype=np.float32)
+    if vectors.shape != (len(texts), batch.dim):
+        msg = f"the embedding model returns shape {vectors.shape}, not {(len(texts), batch.dim)}."
+        raise InvalidBatchError(msg)
+    planted = Batch.of(
+        ids=ids,
+        texts=texts,
+        embeddings=vectors,
+        lineages=ids if any(batch.lineages) else None,
+    )
+    found = found_in(concatenate([batch, planted]))[len(batch) :]
+    by_form: dict[str, list[bool]] = defaultdict(list)
+    for form, one in zip(forms, found.tolist(), strict=True):
+        by_form[form].append(one)
+    return {form: sum(each) / len(each) for form, each in by_form.items()}

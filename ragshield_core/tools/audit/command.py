@@ -35,9 +35,8 @@ from ragshield_core.tools.audit.output import cases_table, html_page, to_markdow
 from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
-from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
+from ragshield_core.tools.audit.readers.kinds import TextFolder, open_source, read_ids
 from ragshield_core.tools.audit.readers.source import USUAL, Columns, Source
-from ragshield_core.tools.audit.readers.text_folder import TextFolder
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
