@@ -101,7 +101,15 @@ class CachedEmbedder:
                         database.executemany(
                             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows
                         )
-                yield self._kept(database, chunk)
+                query = "SELECT vector FROM vectors WHERE model = ? AND digest = ?"
+                stored = [database.execute(query, (self._model, d)).fetchone()[0] for d in chunk]
+                if len({len(row) for row in stored}) > 1:
+                    msg = (
+                        f"the embedder {self._model!r} returns vectors of another length than "
+                        f"those that {self._path} has of it; delete that file."
+                    )
+                    raise InvalidBatchError(msg)
+                yield np.stack([np.frombuffer(row, dtype=np.float32) for row in stored])
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of some texts, shape (n_texts, dim); raises as :meth:`chunks`."""
@@ -120,17 +128,6 @@ class CachedEmbedder:
         except sqlite3.DatabaseError as error:
             msg = f"{self._path} cannot be used ({error}); delete it, and texts are embedded anew."
             raise SourceError(msg) from error
-
-    def _kept(self, database: sqlite3.Connection, digests: list[bytes]) -> NDArray[np.float32]:
-        query = "SELECT vector FROM vectors WHERE model = ? AND digest = ?"
-        rows = [database.execute(query, (self._model, d)).fetchone()[0] for d in digests]
-        if len({len(row) for row in rows}) > 1:
-            msg = (
-                f"the embedder {self._model!r} returns vectors of another length than those that "
-                f"{self._path} has of it; delete that file."
-            )
-            raise InvalidBatchError(msg)
-        return np.stack([np.frombuffer(row, dtype=np.float32) for row in rows])
 
     def _embedded(self, texts: list[str]) -> NDArray[np.float32]:
         vectors = np.asarray(self._embed(texts), dtype=np.float32)

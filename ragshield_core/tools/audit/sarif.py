@@ -52,10 +52,10 @@ def to_sarif(report: ScanReport, source: str) -> str:
     """
     level = {i: LEVELS[case.severity] for case in report.cases for i in case.entry_ids}
     rows = {report.batch.ids[row]: row for row in report.remarkable}
-    levels = {
-        one.detector: "error" if one.detector in report.failed else "note" for one in report.skipped
-    }
-    notes = [(levels[one.detector], f"{one.detector}: {one.reason}") for one in report.skipped]
+    notes = [
+        ("error" if one.detector in report.failed else "note", f"{one.detector}: {one.reason}")
+        for one in report.skipped
+    ]
     notes += [("error", sentence) for sentence in report.unread]
     return document_of(
         [
@@ -112,14 +112,7 @@ def document_of(
     kinds = list(firsts)
     return document(
         rules=[_rule(finding, said) for finding in firsts.values()],
-        results=[
-            {
-                **_result(one, kinds.index(one.finding.detector)),
-                "level": one.level,
-                "locations": [one.location],
-            }
-            for one in found
-        ],
+        results=[_result(one, kinds.index(one.finding.detector)) for one in found],
         notes=notes,
         successful=successful,
         properties=properties,
@@ -210,14 +203,12 @@ def _result(one: Located, rule: int) -> dict[str, Any]:
     exact = f"{len(finding.detector)}:{finding.detector}{finding.entry_id}"
     mark = hashlib.blake2b(exact.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     name = printable(finding.entry_id, MESSAGE)
-    numbers = {
-        "score": finding.score,
-        "threshold": finding.threshold,
-        "pValue": finding.p_value,
-    }
+    numbers = {"score": finding.score, "threshold": finding.threshold, "pValue": finding.p_value}
     return {
         "ruleId": finding.detector,
         "ruleIndex": rule,
+        "level": one.level,
+        "locations": [one.location],
         "message": {"text": f"{one.what} {name}: {printable(finding.evidence, MESSAGE)}"},
         "partialFingerprints": {"detectorAndEntry/v1": mark},
         "properties": {
