@@ -296,11 +296,9 @@ def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> Sc
     report = without_excused(report, store)
     if n_excused := n_found - len(report.found):
         errors.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
-    rows = [row for row in report.ranking if not report.admitted[row]]
-    if not rows:
+    if not report.found:
         return report
-    decisions = [report.remarkable[row] for row in rows]
-    released = store.hold(knowledge.batch.take(rows), decisions, by=BY)
+    released = store.hold(knowledge.batch.take(report.found_rows), report.found, by=BY)
     report = report.overruled(released)
     errors.print(
         Text(

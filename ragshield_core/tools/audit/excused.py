@@ -24,7 +24,7 @@ def without_excused(report: ScanReport, quarantine: Quarantine) -> ScanReport:
     quarantine
         Into which the findings are going to be put.
     """
-    found = {row: report.remarkable[row] for row in report.ranking if not report.admitted[row]}
+    found = {row: report.remarkable[row] for row in report.found_rows}
     batch = report.batch.take(list(found))
     confirmed = quarantine.confirmed_among(batch)
     before = {

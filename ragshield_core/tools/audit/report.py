@@ -104,8 +104,7 @@ class ScanReport(Report):
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """The findings by attack, worst first; those that people released are in none."""
-        rows = [row for row in self.ranking if not self.admitted[row]]
-        found = {row: self.remarkable[row] for row in rows}
+        found = {row: self.remarkable[row] for row in self.found_rows}
         return cases_of(self.batch, found, {row: self.strongest(one) for row, one in found.items()})
 
     @property
@@ -160,10 +159,15 @@ class ScanReport(Report):
         }
         return tuple(sorted(keys, key=lambda row: (*keys[row], row)))
 
+    @cached_property
+    def found_rows(self) -> list[int]:
+        """Rows of the findings, worst first, without those that people released."""
+        return [row for row in self.ranking if not self.admitted[row]]
+
     @property
     def found(self) -> tuple[Decision, ...]:
         """Decisions against entries, worst first; those that people released are not among them."""
-        return tuple(self.remarkable[row] for row in self.ranking if not self.admitted[row])
+        return tuple(self.remarkable[row] for row in self.found_rows)
 
     def overruled(self, released: Mapping[str, str]) -> ScanReport:
         """Return the report with entries admitted that people released before.
@@ -259,10 +263,9 @@ class ScanReport(Report):
 
     def revisions(self) -> list[str]:
         """Return the fingerprint of each entry that was found; of an audit by partitions, none."""
-        rows = [row for row in self.ranking if not self.admitted[row]]
         if self.n_partitions:
-            return [""] * len(rows)
-        return self.batch.take(rows).fingerprints()
+            return [""] * len(self.found_rows)
+        return self.batch.take(self.found_rows).fingerprints()
 
     def _remarkable(self) -> list[tuple[str, ...]]:
         """Rows to show, worst first."""
