@@ -119,7 +119,6 @@ def shoot(browser: Browser, address: str) -> None:
         )
         page = context.new_page()
         page.goto(f"{address}/login")
-        page.get_by_label("Your name").fill("anna")
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Log in").click()
         heading = page.get_by_role("heading", level=1).bounding_box()
@@ -154,7 +153,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    app: Any = review_app(poisoned(), token=TOKEN)
+    app: Any = review_app(poisoned(), tokens={"anna": TOKEN})
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -176,7 +176,7 @@ class CaseRow(TableBase):
         Index("ragshield_case_severity", "namespace", "is_open", "rank", "rarity", "number"),
         *(
             Index(f"ragshield_case_{name}", "namespace", "is_open", name, "number")
-            for name in ("n_waiting", "opened_at", "latest_at", "detectors", "source")
+            for name in ("n_waiting", "opened_at")
         ),
     )
 

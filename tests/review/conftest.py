@@ -31,11 +31,11 @@ def held(quarantine, texts, *, related=True, detector="clique", lineages=None, s
 class Browser:
     """What a person does on the page, without a browser."""
 
-    def __init__(self, app, name="anna", *, token=TOKEN, log_in=True):
+    def __init__(self, app, name="anna", *, token=None, log_in=True):
         self.client = TestClient(app, base_url="http://localhost")
         self.name = name
         if log_in:
-            self.last = self.client.post("/login", data={"name": name, "token": token})
+            self.last = self.client.post("/login", data={"token": token or TOKENS[name]})
             assert self.last.status_code == 200, self.last.text
 
     def get(self, path):
@@ -71,4 +71,4 @@ def quarantine(tmp_path):
 
 @pytest.fixture
 def app(quarantine):
-    return review_app(quarantine, token=TOKEN)
+    return review_app(quarantine, tokens=TOKENS)

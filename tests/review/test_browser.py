@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from conftest import TOKEN, held
+from conftest import TOKEN, TOKENS, held
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 from playwright.sync_api import expect, sync_playwright
@@ -44,6 +44,7 @@ HOSTILE = [
 PLAIN = [text for text in HOSTILE if text.isprintable()]
 # Of an id, a source, a label, metadata, a note, a name.
 ODD = "\"'><script>alert('odd')</script>"
+PEOPLE = TOKENS | {ODD: TOKEN}
 # Elements that no page of ours has within its content.
 FOREIGN = (
     ":is(img, iframe, object, embed, link, meta, base, video, audio, style, script, svg animate),"
@@ -107,8 +108,8 @@ def served(app):
 
 
 @pytest.fixture
-def address(app):
-    with served(app) as address:
+def address(quarantine):
+    with served(review_app(quarantine, tokens=PEOPLE)) as address:
         yield address
 
 
@@ -142,8 +143,7 @@ class Person:
 
     def log_in(self):
         self.page.goto(f"{self.address}/login")
-        self.page.get_by_label("Your name").fill(self.name)
-        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_label("Your token").fill(PEOPLE[self.name])
         self.page.get_by_role("button", name="Log in").click()
 
     def go(self, path):
@@ -175,9 +175,7 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     held(quarantine, ["another text"])
     anna = person(log_in=False)
     page = anna.go("/login")
-    page.keyboard.type("anna")  # the first field has the focus
-    anna.press("Tab")
-    page.keyboard.type(TOKEN)
+    page.keyboard.type(TOKENS["anna"])  # the field has the focus
     anna.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("2 cases")
     page.wait_for_load_state("load")
@@ -381,7 +379,7 @@ def test_enter_in_the_reason_decides_nothing(quarantine, person):
 
 def test_a_question_is_opened_and_answered_by_keyboard(quarantine, chromium):
     store, _ = asked_about(quarantine)
-    with served(review_app(store, token=TOKEN)) as address:
+    with served(review_app(store, tokens=TOKENS)) as address:
         anna = Person(chromium, address, viewport={"width": 390, "height": 844})
         page = anna.go("/")
         question = page.get_by_text("New source or mass attack?")
@@ -408,7 +406,7 @@ def test_hostile_neighbors_and_revisions_are_only_shown(chromium):
         ids=[f"0{ODD}"], texts=[PLAIN[5]], embeddings=[[1.0] + [0.0] * 7], lineages=[ODD]
     )
     store.quarantine.hold(revised, by="bert")
-    with served(review_app(store, token=TOKEN)) as address:
+    with served(review_app(store, tokens=TOKENS)) as address:
         anna = Person(chromium, address)
         page = anna.go("/cases/1")
         page.wait_for_load_state("networkidle")

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import TOKEN, Browser, held
+from conftest import TOKENS, Browser, held
 from support import Scripted, scored
 
 from ragshield_core import Guard
@@ -37,7 +37,7 @@ def words(page):
 
 @pytest.mark.slow
 def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
-    anna = Browser(review_app(Store(guard), token=TOKEN))
+    anna = Browser(review_app(Store(guard), tokens=TOKENS))
     ids = [one.id for one in guard.quarantine.list()]
     guard.quarantine.release(ids[:200], by="anna")
     guard.quarantine.confirm(ids[200:210], by="anna")
@@ -56,7 +56,7 @@ def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
 
 
 def test_a_rate_of_which_nothing_is_decided_is_an_interval(guard):
-    page = Browser(review_app(Store(guard), token=TOKEN)).get("/feedback").text
+    page = Browser(review_app(Store(guard), tokens=TOKENS)).get("/feedback").text
     row = words(page).partition("scripted")[2]
     assert re.match(r" 300 300 0 0 nothing decided 0\.00 to 3\d\.\d\d ", row), row
     assert re.match(r".*\ball 300 300 0 0 ", words(page))
@@ -64,7 +64,7 @@ def test_a_rate_of_which_nothing_is_decided_is_an_interval(guard):
 
 @pytest.mark.slow
 def test_thresholds_that_were_shown_otherwise_do_not_move(guard):
-    anna = Browser(review_app(Store(guard), token=TOKEN))
+    anna = Browser(review_app(Store(guard), tokens=TOKENS))
     ids = [one.id for one in guard.quarantine.list()]
     guard.quarantine.release(ids[:200], by="anna")
     page = anna.get("/feedback").text

@@ -4,7 +4,7 @@ import html
 import re
 
 import pytest
-from conftest import TOKEN, TOKENS, Browser, held
+from conftest import TOKENS, Browser, held
 from held import found, hold
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -204,9 +204,9 @@ def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
 def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeypatch):
     monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
     monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)
-    app = review_app(quarantine, token=TOKENS, two_persons=True)
+    app = review_app(quarantine, tokens=TOKENS, two_persons=True)
     flood(quarantine)
-    anna, bert = (Browser(app, name, token=token) for name, token in TOKENS.items())
+    anna, bert = (Browser(app, name) for name in TOKENS)
     for each in (anna, bert):
         whole(each, "release", note="ours")
     assert "45 wait for a second person" in anna.told
@@ -218,7 +218,7 @@ def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, monkeyp
 
 def test_what_was_decided_is_reopened(quarantine):
     store, _ = guarded(quarantine)
-    app = review_app(store, token=TOKEN)
+    app = review_app(store, tokens=TOKENS)
     one, two = held(store.quarantine, ["a page about 1, revised", "a page about 1, again"])
     anna, bert = Browser(app), Browser(app, "bert")
     anna.decide(1, "release", ["1"])
@@ -241,9 +241,9 @@ def test_what_was_decided_is_reopened(quarantine):
 
 
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
-    app = review_app(quarantine, token=TOKENS, two_persons=True)
+    app = review_app(quarantine, tokens=TOKENS, two_persons=True)
     held(quarantine, GROUP[:2])
-    anna, bert = (Browser(app, name, token=token) for name, token in TOKENS.items())
+    anna, bert = (Browser(app, name) for name in TOKENS)
     for _ in range(2):  # twice the same person is one
         anna.decide(1, "release", note="ours")
         assert "2 wait for a second person" in anna.told
@@ -265,7 +265,7 @@ def guarded(quarantine):
 
 def test_with_a_store_what_is_released_is_in_it_and_leaves_it_again(quarantine):
     store, inner = guarded(quarantine)
-    app = review_app(store, token=TOKEN)
+    app = review_app(store, tokens=TOKENS)
     (one,) = held(store.quarantine, ["a page about 1, revised"])
     anna = Browser(app)
     page = anna.get("/cases/1").text
@@ -288,7 +288,7 @@ def test_an_older_revision_is_compared(quarantine):
         ids=["k1"], texts=["a page about SENDING your password"], embeddings=[[1.0] + [0.0] * 7]
     )
     store.quarantine.hold(batch, by="bert")
-    page = Browser(review_app(store, token=TOKEN)).get("/cases/1").text
+    page = Browser(review_app(store, tokens=TOKENS)).get("/cases/1").text
     assert "revision in the store" in page
     assert "<ins>SENDING your password</ins>" in page
     assert "<del>1</del>" in page
@@ -348,7 +348,7 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
     anna.post("/health/verify")
     assert "BROKEN" in anna.told
     store, _ = guarded(Quarantine("sqlite://"))
-    page = Browser(review_app(store, token=TOKEN)).get("/health").text
+    page = Browser(review_app(store, tokens=TOKENS)).get("/health").text
     assert "Known entries" in page
 
 
@@ -382,7 +382,7 @@ def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
     held(Quarantine(url), GROUP)
 
     def verified(audit_key):
-        app = review_app(Quarantine(url, audit_key=audit_key), token=TOKEN)
+        app = review_app(Quarantine(url, audit_key=audit_key), tokens=TOKENS)
         (told,) = re.findall(r'<p id="verified">(.*?)</p>', Browser(app).get("/health").text)
         return told
 
@@ -409,7 +409,7 @@ def test_health_says_how_canaries_stand(quarantine):
         quarantine=store.quarantine,
     )
     monitor.record_baseline()
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     assert "not checked of 2" in " ".join(anna.get("/health").text.split())
     monitor.check()
     assert "0 of 2" in " ".join(anna.get("/health").text.split())
@@ -524,15 +524,17 @@ def test_after_a_decision_comes_the_next_case_until_none_is_left(quarantine, app
 
 
 def test_the_next_case_is_that_of_the_order_and_filter_of_the_queue(quarantine, app):
-    texts = ["about lamps", "about chairs", "about tables"]
-    held(quarantine, texts, related=False, detector="disfluency", lineages=["b", "c", "a"])
+    held(quarantine, ["about lamps"], detector="disfluency", lineages=["b"])
+    held(quarantine, ["about chairs", "about tables"], detector="disfluency")
+    held(quarantine, ["about beds"], detector="disfluency")
     anna = Browser(app)
-    anna.get("/?order=source")
-    anna.decide(3, "confirm")
-    assert anna.last.url.path == "/cases/1"
+    anna.get("/?order=size")
+    anna.decide(1, "confirm")
+    assert anna.last.url.path == "/cases/4"
     anna.get("/")
-    anna.post("/filter", search="", detector="", source="b", waiting="")
-    assert "Case 1 of 1 left" in anna.get("/cases/1").text
+    anna.post("/filter", search="", detector="", source="b", waiting="all")
+    assert "Case 1 of 1 left" not in anna.get("/cases/4").text
+    assert 'href="/cases/1">Next case' in anna.last.text
 
 
 def test_several_cases_are_decided_at_once_and_taken_back_at_once(quarantine, app, monkeypatch):
@@ -563,10 +565,10 @@ def test_several_cases_are_decided_at_once_and_taken_back_at_once(quarantine, ap
 
 
 def test_several_cases_are_proposed_where_two_have_to_agree(quarantine):
-    app = review_app(quarantine, token=TOKENS, two_persons=True)
+    app = review_app(quarantine, tokens=TOKENS, two_persons=True)
     held(quarantine, ["about lamps", "about chairs"], related=False)
-    for name, token in TOKENS.items():
-        each = Browser(app, name, token=token)
+    for name in TOKENS:
+        each = Browser(app, name)
         each.get("/")
         each.post("/cases", action="release", case=["1", "2"], last="2")
     assert "2 entries released" in each.told
@@ -575,7 +577,7 @@ def test_several_cases_are_proposed_where_two_have_to_agree(quarantine):
 
 def test_health_says_what_to_do(quarantine):
     store, _ = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     assert "wait for a decision" not in anna.get("/health").text
     held(store.quarantine, GROUP)
     page = anna.get("/health").text

@@ -49,11 +49,11 @@ def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review
     code, out, _ = review("--database", quarantine.database.url)
     ((app, how),) = served
     assert (code, how["host"], how["access_log"]) == (0, "127.0.0.1", False)
-    (token,) = re.findall(r"^token: (\S{30,})$", out, re.MULTILINE)
+    (token,) = re.findall(r"^token of reviewer: (\S{30,})$", out, re.MULTILINE)
     assert token not in " ".join(sys.argv)
     client = TestClient(app, base_url="http://127.0.0.1:8642")
-    assert client.post("/login", data={"name": "anna", "token": token[:-1]}).status_code == 401
-    assert client.post("/login", data={"name": "anna", "token": token}).status_code == 200
+    assert client.post("/login", data={"token": token[:-1]}).status_code == 401
+    assert client.post("/login", data={"token": token}).status_code == 200
     assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
     _, again, _ = review("--database", quarantine.database.url)
     assert token not in again  # another one each time
@@ -70,7 +70,7 @@ def test_other_machines_are_served_over_tls_only(quarantine, review, served):
     assert code == 0
     assert (how["ssl_certfile"], how["ssl_keyfile"]) == ("cert.pem", "key.pem")
     client = TestClient(app, base_url="https://ragshield.example")
-    form = {"name": "anna", "token": re.findall(r"token: (\S+)", out)[0]}
+    form = {"token": re.findall(r"token of reviewer: (\S+)", out)[0]}
     answer = client.post("/login", data=form).history[0]
     assert "; secure" in answer.headers["set-cookie"].lower()
 
@@ -101,7 +101,7 @@ def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
     ((app, _),) = served
     token = re.findall(r"token of anna: (\S+)", out)[0]
     client = TestClient(app, base_url="http://localhost")
-    client.post("/login", data={"name": "anna", "token": token})
+    client.post("/login", data={"token": token})
     assert "Known entries" in client.get("/health").text  # of the store's guard
 
 
@@ -113,7 +113,7 @@ def test_it_goes_by_the_settings(review, served, tmp_path):
         code, out, _ = review(*given)
         assert code == 0
         client = TestClient(served[-1][0], base_url="http://localhost")
-        form = {"name": "anna", "token": re.findall(r"token: (\S+)", out)[0]}
+        form = {"token": re.findall(r"token of reviewer: (\S+)", out)[0]}
         queue = client.post("/login", data=form)
         assert (queue.url.path, "a text of the shop" in queue.text) == ("/", there)
 

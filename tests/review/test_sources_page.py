@@ -4,7 +4,7 @@ import html
 
 import numpy as np
 import pytest
-from conftest import TOKEN, TOKENS, Browser
+from conftest import TOKENS, Browser
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -46,7 +46,7 @@ def guarded(quarantine, source=SITE):
 @pytest.mark.parametrize("path", ["/", "/health"])
 def test_a_question_is_above_queue_and_health_with_examples_of_both_sides(quarantine, path):
     store, _ = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     page = anna.get(path).text
     assert "New source or mass attack?" in page
     assert f"60 documents of &#39;{SITE}&#39;" in page
@@ -60,7 +60,7 @@ def test_a_question_is_above_queue_and_health_with_examples_of_both_sides(quaran
 
 def test_a_source_is_adopted_by_one_click(quarantine):
     store, inner = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     page = anna.get("/").text
     key = page.split('name="source" value="')[1].split('"')[0]
     anna.post("/sources", source=key, choice="adopt")
@@ -77,7 +77,7 @@ def test_a_source_is_adopted_by_one_click(quarantine):
 
 def test_what_names_no_source_is_kept_by_one_click(quarantine):
     store, inner = guarded(quarantine, None)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     key = anna.get("/health").text.split('name="source" value="')[1].split('"')[0]
     anna.post("/sources", source=key, choice="keep")
     assert "What names no source: what is held stays held" in anna.told
@@ -87,7 +87,7 @@ def test_what_names_no_source_is_kept_by_one_click(quarantine):
 
 def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
     store, inner = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     key = anna.get("/").text.split('name="source" value="')[1].split('"')[0]
     choices = {"source": key, "choice": "adopt"}
     assert anna.client.post("/sources", data=choices).status_code == 403
@@ -109,7 +109,7 @@ def test_only_a_form_of_the_page_decides_and_only_one_who_may(quarantine):
 
 def test_nobody_releases_a_source_alone_where_two_have_to(quarantine):
     store, inner = guarded(quarantine)
-    anna = Browser(review_app(store, token=TOKENS, two_persons=True), token=TOKENS["anna"])
+    anna = Browser(review_app(store, tokens=TOKENS, two_persons=True))
     page = anna.get("/").text
     assert "A release needs a second person here" in page
     key = page.split('name="source" value="')[1].split('"')[0]
@@ -136,7 +136,7 @@ def test_without_a_store_the_commands_are_shown(tmp_path):
         metadatas=[{"ragshield_source": SITE}] * 20,
     )
     guard.admit(guard.hold(guard.screen(orders)))
-    anna = Browser(review_app(Quarantine(url, namespace="news"), token=TOKEN))
+    anna = Browser(review_app(Quarantine(url, namespace="news"), tokens=TOKENS))
     for path in ("/", "/health"):
         page = anna.get(path).text
         assert "20 documents of" in page
@@ -154,7 +154,7 @@ def test_nothing_is_asked_where_there_is_no_guard(app):
 
 def test_a_hostile_name_is_shown_and_nothing_else(quarantine):
     store, _ = guarded(quarantine, HOSTILE)
-    anna = Browser(review_app(store, token=TOKEN))
+    anna = Browser(review_app(store, tokens=TOKENS))
     page = anna.get("/").text
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page

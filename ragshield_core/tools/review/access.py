@@ -73,9 +73,8 @@ class Access:
     ----------
     authenticate
         Of the surrounding application: from a request to who sends it, ``None`` for nobody.
-    token
-        What is asked for at a login, where there is no surrounding application: of everybody, or
-        of each reviewer by name.
+    tokens
+        Of each reviewer, by name, where there is no surrounding application.
     seconds
         After which somebody has to log in again, however busy they were.
     """
@@ -83,12 +82,10 @@ class Access:
     def __init__(
         self,
         authenticate: Authenticate | None,
-        token: str | Mapping[str, str] | None,
+        tokens: Mapping[str, str],
         seconds: float,
     ) -> None:
-        self.authenticate, self._seconds = authenticate, seconds
-        self.named = not isinstance(token, str | None)  # whether a token tells whose it is
-        self._tokens = {"": token or ""} if isinstance(token, str | None) else dict(token)
+        self.authenticate, self._tokens, self._seconds = authenticate, dict(tokens), seconds
         # Sessions that were logged out, and until when they would count.
         self._ended: dict[str, float] = {}
         self._rates = MovingWindowRateLimiter(MemoryStorage())
@@ -106,30 +103,23 @@ class Access:
                 session.setdefault("csrf", secrets.token_urlsafe(24))
             return found
         old = time.time() - session.get("since", 0.0) > self._seconds
-        gone = self.named and session.get("name") not in self._tokens
-        if "name" not in session or old or gone or session.get("csrf") in self._ended:
+        known = session.get("name") in self._tokens
+        if old or not known or session.get("csrf") in self._ended:
             session.clear()
             return None
-        return Reviewer(name=session["name"], role=Role(session["role"]))
+        return Reviewer(name=session["name"])
 
-    def log_in(self, request: Request, form: FormData) -> str | None:
-        """Begin a session; return why not, if not."""
+    def log_in(self, request: Request, form: FormData) -> bool:
+        """Begin a session of the reviewer whose token a form has; return whether there is one."""
         self._limit(self._logins, "login", "" if request.client is None else request.client.host)
         given = str(form.get("token", "")).strip().encode()
         owners = [n for n, one in self._tokens.items() if hmac.compare_digest(given, one.encode())]
-        if not owners or not given:
-            return "This is not the token that was shown when the page was started."
-        name = owners[0] if self.named else str(form.get("name", "")).strip()
-        if not is_name(name):
-            return f"Give a name of 1 to {LONGEST_NAME} characters; it is kept with each decision."
-        request.session.clear()
-        request.session.update(
-            name=name,
-            role=str(Role.DECIDE),
-            since=time.time(),
-            csrf=secrets.token_urlsafe(24),
-        )
-        return None
+        if owners:
+            request.session.clear()
+            request.session.update(
+                name=owners[0], since=time.time(), csrf=secrets.token_urlsafe(24)
+            )
+        return bool(owners)
 
     def log_out(self, request: Request) -> None:
         """End a session, also for whoever has copied its cookie."""

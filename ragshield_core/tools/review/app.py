@@ -51,7 +51,6 @@ from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Des
 from ragshield_core.tools.review.feedback import apply, preview, reviewed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (
-    COUNTED,
     PAGE,
     RULE_DAYS,
     SHOWN,
@@ -85,7 +84,7 @@ def review_app(
     store: Guarded | Quarantine,
     *,
     authenticate: Authenticate | None = None,
-    token: str | Mapping[str, str] | None = None,
+    tokens: Mapping[str, str] | None = None,
     two_persons: bool = False,
     hours: float = HOURS,
     secret: str | None = None,
@@ -102,11 +101,11 @@ def review_app(
     authenticate
         From a request to the :class:`Reviewer` who sends it, ``None`` for nobody: your
         application's own sessions decide. It is called for every request, in a thread.
-    token
-        Without ``authenticate``: what is asked for at a login. By the names of reviewers, the token
-        of each, so that the log names whose it is; or one for all, whoever they say they are.
+    tokens
+        Without ``authenticate``: by the names of reviewers, the token that each logs in with. The
+        log names whose it is.
     two_persons
-        Whether a release needs a second person. Off by default; each needs a token of their own.
+        Whether a release needs a second person. Off by default.
     hours
         After which somebody has to log in again; 8 by default, a working day.
     secret
@@ -122,18 +121,18 @@ def review_app(
     ------
     ValueError
         If neither ``authenticate`` nor a token is given: it would be open to everybody. If there
-        are not two tokens for two persons, or one of them is not a person's own.
+        are not two tokens for two persons, or one of them is of several.
 
     Examples
     --------
-    >>> app = review_app(Quarantine("sqlite://"), token="of 32 random characters or more")
+    >>> app = review_app(Quarantine("sqlite://"), tokens={"anna": "32 random characters"})
     """
     if authenticate is None:
-        _check_token(token, two_persons=two_persons)
+        _check_tokens(tokens or {}, two_persons=two_persons)
     quarantine = store if isinstance(store, Quarantine) else store.quarantine
     live = None if isinstance(store, Quarantine) else store
     desk = Desk(quarantine, live, two_persons=two_persons)
-    access = Access(authenticate, token, hours * 3600.0)
+    access = Access(authenticate, tokens or {}, hours * 3600.0)
     pages = _Pages(desk, access)
 
     def get(path: str, page: Page) -> Route:
@@ -185,7 +184,7 @@ def review_app(
     return app
 
 
-def _check_token(token: str | Mapping[str, str] | None, *, two_persons: bool) -> None:
+def _check_tokens(tokens: Mapping[str, str], *, two_persons: bool) -> None:
     """Refuse credentials that would not tell who decides.
 
     Raises
@@ -193,24 +192,23 @@ def _check_token(token: str | Mapping[str, str] | None, *, two_persons: bool) ->
     ValueError
         Says what is expected.
     """
-    if not token:
+    if not tokens:
         msg = (
             "the review page would be open to everybody: pass authenticate=, a function from a "
-            "request to a Reviewer or None, or token=, drawn at random."
+            "request to a Reviewer or None, or tokens={name: token, ...}, drawn at random."
         )
         raise ValueError(msg)
-    tokens = {} if isinstance(token, str) else token
     if two_persons and len(tokens) < 2:  # noqa: PLR2004
         msg = (
-            f"two_persons is True, and {len(tokens)} reviewers have a token of their own, expected "
-            "two or more: pass token={name: token, ...}, drawn at random."
+            "two_persons is True, and 1 reviewer has a token, expected two or more: pass "
+            "tokens={name: token, ...}, drawn at random."
         )
         raise ValueError(msg)
     odd = not all(map(is_name, tokens)) or not all(tokens.values())
     if odd or len(set(tokens.values())) < len(tokens):
         msg = (
-            f"token is of {[printable(name, LONGEST_NAME) for name in tokens]}, expected names of "
-            f"1 to {LONGEST_NAME} characters, and for each a token that nobody else has."
+            f"tokens are of {[printable(name, LONGEST_NAME) for name in tokens]}, expected names "
+            f"of 1 to {LONGEST_NAME} characters, and for each a token that nobody else has."
         )
         raise ValueError(msg)
 
@@ -284,13 +282,13 @@ async def _serve(pages: _Pages, page: Page, role: Role, request: Request) -> Res
 async def _login(pages: _Pages, request: Request) -> Response:
     if pages.access.authenticate is not None:
         raise HTTPException(404, "There is no login here; your application has its own.")
-    why = None
+    why, status = "", 200
     if request.method == "POST":
-        why = pages.access.log_in(request, await request.form(max_files=0, max_fields=5))
-        if why is None:
+        form = await request.form(max_files=0, max_fields=5)
+        if pages.access.log_in(request, form):
             return RedirectResponse(request.url_for("queue").path, status_code=303)
-    named = pages.access.named
-    return pages.render(request, "login.html", 200 if why is None else 401, why=why, named=named)
+        why, status = "This is not a token that was shown when the page was started.", 401
+    return pages.render(request, "login.html", status, why=why)
 
 
 async def _logout(pages: _Pages, request: Request) -> Response:
@@ -682,7 +680,6 @@ class _Pages:
         view = case_view(self.desk.quarantine, self.desk.store, case, (page - 1) * PAGE)
         shown: dict[str, Any] = {
             "conflict": None,
-            "counted": COUNTED,
             "rule_days": RULE_DAYS,
             "page": page,
             "n_pages": n_pages,

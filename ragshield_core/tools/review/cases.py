@@ -37,20 +37,14 @@ class Order(StrEnum):
 
     SEVERITY = "severity"  # the worst effect, then the rarest finding, then the most that wait
     AGE = "age"  # the oldest
-    LATEST = "latest"  # to which an entry came last
     SIZE = "size"  # with the most entries that wait
-    DETECTOR = "detector"  # by name
-    SOURCE = "source"  # by name
 
 
 ORDERS: dict[Order, tuple[Any, ...]] = {
     # A calibration knows no finding to be rarer than one in its clean sample: many are as rare.
     Order.SEVERITY: (CaseRow.rank.desc(), CaseRow.rarity.desc(), CaseRow.n_waiting.desc()),
     Order.AGE: (CaseRow.opened_at,),
-    Order.LATEST: (CaseRow.latest_at.desc(),),
     Order.SIZE: (CaseRow.n_waiting.desc(),),
-    Order.DETECTOR: (CaseRow.detectors,),
-    Order.SOURCE: (CaseRow.source,),
 }
 
 
@@ -356,49 +350,17 @@ class Cases:
                 found.update((number, case) for number, case in rows)
         return found
 
-    def beginnings(self, numbers: Sequence[int], n_bytes: int = 400) -> dict[int, str]:
-        """Return how the texts of entries begin, by their numbers; much quicker than whole ones."""
-        begins = func.substr(HeldRow.text, 1, n_bytes)
-        query = select(HeldRow.number, begins).where(HeldRow.number.in_(numbers))
-        query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
-        with self._quarantine.database.read() as session:
-            found = {number: bytes(data) for number, data in session.execute(query)}
-        return {number: data.decode("utf-8", "replace") for number, data in found.items()}
-
     def firsts(self, cases: Sequence[Case]) -> dict[int, tuple[tuple[Finding, ...], str]]:
         """Return what was found in the first entry of each case, and how its text begins."""
-        numbers = [case.number for case in cases]
-        query = select(HeldRow.number, HeldRow.findings).where(HeldRow.number.in_(numbers))
+        begins = func.substr(HeldRow.text, 1, QUOTABLE)
+        query = select(HeldRow.number, HeldRow.findings, begins)
+        query = query.where(HeldRow.number.in_([case.number for case in cases]))
         query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
         with self._quarantine.database.read() as session:
-            found = {number: findings_of(written) for number, written in session.execute(query)}
-        begins = self.beginnings(list(found), QUOTABLE)
-        return {number: (found[number], begins[number]) for number in found if number in begins}
-
-    def by_source(self, source: str, *, limit: int | None = None) -> dict[str, int]:
-        """Return how many revisions a source has brought that are or were held, by status.
-
-        Parameters
-        ----------
-        source
-            As entries claim.
-        limit
-            Of how many at the most it is looked at how they stand; ``None`` for all.
-        """
-        brought = (
-            select(MemberRow.number)
-            .where(MemberRow.namespace == self._quarantine.namespace)
-            .where(MemberRow.source == document_key(source))
-            .limit(limit)
-            .subquery()
-        )
-        query = (
-            select(HeldRow.status, func.count())
-            .join(brought, brought.c.number == HeldRow.number)
-            .group_by(checked(HeldRow.status))
-        )
-        with self._quarantine.database.read() as session:
-            return {status: int(count) for status, count in session.execute(query)}
+            return {
+                number: (findings_of(written), bytes(text).decode("utf-8", "replace"))
+                for number, written, text in session.execute(query)
+            }
 
     def n_waiting(self) -> int:
         """Return how many entries wait, as cases count them: quick, however many there are."""

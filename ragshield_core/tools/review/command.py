@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import socket
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,21 +32,14 @@ class People:
 
     reviewer: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a reviewer with a token of their own; can be repeated."),
+        typer.Option(help="Name of a reviewer, who gets a token; can be repeated."),
     ] = None
     two_persons: Annotated[
-        bool,
-        typer.Option("--two-persons", help="A release needs a second person: name each reviewer."),
+        bool, typer.Option("--two-persons", help="A release needs a second person.")
     ] = False
     hours: Annotated[
         float, typer.Option(min=0.01, help="After which people have to log in again.")
     ] = 8.0
-
-    @cached_property
-    def token(self) -> str | dict[str, str]:
-        """A token for each of them, or one for all."""
-        drawn = {name: secrets.token_urlsafe(TOKEN_BYTES) for name in self.reviewer or ()}
-        return drawn or secrets.token_urlsafe(TOKEN_BYTES)
 
 
 @takes(Place, People)
@@ -61,9 +53,9 @@ def review_command(
     tls_cert: Annotated[str | None, typer.Option(help="File of the certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="File of its key.")] = None,
 ) -> None:
-    """Serve the page on which people judge held entries, and print the token that opens it.
+    """Serve the page on which people judge held entries, and print the tokens that open it.
 
-    With --reviewer each of them has a token, and decisions stand under the name that it belongs to.
+    Each reviewer has a token, and decisions stand under the name that it belongs to.
     For this machine only, unless a certificate is given: texts and tokens would be readable on the
     network. For many people, mount ragshield_core.tools.review.review_app in an application that
     knows them.
@@ -89,10 +81,12 @@ def review_command(
             reviewed = live_store(into, "guard", "quarantine", "release", "standing")
     else:
         reviewed = place.opened()
+    names = people.reviewer or ["reviewer"]
+    tokens = {name: secrets.token_urlsafe(TOKEN_BYTES) for name in names}
     try:
         app = review_app(
             reviewed,
-            token=people.token,
+            tokens=tokens,
             two_persons=people.two_persons,
             hours=people.hours,
             https=secure,
@@ -115,9 +109,8 @@ def review_command(
         shown = f"[{host}]" if ":" in host else host
         console = Console()
         console.print(Text(f"http{'s' if secure else ''}://{shown}:{bound.getsockname()[1]}/"))
-        each = people.token
-        for name, token in each.items() if isinstance(each, dict) else [("", each)]:
-            console.print(Text(f"token{name and f' of {name}'}: {token}"))
+        for name, token in tokens.items():
+            console.print(Text(f"token of {name}: {token}"))
         uvicorn.Server(config).run(sockets=[bound])
 
 

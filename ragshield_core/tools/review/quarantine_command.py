@@ -157,13 +157,13 @@ def list_cases(
     report = QuarantineReport(quarantine, found, count, dt.datetime.now(dt.UTC))
 
     def table() -> None:
-        begins = Cases(quarantine).beginnings([case.number for case in found])
+        firsts = Cases(quarantine).firsts(found)
         columns = ("case", "waiting", "of", "severity", "found by", "source", "since", "begins")
         rows = [
             (
                 *(str(case.number), str(case.n_waiting), str(case.n_members), case.severity),
                 *(_found_by(case), case.source or "", f"{case.opened_at:{MINUTE}}"),
-                printable(begins.get(case.number, ""), BEGINNING),
+                printable(firsts.get(case.number, ((), ""))[1], BEGINNING),
             )
             for case in found
         ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
@@ -47,21 +48,11 @@ Kind = Literal["plain", "evidence", "hidden", "invisible"]
 
 
 class Piece(NamedTuple):
-    """A part of a text, shown in one way.
-
-    Attributes
-    ----------
-    kind
-        ``"invisible"`` for what has no glyph, shown by its code point.
-    text
-        To be escaped.
-    title
-        What there is to say of it; empty for nothing.
-    """
+    """A part of a text, shown in one way; "invisible" has no glyph, and is shown by its code."""
 
     kind: Kind
-    text: str
-    title: str = ""
+    text: str  # to be escaped
+    title: str = ""  # what there is to say of it
 
 
 class Change(NamedTuple):
@@ -72,58 +63,35 @@ class Change(NamedTuple):
 
 
 def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[Piece]:
-    """Return how a part of a text is shown.
+    """Return how a part of a text is shown, at most ``SHOWN`` characters from a start on.
 
-    Parameters
-    ----------
-    text
-        Of any length.
-    findings
-        Their spans are marked.
-    start
-        Of the part, in characters; it is at most ``SHOWN`` long.
+    The spans of findings are marked, and what is hidden.
     """
     stop = min(len(text), start + SHOWN)
-    kinds: list[Kind] = ["plain"] * (stop - start)
-    titles = [""] * (stop - start)
-
-    def mark(span: tuple[int, int], kind: Kind, title: str) -> None:
+    marks: list[tuple[Kind, str]] = [("plain", "")] * (stop - start)
+    spans: list[tuple[tuple[int, int], Kind, str]] = [
+        (one.span, "evidence", one.detector)
+        for one in findings
+        if one.span is not None and not one.beside
+    ]
+    for found in payloads(text[:READ]) if start < READ else ():
+        reads = f": a machine reads {printable(found.decoded, 200)!r}" if found.decoded else ""
+        spans.append((found.span, "hidden", f"{found.kind}{reads}"))
+    for span, kind, title in spans:
         first, last = max(span[0], start) - start, min(span[1], stop) - start
         if first < last:
-            kinds[first:last] = [kind] * (last - first)
-            titles[first:last] = [title] * (last - first)
-
-    for finding in findings:
-        if finding.span is not None and not finding.beside:
-            mark(finding.span, "evidence", finding.detector)
-    if start < READ:
-        for found in payloads(text[:READ]):
-            reads = f": a machine reads {printable(found.decoded, 200)!r}" if found.decoded else ""
-            mark(found.span, "hidden", f"{found.kind}{reads}")
-    return list(_merged(text[start:stop], kinds, titles))
-
-
-def _merged(text: str, kinds: Sequence[Kind], titles: Sequence[str]) -> Iterator[Piece]:
-    """Yield runs of characters that are shown alike."""
-    run: list[str] = []
-    before: tuple[Kind, str] = ("plain", "")
-    for character, kind, title in zip(text, kinds, titles, strict=True):
-        here: tuple[Kind, str] = (kind, title)
-        if invisible(character):
-            code = f"U+{ord(character):04X}"
-            if run:
-                yield Piece(before[0], "".join(run), before[1])
-                run = []
+            marks[first:last] = [(kind, title)] * (last - first)
+    shown: list[Piece] = []
+    runs = groupby(zip(text[start:stop], marks, strict=True), lambda e: (e[1], invisible(e[0])))
+    for ((kind, title), hidden), run in runs:
+        characters = [character for character, _ in run]
+        if not hidden:
+            shown.append(Piece(kind, "".join(characters), title))
+        for character in characters if hidden else ():
             name = unicodedata.name(character, "control character").lower()
-            yield Piece("invisible", code, "; ".join(filter(None, (name, title))))
-            continue
-        if here != before and run:
-            yield Piece(before[0], "".join(run), before[1])
-            run = []
-        before = here
-        run.append(character)
-    if run:
-        yield Piece(before[0], "".join(run), before[1])
+            code = f"U+{ord(character):04X}"
+            shown.append(Piece("invisible", code, "; ".join(filter(None, (name, title)))))
+    return shown
 
 
 def invisible(character: str) -> bool:
@@ -154,14 +122,11 @@ def changes(older: str, newer: str) -> list[Change]:
     """Return the changes of a new revision, in runs of words; of long texts the beginning only."""
     before, after = older.split()[:COMPARED], newer.split()[:COMPARED]
     found: list[Change] = []
-    matcher = SequenceMatcher(None, before, after, autojunk=True)
-    for what, i, j, k, m in matcher.get_opcodes():
-        if what == "equal":
-            found.append(Change("same", visible(" ".join(before[i:j]))))
-            continue
+    for what, i, j, k, m in SequenceMatcher(None, before, after).get_opcodes():
+        same = what == "equal"
         if j > i:
-            found.append(Change("removed", visible(" ".join(before[i:j]))))
-        if m > k:
+            found.append(Change("same" if same else "removed", visible(" ".join(before[i:j]))))
+        if m > k and not same:
             found.append(Change("added", visible(" ".join(after[k:m]))))
     return found
 
@@ -190,8 +155,8 @@ PAGE = 20
 NEAREST = 3
 # Characters of a neighbour's text, and of one of another revision.
 EXCERPT = 600
-# Sources that are told of, and entries of each that are counted: a flood's are at least so many.
-SOURCES, COUNTED = 5, 10_000
+# Sources of a case that are told of.
+SOURCES = 5
 # Lines of the log that are shown, the latest.
 HISTORY = 200
 # Characters of a text of a source.
@@ -210,18 +175,10 @@ class Neighbor(NamedTuple):
 def case_view(
     quarantine: Quarantine, store: Guarded | None, case: Case, offset: int = 0
 ) -> dict[str, Any]:
-    """Return the contents of the page of a case; ``last`` is the number of its latest entry.
+    """Return the contents of the page of a case, with its entries from an offset on.
 
-    Parameters
-    ----------
-    quarantine
-        Where it is.
-    store
-        Whose texts its entries are held against; ``None`` where none is at hand.
-    case
-        Which.
-    offset
-        Of the first entry.
+    ``last`` is the number of its latest entry. Entries are held against the texts of the store, if
+    one is at hand.
     """
     cases = Cases(quarantine)
     held = cases.members(case.number, limit=PAGE, offset=offset)
@@ -252,10 +209,7 @@ def case_view(
         "last": Cases(quarantine).newest(case.number),
         "entries": entries,
         "history": quarantine.log.lines(ids)[-HISTORY:],
-        "sources": [
-            (name, Cases(quarantine).by_source(name, limit=COUNTED))
-            for name in list(sources)[:SOURCES]
-        ],
+        "sources": list(sources)[:SOURCES],
         "remarks": remarks,
         "rulable": rulable([one for one in held if one.status is Status.HELD]),
     }
@@ -346,15 +300,7 @@ class Example(NamedTuple):
 
 
 def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Question, ...]:
-    """Return the open questions of the guard; none if there is no guard.
-
-    Parameters
-    ----------
-    quarantine
-        In whose database the guard is, if there is no store.
-    store
-        Whose guard is asked, if there is one.
-    """
+    """Return the open questions of the guard of the store, or in the database."""
     try:
         if store is not None:
             store.guard.writes.catch_up()
