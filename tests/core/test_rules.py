@@ -169,12 +169,6 @@ def test_an_expired_rule_excuses_nothing(quarantine):
     assert [r.source for r in rules.list(every=True)] == ["wiki", "mails"]
 
 
-def test_never_has_to_be_said(any_url):
-    rule = made(Quarantine(any_url), expires_at="never")
-    assert rule.expires_at is None
-    assert rule.standing(later(dt.timedelta(days=36_500))) == "in force"
-
-
 def test_a_revoked_rule_excuses_nothing(quarantine):
     rule = made(quarantine)
     guard = scripted(quarantine)

@@ -104,32 +104,6 @@ def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     assert "is not asked about" in err
 
 
-def test_what_is_held_elsewhere_or_again_is_named_although_a_question_was_closed(guard):
-    def concerns():
-        return [one for one in guard.status().concerns() if not one.startswith("topic")]
-
-    bring(guard, SITE)
-    guard.sources.keep_holding(SITE, by="anna")
-    assert concerns() == []
-    bring(guard, SITE, 36, seed=3)
-    (asked,) = concerns()
-    assert asked == str(guard.sources.questions()[0])
-    guard.sources.keep_holding(SITE, by="anna")
-    for n in range(4):  # each too little to be asked about
-        bring(guard, f"{n}.example", 4, seed=4 + n)
-    (named,) = concerns()
-    assert named.startswith("16 of 16 entries were held or recalled")
-
-
-def test_another_process_decides_on_what_it_has_not_seen_come(guard, url):
-    other = Guard.open(url)
-    ids = bring(guard, SITE)
-    free = other.sources.adopt(SITE, by="anna")
-    assert 0 < len(free) < len(ids)
-    guard.writes.catch_up()
-    assert guard.sources.questions() == ()
-
-
 def test_of_several_guards_all_are_listed_and_one_is_chosen(guard, url, ragshield):
     news = guard_of(url, "news")
     bring(news, SITE)

@@ -107,23 +107,6 @@ def test_what_was_purged_meanwhile_is_said(quarantine, app):
     assert quarantine.count() == 1
 
 
-def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypatch):
-    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
-    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 600.0)  # on a slow machine as well
-    held(quarantine, [f"leaflet {'x' * n}" for n in range(45)])
-    anna = Browser(app)
-    anna.get("/cases/1?page=2")
-    assert len(anna.entries) == 20
-    anna.post("/cases/1", action="keep", all="yes", entry=anna.entries)
-    assert quarantine.count() == 45
-    assert sum(line.action == "keep" for line in quarantine.log.lines()) == 45
-    anna.post("/cases/1", action="confirm", all="yes", entry=anna.entries[:1])
-    assert quarantine.count("confirmed") == 45
-    anna.get("/")
-    anna.post("/undo")
-    assert quarantine.count() == 45
-
-
 @pytest.fixture
 def slow(monkeypatch):
     """Let a request end after ten entries."""
@@ -434,34 +417,25 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     assert Rules(quarantine).in_force() == ()
     assert [line.action for line in quarantine.log.lines()][-2:] == ["rule", "revoke"]
     assert anna.post("/rules/1/revoke").status_code == 409
+    form = {"source": "lamps.example", "reason": "ours"}
+    refused = anna.post("/rules", **form, days="x", detectors="clique")
+    assert refused.status_code == 400
+    assert 'name="detectors" maxlength="500" value="clique"' in refused.text
+    assert "It counts for all stores of default" in refused.text
+    anna.post("/rules", **form, days="never", detectors=" hidden_text, clique,")
+    (rule,) = Rules(quarantine).in_force()
+    assert (rule.detectors, rule.expires_at) == (("hidden_text", "clique"), None)
     assert anna.post("/rules", source="\0", reason="x", days="30").status_code == 400
     quarantine.log.verify()
 
 
-def test_a_rule_is_for_some_detectors_where_they_are_named(quarantine, app):
-    held(quarantine, ["about lamps"], lineages=["lamps.example"])
-    anna = Browser(app)
-    assert "It counts for all stores of default" in anna.get("/rules").text
-    form = {"source": "lamps.example", "reason": "ours", "days": "30"}
-    anna.post("/rules", **form, detectors=" hidden_text, clique,")
-    (rule,) = Rules(quarantine).in_force()
-    assert rule.detectors == ("hidden_text", "clique")
-    assert anna.post("/rules", **form | {"days": "x", "detectors": "clique"}).status_code == 400
-    assert 'name="detectors" maxlength="500" value="clique"' in anna.last.text
-
-
-def test_equally_severe_cases_are_ordered_by_size(quarantine, app):
-    held(quarantine, ["alone"])
-    held(quarantine, GROUP)
-    page = Browser(app).get("/").text
-    assert page.index("Case 2<") < page.index("Case 1<")
-
-
-def test_a_long_queue_is_shown_in_pages(quarantine, app):
-    held(quarantine, [f"leaflet {'x' * n}" for n in range(60)], related=False)
+def test_a_long_queue_is_shown_in_pages_and_the_largest_of_as_severe_cases_first(quarantine, app):
+    held(quarantine, [f"leaflet {'x' * n}" for n in range(59)], related=False)
+    held(quarantine, GROUP[:2])
     anna = Browser(app)
     page = anna.get("/").text
     assert (page.count("<tr data-row>"), "Page 1 of 2" in page) == (50, True)
+    assert page.index("Case 60<") < page.index("Case 1<")
     following = re.search(r'href="([^"]+)"[^>]*>Next', page).group(1)
     page = anna.get(html.unescape(following)).text
     assert (page.count("<tr data-row>"), "Page 2 of 2" in page) == (10, True)

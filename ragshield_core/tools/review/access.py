@@ -69,14 +69,8 @@ Authenticate = Callable[[Request], Reviewer | None]
 class Access:
     """Tells who sends a request, and refuses what nobody of theirs has sent.
 
-    Parameters
-    ----------
-    authenticate
-        Of the surrounding application: from a request to who sends it, ``None`` for nobody.
-    tokens
-        Of each reviewer, by name, where there is no surrounding application.
-    seconds
-        After which somebody has to log in again, however busy they were.
+    Either the surrounding application tells who sends a request, or each reviewer logs in with a
+    token, and again after some seconds, however busy they were.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -33,7 +33,7 @@ from ragshield_core.model.errors import (
     StalePreviewError,
 )
 from ragshield_core.model.findings import printable
-from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.quarantine import Quarantine
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.case_report import sentence
 from ragshield_core.tools.review.access import (
@@ -213,16 +213,10 @@ def _check_tokens(tokens: Mapping[str, str], *, two_persons: bool) -> None:
         raise ValueError(msg)
 
 
-class _Number(Convertor[int]):
+class _Number(IntegerConvertor):
     """A number in an address, which every database can hold."""
 
     regex = "[0-9]{1,18}"
-
-    def convert(self, value: str) -> int:
-        return int(value)
-
-    def to_string(self, value: int) -> str:
-        return str(value)
 
 
 register_url_convertor("number", _Number())
@@ -530,8 +524,10 @@ class _Pages:
 
     def text(self, visit: _Visit) -> Response:
         """Show a later part of a long text."""
-        start = visit.request.path_params["start"]
-        held = self._entry(visit)
+        number, start = (visit.request.path_params[name] for name in ("number", "start"))
+        held = Cases(self.desk.quarantine).entries([number]).get(number)
+        if held is None:
+            raise HTTPException(404, "There is no such entry.")
         length = len(held.entry.text)
         return self.show(
             visit,
@@ -667,13 +663,6 @@ class _Pages:
             msg = f"There is no case {number} here; it may have been purged."
             raise HTTPException(404, msg) from None
 
-    def _entry(self, visit: _Visit) -> HeldEntry:
-        number = visit.request.path_params["number"]
-        held = Cases(self.desk.quarantine).entries([number]).get(number)
-        if held is None:
-            raise HTTPException(404, "There is no such entry.")
-        return held
-
     def _case_page(self, visit: _Visit, case: Case, status: int = 200, **values: Any) -> Response:
         n_pages = max(1, -(-case.n_members // PAGE))
         page = min(visit.page, n_pages)
@@ -683,8 +672,8 @@ class _Pages:
             "rule_days": RULE_DAYS,
             "page": page,
             "n_pages": n_pages,
+            "around": self._around(visit, case),
         }
-        shown["around"] = self._around(visit, case)
         return self.show(visit, "case.html", status, **shown | values | view)
 
     def _tell(self, visit: _Visit, action: Action, done: Sequence[Outcome]) -> str:

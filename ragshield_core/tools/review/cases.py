@@ -29,7 +29,7 @@ LIMIT = 50
 # Bytes of a text in which the words that convict are looked for, on a page of the queue.
 QUOTABLE = 4_000
 # Cases among which the neighbours of one are looked for.
-FAR = 10_000
+FAR = 1_000
 
 
 class Order(StrEnum):
@@ -155,7 +155,7 @@ class Cases:
             Only those with an entry that claims to be of this lineage.
         search
             Only those with an entry in whose id, or the first 4,000 characters of whose text, this
-            is found, in upper or lower case. Reads all texts twice.
+            is found, in upper or lower case. Reads all texts: once on the first page, else twice.
         order
             Which come first; ties by number.
         limit, offset
@@ -163,6 +163,9 @@ class Cases:
         """
         query = self._queue(waiting, detector, source, search, order)
         with self._quarantine.database.read() as session:
+            if search and offset == 0:
+                found = session.execute(query.add_columns(func.count().over()).limit(limit)).all()
+                return Page(tuple(_case(row) for row, _ in found), found[0][1] if found else 0, 0)
             count = session.scalar(_count(query)) or 0
             if offset >= count:
                 offset = max(0, count - 1) // max(1, limit) * limit
@@ -180,14 +183,8 @@ class Cases:
     ) -> Around:
         """Return where a case is in the queue, and which come before and after it.
 
-        Of a case that is not among the first ten thousand of the queue, the first one follows.
-
-        Parameters
-        ----------
-        number
-            Of the case.
-        waiting, detector, source, order
-            As of :meth:`page`.
+        The queue is narrowed as of :meth:`page`. Of a case that is not among its first
+        thousand, the first one follows.
         """
         query = self._queue(waiting, detector, source, None, order)
         with self._quarantine.database.read() as session:
@@ -226,17 +223,7 @@ class Cases:
         longer so, because somebody decides of them at the moment or the database was changed past
         ragshield, a page may lack entries or have some of the next.
 
-        Parameters
-        ----------
-        number
-            Of the case.
-        limit, offset
-            A page.
-
-        Raises
-        ------
-        QuarantineError
-            As of :meth:`show`.
+        Raises as :meth:`show`.
         """
         with self._quarantine.database.read() as session:
             case = self._show(session, number)
@@ -263,14 +250,7 @@ class Cases:
     ) -> tuple[Place, ...]:
         """Return entries of a case as they came, however they stand: as quick at any place of it.
 
-        Parameters
-        ----------
-        number
-            Of the case.
-        after, until
-            Numbers of entries: of those that came later than the one, up to the other.
-        limit
-            How many at the most.
+        Those that came after an entry of one number, up to one of another.
         """
         query = select(MemberRow.number).where(
             *self._of(number), MemberRow.number > after, MemberRow.number <= until

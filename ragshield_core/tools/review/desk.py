@@ -112,16 +112,8 @@ class Desk:
     ) -> Outcome | None:
         """Decide of a small case by its title; ``None`` if it is large, or not what was seen.
 
-        Confirmed are only the entries that the title speaks against.
-
-        Parameters
-        ----------
-        action, number
-            What, and of which case.
-        last
-            Number of the last entry that was here when its title was shown.
-        by, note
-            Who decides, and why.
+        Confirmed are only the entries that the title speaks against, up to the last one that was
+        here when it was shown.
         """
         cases = Cases(self.quarantine)
         try:
@@ -286,18 +278,7 @@ class Desk:
 def note_in_log(
     quarantine: Quarantine, ids: Sequence[str], action: str, *, by: str, why: str | None = None
 ) -> None:
-    """Note in the log what a reviewer says of held entries, which stay held.
-
-    Parameters
-    ----------
-    quarantine
-        Of the entries.
-    ids
-        Held entries.
-    action
-        :data:`WOULD_RELEASE` or :data:`KEEP`.
-    by, why
-        The reviewer, and the reason.
+    """Note in the log that a reviewer would release held entries, or keeps them held.
 
     Raises
     ------

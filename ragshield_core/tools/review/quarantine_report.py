@@ -44,15 +44,7 @@ class Heading(NamedTuple):
 
 
 def heading(case: Case, first: tuple[Sequence[Finding], str] | None) -> Heading:
-    """Return what a case is.
-
-    Parameters
-    ----------
-    case
-        Which.
-    first
-        What was found in its first entry, and its text or how that begins; ``None`` if it is gone.
-    """
+    """Return what a case is, by the findings and the text of its first entry, if that is here."""
     findings, text = first or ((), "")
     found = Decision(entry_id="", verdict=Verdict.QUARANTINE, findings=tuple(findings))
     strongest = next(iter(by_strength(found)), None)
@@ -72,16 +64,7 @@ READ = 100
 class QuarantineReport:
     """A page of cases with their entries, read once for all forms.
 
-    Parameters
-    ----------
-    quarantine
-        Whose.
-    found
-        The cases.
-    n_cases
-        How many there are on all pages.
-    at
-        When, in UTC.
+    ``n_cases`` are on all pages; ``at`` is when they were looked at, in UTC.
     """
 
     def __init__(

@@ -168,16 +168,7 @@ def keep(decided: Decided) -> None:
 
 
 def command_of(choice: str, source: str | None, namespace: str = "default") -> str:
-    """Return the command that decides on a source, to be copied into a shell.
-
-    Parameters
-    ----------
-    choice
-        ``"adopt"`` or ``"keep"``.
-    source
-        Its name; hostile.
-    namespace
-        Of the guard.
+    """Return the command that decides on a source of a hostile name, to be copied into a shell.
 
     Examples
     --------
