@@ -225,15 +225,17 @@ def test_what_was_decided_is_reopened(quarantine):
 
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
     app = review_app(quarantine, tokens=TOKENS, two_persons=True)
-    held(quarantine, GROUP[:2])
+    held(quarantine, GROUP[:3])
     anna, bert = (Browser(app, name) for name in TOKENS)
     for _ in range(2):  # twice the same person is one
-        anna.decide(1, "release", note="ours")
+        anna.decide(1, "release", ["1", "2"], note="ours")
         assert "2 wait for a second person" in anna.told
-        assert quarantine.count() == 2
+        assert quarantine.count() == 3
     assert "anna would release it: ours" in bert.get("/cases/1").text
-    bert.decide(1, "release", bert.entries[:1])
-    assert (quarantine.count(), quarantine.count("released")) == (1, 1)
+    bert.decide(1, "release")
+    assert "2 entries released" in bert.told
+    assert "1 wait for a second person" in bert.told
+    assert (quarantine.count(), quarantine.count("released")) == (1, 2)
     bert.decide(1, "confirm")  # nobody else has to agree with that
     assert quarantine.count("confirmed") == 1
 

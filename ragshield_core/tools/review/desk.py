@@ -249,8 +249,9 @@ class Desk:
             self._reopen(held, by, note)
         if action is Action.RELEASE and self.two_persons:
             agreed = proposed(self.quarantine, [one.id for one in held])
-            alone = [one for one in held if one.id not in agreed or agreed[one.id].actor == by]
-            held = [one for one in held if one not in alone]
+            ready = {i for i, line in agreed.items() if line.actor != by}
+            alone = [one for one in held if one.id not in ready]
+            held = [one for one in held if one.id in ready]
             for quarantine, some in self._by_store(alone):
                 note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
         for quarantine, some in self._by_store(held):
