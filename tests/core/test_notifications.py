@@ -261,17 +261,17 @@ def test_it_is_tried_again_and_given_up_with_a_line_in_the_log(receiver, caplog)
     assert len({headers["webhook-id"] for _, headers, _ in there.requests}) == 1
     gone = receiver(*[500] * 10)
     heard = []
-    notifier = Notifier([Webhook(gone.url, SECRET, tries=3), heard.append])
+    notifier = Notifier([Webhook(gone.url, SECRET), heard.append])
     notifier.tell(notice())
     assert notifier.flush(20.0)
-    assert (len(gone.requests), notifier.n_failed, len(heard)) == (3, 1, 1)
+    assert (len(gone.requests), notifier.n_failed, len(heard)) == (6, 1, 1)
     assert "msg_0 (log_broken) did not reach Webhook('127.0.0.1')" in caplog.text
     assert "hidden" not in caplog.text  # addresses hold secrets
 
 
 def test_redirects_are_not_followed(receiver):
     there = receiver(302)
-    Webhook(there.url, SECRET, tries=2)(notice())
+    Webhook(there.url, SECRET)(notice())
     assert [path for path, _, _ in there.requests] == ["/hook?token=hidden"] * 2
 
 

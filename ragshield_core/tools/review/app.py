@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from typing import Any, Literal
@@ -609,10 +610,8 @@ class _Pages:
         if store is None:
             return self.feedback(visit, 409, "No guard is at hand: nothing was changed.")
         try:
-            seen = preview(store.guard, self.desk.quarantine)
-            if seen.token != visit.given("token"):
-                why = "Thresholds or the queue have changed since: this is how it stands now."
-                return self.feedback(visit, 409, why)
+            now = preview(store.guard, self.desk.quarantine)
+            seen = replace(now, token=visit.given("token"))  # refused if these are not the same
             apply(seen, by=visit.reviewer.name, note=visit.note)
         except (CalibrationError, StalePreviewError) as error:
             return self.feedback(visit, 409, printable(str(error), 500))

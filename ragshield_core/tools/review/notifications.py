@@ -364,7 +364,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Webhook:
-    """Sends notices to an address, and again where it does not answer with a 2xx.
+    """Sends notices to an address, up to six times where it does not answer with a 2xx.
 
     Redirects are not followed: a signature, or an address with a secret in it, is for who was
     named.
@@ -382,8 +382,6 @@ class Webhook:
     review_url
         Where ``ragshield review`` is served, such as ``https://review.example``: messages link to
         the page where a person decides. ``None``, the default, for no link.
-    tries
-        How often it is tried, with pauses that grow to a minute; 6 by default.
 
     Raises
     ------
@@ -401,7 +399,6 @@ class Webhook:
         *,
         form: Literal["signed", "slack", "teams"] = "signed",
         review_url: str | None = None,
-        tries: int = TRIES,
     ) -> None:
         try:
             import httpx  # noqa: PLC0415, F401 - of an extra
@@ -416,7 +413,7 @@ class Webhook:
         if review_url is not None and urlsplit(review_url).scheme not in ("http", "https"):
             msg = "review_url is no address, expected one such as https://review.example."
             raise ConfigurationError(msg)
-        self._url, self._form, self._review_url, self._tries = url, form, review_url, tries
+        self._url, self._form, self._review_url = url, form, review_url
         self._key = _key_of(secret or "") if form == "signed" else b""
         self.host = parts.hostname or ""
 
@@ -447,7 +444,7 @@ class Webhook:
         body = json.dumps(told).encode()
         with httpx.Client(timeout=TIMEOUT, follow_redirects=False) as client:
             for attempt in Retrying(
-                stop=stop_after_attempt(self._tries),
+                stop=stop_after_attempt(TRIES),
                 wait=wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE),
                 reraise=True,
             ):
