@@ -50,16 +50,6 @@ def test_the_source_s_score_by_hand():
     )
 
 
-def test_after_a_perfect_clean_up_only_the_notebook_s_rule_leaves_drift():
-    ids = ["a", "b"]
-    for rule, left in (("notebook", 0.1), ("ragshield", 0.0)):
-        overlap = overlap_at_k(ids, ids, 6, rule=rule)
-        score = AnomalyWeights().score(
-            answer_drift=0.0, jaccard=jaccard(ids, ids), overlap=overlap, suspicion_delta=0.0
-        )
-        assert score == pytest.approx(left)
-
-
 @pytest.mark.parametrize(
     ("text", "hits"),
     [
@@ -149,12 +139,9 @@ def test_coverage_by_hand(text, expected):
     assert coverage(QUERY, text, EVEN) == pytest.approx(expected)
 
 
-def test_coverage_of_short_queries_says_less():
+def test_coverage_of_short_queries_and_of_languages_without_spaces():
     assert coverage("harbour bridge", "harbour bridge", EVEN) == 0.0
     assert coverage("the harbour bridge", "the harbour bridge", EVEN) == pytest.approx(0.6)
-
-
-def test_coverage_of_languages_without_spaces():
     query = "中国的首都是哪个城市"
     weights = word_weights((query, "日本的货币是什么"))
     assert coverage(query, "资料记载：中国的首都是上海。", weights) > 0.5
@@ -194,11 +181,8 @@ def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
     # .6 and .4 are .5 on average: one of three shows as much.
     usual = held([(0.9, 0.1), (0.8, 0.1), (0.2, 0.2)])
     assert coverage_p_value(usual, QUERY, passages, [0, 1]) == pytest.approx(2 / 4)
-
-
-def test_a_baseline_that_does_not_tell_is_no_evidence():
-    usual = held([(), ()])
-    assert coverage_p_value(usual, QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
+    # What a baseline does not tell is no evidence.
+    assert coverage_p_value(held([(), ()]), QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
 
 
 def test_under_growth_coverage_keeps_its_word():

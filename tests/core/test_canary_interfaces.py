@@ -31,10 +31,8 @@ from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge
 def test_what_is_retrieved_becomes_a_passage(item, entry_id, lineage):
     passage = as_passage(item)
     assert (passage.id, passage.text, passage.lineage) == (entry_id, "text", lineage)
-
-
-def test_without_an_id_the_text_names_the_passage():
-    assert as_passage("x").id == as_passage({"text": "x"}).id != as_passage("y").id
+    # Without an id, the text names it; a document's id is none of a chunk.
+    assert as_passage("x").id == as_passage({"text": "x", "doc_id": "l"}).id != as_passage("y").id
 
 
 @pytest.mark.parametrize("item", [3, {"id": "a"}, ({"text": None}, 0.3), object()])
@@ -61,7 +59,8 @@ def test_every_kind_of_function(source):
 def test_a_batch_is_a_retriever():
     batch = Batch.of(ids=["a", "b"], texts=["x", "y"], embeddings=[[1.0, 0.0], [0.0, 1.0]])
     retriever = as_knowledge_base(batch)
-    assert retriever.size() == 2
+    assert (retriever.size(), retriever.embedder) == (2, None)
+    assert as_knowledge_base(batch.take([])).search(["q"], batch.embeddings[:1], 6) == [[]]
     assert retriever.search(["q"], np.array([[0.1, 1.0]], dtype=np.float32), 1)[0][0].id == "b"
 
 
@@ -73,10 +72,15 @@ def test_a_batch_is_a_retriever():
         lambda query: SimpleNamespace(content=f"to {query}"),
         lambda query: {"answer": f" to {query} "},
         lambda query: SimpleNamespace(response=f"to {query}"),
+        lambda query: {"text": f"to {query}"},
+        lambda query: {"output": SimpleNamespace(content=f"to {query}")},
+        lambda query: SimpleNamespace(content=[{"type": "text"}], text=f"to {query}"),
     ],
 )
 def test_every_kind_of_answerer(source):
     assert as_answerer(source)("q", ["t"]) == "to q"
+    with pytest.raises(CanaryError, match=r"'messages'.*expected one of answer"):
+        as_answerer(lambda _query: {"messages": []})("q", [])  # it would be the same ever after
 
 
 def test_a_function_is_an_embedder():
@@ -113,45 +117,11 @@ def test_options_of_a_function_are_no_places_and_no_texts():
     assert as_answerer(answer)("one", ["t"]) == "one"
 
 
-def test_a_document_s_id_is_none_of_a_chunk():
-    chunks = [as_passage({"text": text, "doc_id": "report"}) for text in ("one", "two")]
-    assert chunks[0].id != chunks[1].id
-    assert chunks[0].lineage == chunks[1].lineage == "report"
-
-
-def test_a_batch_s_vectors_are_no_model():
-    batch = Batch.of(ids=["a"], texts=["x"], embeddings=[[1.0, 0.0]])
-    assert as_knowledge_base(batch).embedder is None
-
-
 @pytest.mark.parametrize("embeddings", [[[1.0, 0.0]], None])
 def test_vectors_of_another_dimension_are_named(embeddings):
     retriever = as_knowledge_base(Batch.of(ids=["a"], texts=["x"], embeddings=embeddings))
     with pytest.raises(CanaryError, match="dimension 3"):
         retriever.search(["q"], np.ones((1, 3), dtype=np.float32), 1)
-
-
-def test_an_empty_batch_gives_nothing():
-    empty = Batch.of(ids=[], texts=[], embeddings=None)
-    assert as_knowledge_base(empty).search(["q"], np.ones((1, 3), dtype=np.float32), 6) == [[]]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"text": "to q"},
-        {"output": SimpleNamespace(content="to q")},
-        SimpleNamespace(content=[{"type": "text", "text": "to q"}], text="to q"),
-    ],
-)
-def test_answers_of_chains_and_messages(answer):
-    assert as_answerer(lambda _query: answer)("q", []) == "to q"
-
-
-def test_a_mapping_without_an_answer_is_refused():
-    """An empty answer would be the same at every check, whatever the application says."""
-    with pytest.raises(CanaryError, match=r"'messages'.*expected one of answer"):
-        as_answerer(lambda _query: {"messages": []})("q", [])
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (4,), (4, 2, 2)])

@@ -95,41 +95,6 @@ def test_growth_is_not_flagged():
     assert report.growth == pytest.approx(60 / 260)
 
 
-def test_without_a_size_growth_is_estimated_from_the_calm_canaries():
-    world, _ = attacked()
-    world.retriever.size = lambda: None
-    world.monitor.record_baseline()
-    for n, query in enumerate(TARGETS):
-        world.add(poison(f"{query}", 4, prefix=f"again{n}"))
-    report = world.monitor.check()
-    assert report.growth < 0.1
-    assert {drift.query for drift in report.flagged} == set(TARGETS)
-
-
-def test_an_entry_that_changes_under_its_id_is_new():
-    world = watched(k=2)
-    query = questions()[0]
-    victim = world.monitor.check()[query].ids[0]
-    row = world.retriever.batch.ids.index(victim)
-    texts = list(world.retriever.batch.texts)
-    texts[row] = f"{query}? It is all wrong"
-    world.retriever.batch = batch(list(zip(world.retriever.batch.ids, texts, strict=True)))
-    drift = world.monitor.check()[query]
-    assert drift.jaccard == 1.0  # by ids, nothing happened
-    assert drift.newcomers == (victim,)
-    assert drift.takeover > 0.5
-
-
-def test_what_moves_up_because_others_left_is_not_new():
-    world = watched()
-    drift = world.monitor.check()[questions()[0]]
-    world.take_out(drift.ids[:3])
-    after = world.monitor.check()[questions()[0]]
-    assert after.jaccard < 1.0
-    assert after.newcomers == ()
-    assert not after.flagged
-
-
 def test_the_source_s_rule_by_hand():
     # Two entries, three poisoned ones before, between and behind them; answers as vectors.
     found = [("a", "first"), ("b", "second")]
@@ -244,6 +209,8 @@ def test_baselines_are_numbered_and_named(tmp_path):
     assert store.versions("another") == []
     with pytest.raises(CanaryError, match="no baseline 3"):
         store.baseline("one", 3)
+    with pytest.raises(CanaryError, match="no baseline"):
+        CanaryStore(Quarantine(url, namespace="other")).baseline("one")
 
 
 def test_another_process_goes_on_with_the_baseline(tmp_path):
@@ -261,13 +228,6 @@ def test_another_process_goes_on_with_the_baseline(tmp_path):
     assert not second.check().flagged
     assert calls == [3]  # only the texts that tell whether the model is the same
     assert [len(report.canaries) for report in second.history()] == [len(questions())]
-
-
-def test_namespaces_do_not_see_each_other(tmp_path):
-    url = f"sqlite:///{tmp_path / 'q.db'}"
-    World(quarantine=Quarantine(url, namespace="a")).monitor.record_baseline()
-    with pytest.raises(CanaryError, match="no baseline"):
-        World(quarantine=Quarantine(url, namespace="b")).monitor.check()
 
 
 def test_reports_survive_the_database_and_json():
@@ -375,31 +335,6 @@ def test_remediation_stops_at_its_limit():
     assert not outcome.clean
 
 
-def test_remediation_of_nothing_does_nothing():
-    world = watched()
-    outcome = world.monitor.remediate()
-    assert (outcome.quarantined, outcome.restored, outcome.clean) == ((), (), True)
-
-
-def test_remediation_restores_what_did_not_matter():
-    world, bad = attacked(rule="notebook", weights=AnomalyWeights(threshold=0.17), writable=True)
-    outcome = world.monitor.remediate(max_entries=50)
-    assert outcome.clean
-    # The source's rule blames everything that is retrieved; clean entries come back.
-    assert set(outcome.quarantined) <= set(bad.ids)
-    assert outcome.quarantined
-    held = {item.id for item in world.monitor.quarantine_store.list()}
-    assert held == set(outcome.quarantined)
-
-
-def test_a_released_entry_is_not_taken_out_again():
-    world, bad = attacked()
-    suspects = world.monitor.traceback().suspects
-    world.monitor.quarantine(suspects)
-    world.monitor.restore([bad.ids[0]], by="anna")
-    assert bad.ids[0] not in world.monitor.quarantine(suspects)
-
-
 def test_own_functions_remove_and_restore():
     removed, restored = [], []
     world, bad = attacked(remove=removed.extend, restore=lambda b: restored.extend(b.texts))
@@ -429,17 +364,6 @@ def test_a_check_runs_after_every_ingest(quarantine):
     assert len(seen) == 1
 
 
-def test_a_failing_callback_stops_no_ingest(quarantine, caplog):
-    guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
-    seen = []
-    guard.writes.on_learned.append(lambda _entries: 1 / 0)
-    guard.writes.on_learned.append(lambda entries: seen.extend(entries.ids))
-    guard.learn(topical("billing", 1, prefix="new"))
-    assert seen == ["new-billing-0"]
-    assert guard.writes.known(["new-billing-0"])
-    assert "ZeroDivisionError" in caplog.text
-
-
 def test_queries_and_texts_stay_out_of_logs(caplog):
     caplog.set_level("DEBUG", logger="ragshield")
     world, _ = attacked()
@@ -447,14 +371,6 @@ def test_queries_and_texts_stay_out_of_logs(caplog):
     assert "canaries: " in caplog.text
     assert TARGETS[0] not in caplog.text
     assert "Certainly" not in caplog.text
-
-
-def test_without_an_embedder_rankings_are_compared():
-    listed = [(str(n), f"text {n}") for n in range(8)]
-    monitor = over(listed, ["q", "r"])
-    assert not monitor.check().flagged
-    listed.insert(0, ("x", "new"))
-    assert monitor.check()["q"].newcomers == ("x",)
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
@@ -542,24 +458,6 @@ def test_a_passage_that_comes_twice_counts_once():
     report = monitor.check()
     assert report["q"].ids == ("a", "b", "c")
     assert [p.id for p in report.passages["q"]] == ["a", "b", "c"]
-
-
-def test_two_suites_share_a_quarantine(quarantine):
-    world = World(CanarySuite(questions(), name="one"), quarantine=quarantine)
-    other = CanaryMonitor(
-        CanarySuite(questions(), name="two"), world.retriever, embedder=embed, quarantine=quarantine
-    )
-    for monitor in (world.monitor, other):
-        monitor.record_baseline()
-    bad = poison(TARGETS[0], 4)
-    world.add(bad)
-    assert other.check().flagged
-    assert world.monitor.remediate().quarantined
-    assert not other.check().flagged
-    outcome = other.remediate()
-    assert outcome.quarantined == outcome.restored == ()
-    assert {item.id for item in quarantine.list()} == set(bad.ids)
-    assert [len(m.history()) for m in (world.monitor, other)] == [2, 3]
 
 
 def test_baselines_recorded_at_once_get_numbers_of_their_own(any_url):
@@ -700,9 +598,5 @@ def test_what_cannot_work_is_refused_at_once(options, said):
     given = {"suite": ["q"], "retriever": knowledge(), "embedder": embed} | options
     with pytest.raises((TypeError, ValueError, CanaryError), match=said):
         CanaryMonitor(**given)
-
-
-def test_a_batch_is_no_guard(quarantine):
-    monitor = CanaryMonitor(["q"], knowledge(), embedder=embed, quarantine=quarantine)
-    with pytest.raises(TypeError, match="a Batch and a function, expected a Guard"):
-        monitor.watch(knowledge(), lambda report: report)
+    with pytest.raises(TypeError, match="guard is a Batch, expected a Guard"):
+        World().monitor.watch(knowledge(), lambda _report: None)

@@ -34,14 +34,9 @@ def test_only_newcomers_are_to_blame_and_the_poison_comes_first():
     worst = trace.candidates[0]
     assert 0.5 <= worst.responsibility <= 1.0
     assert "stands before all that was known" in worst.why
+    assert "without it and 2 that say the same 72% of the takeover is gone" in worst.why
     assert QUERY in worst.canaries
     assert set(worst.related_ids) == {"bad-0", "bad-1", "bad-2"} - {worst.entry_id}
-
-
-def test_leaving_out_the_group_takes_the_takeover_away():
-    trace = traced(poison(QUERY))
-    why = "without it and 2 that say the same 100% of the takeover is gone"
-    assert why in trace.candidates[0].why
 
 
 def test_an_entry_that_takes_several_heads_is_listed_with_all_of_them():
@@ -115,18 +110,16 @@ def test_a_wrong_answer_leads_to_the_poison(size, vectors):
 
 def test_a_paraphrase_that_states_the_answer_is_found_by_relevance():
     bad = batch([("bad", f"{NAME} harbour orchard: experts agree on Vale Royal for {NAME}")])
-    trace = incident(bad, embedder=Embedder.of(embed), answer="Vale Royal")
+    trace = incident(bad, embedder=embed, answer="Vale Royal")  # any model
     assert trace.suspects[0].entry_id == "bad"
-
-
-def test_an_answer_that_nothing_states_blames_nobody():
-    trace = incident(batch([("fine", "something else")]), answer="Vale Royal")
-    assert trace.suspects == ()
+    assert incident(batch([("fine", "something else")]), answer="Vale Royal").suspects == ()
 
 
 def test_what_was_there_when_the_answer_was_right_is_not_to_blame():
     when = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
     rows = [("old", "2026-04-01T10:00:00"), ("new", "2026-06-01T10:00:00+02:00")]
+    # Who writes a document chooses the date that it bears: it acquits nobody.
+    dated = Passage(id="own", text=f"{QUERY}? It is Vale Royal", metadata={"date": "1999-01-01"})
     bad = batch(
         [(i, f"{QUERY}? It is Vale Royal") for i, _ in rows],
         metadatas=[{"ingested_at": at} for _, at in rows],
@@ -134,9 +127,10 @@ def test_what_was_there_when_the_answer_was_right_is_not_to_blame():
     found = [
         Passage(id=e.id, text=e.text, metadata=e.metadata, lineage="mail.txt") for e in bad
     ] + [Passage(id=e.id, text=e.text) for e in knowledge().take(range(20))]
-    trace = trace_answer(QUERY, "Vale Royal", found, since=when)
-    assert [s.entry_id for s in trace.suspects] == ["new"]
-    assert "from 'mail.txt', ingested 2026-06-01 08:00" in trace.suspects[0].why
+    trace = trace_answer(QUERY, "Vale Royal", [*found, dated], since=when)
+    assert {s.entry_id for s in trace.suspects} == {"new", "own"}
+    new = next(s for s in trace.suspects if s.entry_id == "new")
+    assert "from 'mail.txt', ingested 2026-06-01 08:00" in new.why
     assert {s.entry_id for s in trace_answer(QUERY, "Vale Royal", found).suspects} == {"old", "new"}
 
 
@@ -262,14 +256,6 @@ def test_a_store_that_was_built_again_brings_nothing_new_but_copies_do():
     assert fresh(before) == []
 
 
-def test_a_store_that_was_built_again_is_not_flagged():
-    world = watched()
-    again = world.retriever.batch
-    rows = [(f"uuid-{n}", text) for n, text in enumerate(again.texts)]
-    world.retriever.batch = batch(rows)
-    assert not world.monitor.check().flagged
-
-
 def test_what_would_move_up_counts_when_a_group_is_left_out():
     # Poison of two wordings, more of it than places: without one, the other takes over.
     world = watched([QUERY, *questions()[8:]], writable=True)
@@ -343,29 +329,6 @@ def test_what_text_detectors_found_is_said():
     assert f"suspicious text (0.40: {suspect.findings[0]})" in answer.candidates[0].why
 
 
-def test_nothing_outweighs_that_an_entry_was_there_before():
-    bad = [
-        (f"{i}-{at}", f"{QUERY}? It is Vale Royal {i}") for at in ("old", "new") for i in range(3)
-    ]
-    times = {"old": "2026-01-01", "new": "2026-03-01"}
-    rows = [{"ingested_at": times[i.split("-")[1]]} for i, _ in bad]
-    found = MatrixRetriever(batch(bad, metadatas=rows)).search([QUERY], embed([QUERY]), 6)[0]
-    found += MatrixRetriever(knowledge()).search([QUERY], embed([QUERY]), 40)[0]
-    since = dt.datetime(2026, 2, 1, tzinfo=dt.UTC)
-    trace = trace_answer(QUERY, "Vale Royal", found, embedder=embed, since=since)
-    assert {s.entry_id for s in trace.suspects} == {i for i, _ in bad if i.endswith("new")}
-
-
-def test_a_document_s_own_date_acquits_nobody():
-    """Who writes a document chooses the date that it bears."""
-    bad = Passage(id="bad", text=f"{QUERY}? It is Vale Royal", metadata={"date": "1999-01-01"})
-    found = [bad] + [Passage(id=e.id, text=e.text) for e in knowledge().take(range(20))]
-    since = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    assert [s.entry_id for s in trace_answer(QUERY, "Vale Royal", found, since=since).suspects] == [
-        "bad"
-    ]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -382,11 +345,6 @@ def test_times_of_every_kind(value):
     assert suspect.to_dict()["ingested_at"] == "2026-05-01T12:00:00+00:00"
     naive = dt.datetime(2026, 5, 1, 12, 1)  # noqa: DTZ001 - what is tested
     assert "was right" in trace_answer("q", "a", [passage], since=naive).candidates[0].why
-
-
-def test_any_model_embeds_the_statement():
-    bad = batch([("bad", f"{QUERY}? It is Vale Royal")])
-    assert incident(bad, embedder=embed, answer="Vale Royal").suspects[0].entry_id == "bad"
 
 
 def test_what_others_state_too_says_little():

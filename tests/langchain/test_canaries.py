@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from canary_world import batch, embed, joined, knowledge, poison, questions
+from canary_world import batch, embed, knowledge, poison, questions
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -118,17 +118,6 @@ def test_a_langchain_retriever_and_runnable():
     assert drift.flagged
     assert drift.answer_drift > 0.1
     assert set(drift.newcomers) == {"bad-0", "bad-1", "bad-2"}
-
-
-def test_a_guarded_store_has_its_monitor_watch_every_write():
-    store = guarded()
-    put(store, knowledge())
-    monitor = CanaryMonitor(questions(), store)
-    monitor.record_baseline()
-    seen = []
-    monitor.watch(store.guard, seen.append)
-    put(store, joined(poison(TARGET, 4)))
-    assert [report.flagged[0].query for report in seen] == [TARGET]
 
 
 def test_a_faiss_store_ranks_as_it_does_for_the_application():

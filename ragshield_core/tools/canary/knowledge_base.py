@@ -7,6 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,7 +29,7 @@ ID_KEYS = ("id", "chunk_id", "_id")
 LINEAGE_KEYS = ("source", "lineage", "doc_id", "file_path", "title")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Passage:
     """One retrieved entry.
 
@@ -45,14 +46,11 @@ class Passage:
     lineage: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     vector: Vectors | None = None
-    _revision: str = field(default="", init=False, repr=False)
 
-    @property
+    @cached_property
     def revision(self) -> str:
         """A hash of the text: an entry that was changed under its old id is new."""
-        if not self._revision:  # asked for several times in every check
-            object.__setattr__(self, "_revision", _digest(self.text))
-        return self._revision
+        return _digest(self.text)
 
     @classmethod
     def of(

@@ -321,6 +321,8 @@ class CanaryMonitor:
         What is released from quarantine is written before the release is on record, so no check can
         be kept yet, nor would it see what comes back: the next one does.
         """
+        check_type("guard", guard, ["writes"], "a Guard, such as store.guard")
+        check_type("on_drift", on_drift, ["__call__"], "a function of a DriftReport")
 
         def after(_entries: Batch) -> None:
             if self.store.busy:
@@ -329,12 +331,6 @@ class CanaryMonitor:
             if report.flagged:
                 on_drift(report)
 
-        if not hasattr(guard, "writes") or not callable(on_drift):
-            msg = (
-                f"watch was given a {type(guard).__name__} and a {type(on_drift).__name__}, "
-                "expected a Guard, such as store.guard, and a function of a DriftReport."
-            )
-            raise TypeError(msg)
         guard.writes.on_learned.append(after)
 
     def traceback(self, report: DriftReport | None = None, top_n: int | None = None) -> Traceback:
@@ -489,7 +485,46 @@ class CanaryMonitor:
         -----
         An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
         """
-        return remediate(self, max_entries, by)
+        before = report = self.check()
+        held: dict[str, Suspect] = {}
+        trial: dict[str, Suspect] = {}
+        seen: set[str] = set()  # with those that a person has released
+        while report.flagged and len(held) + len(trial) < max_entries:
+            trace = self.traceback(report)
+            fresh = [s for s in trace.candidates if s.entry_id not in seen]
+            if not fresh:
+                break
+            # The notebook's score has no scale of its own: one at a time.
+            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "notebook"]
+            some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
+            seen.update(s.entry_id for s in some)
+            if sure:
+                gone = self.quarantine(some, by=by)
+                held.update((s.entry_id, s) for s in some if s.entry_id in gone)
+            else:
+                trial.update((s.entry_id, s) for s in some)
+            report = self.compare(baseline=before.baseline, without=_revisions(trial.values()))
+        needed = self._needed(trial, report)
+        gone = self.quarantine([*needed.values()], by=by)
+        return Remediation(
+            quarantined=(*held, *(i for i in needed if i in gone)),
+            restored=tuple(i for i in trial if i not in needed),
+            before=before,
+            after=self.check(baseline=before.baseline) if seen else before,
+        )
+
+    def _needed(self, trial: Mapping[str, Suspect], report: DriftReport) -> dict[str, Suspect]:
+        """Return those on trial with which more canaries would be flagged than in a report."""
+        needed = dict(trial)
+        one_by_one = sorted(trial, key=lambda entry_id: trial[entry_id].responsibility)
+        for back in [{*trial}, *({entry_id} for entry_id in one_by_one)] if trial else []:
+            left = {i: suspect for i, suspect in needed.items() if i not in back}
+            if left == needed:  # all came back at once
+                continue
+            now = self.compare(baseline=report.baseline, without=_revisions(left.values()))
+            if {c.name for c in now.flagged} <= {c.name for c in report.flagged}:
+                needed = left
+        return needed
 
     def _search(
         self, queries: Sequence[str], k: int, without: Collection[Revision] = ()
@@ -591,53 +626,6 @@ class Remediation:
     def clean(self) -> bool:
         """Whether no canary is flagged any more, and nothing that is held is retrieved."""
         return not (self.after.flagged or self.after.still_served)
-
-
-def remediate(monitor: CanaryMonitor, max_entries: int, by: str) -> Remediation:
-    """Hold suspects until the drift is gone, as :meth:`CanaryMonitor.remediate` says."""
-    before = report = monitor.check()
-    held: dict[str, Suspect] = {}
-    trial: dict[str, Suspect] = {}
-    seen: set[str] = set()  # with those that a person has released
-    while report.flagged and len(held) + len(trial) < max_entries:
-        trace = monitor.traceback(report)
-        fresh = [s for s in trace.candidates if s.entry_id not in seen]
-        if not fresh:
-            break
-        # The notebook's score has no scale of its own: one at a time.
-        sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and monitor.rule != "notebook"]
-        some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
-        seen.update(s.entry_id for s in some)
-        if sure:
-            gone = monitor.quarantine(some, by=by)
-            held.update((s.entry_id, s) for s in some if s.entry_id in gone)
-        else:
-            trial.update((s.entry_id, s) for s in some)
-        report = monitor.compare(baseline=before.baseline, without=_revisions(trial.values()))
-    needed = _needed(monitor, trial, report)
-    gone = monitor.quarantine([*needed.values()], by=by)
-    return Remediation(
-        quarantined=(*held, *(i for i in needed if i in gone)),
-        restored=tuple(i for i in trial if i not in needed),
-        before=before,
-        after=monitor.check(baseline=before.baseline) if seen else before,
-    )
-
-
-def _needed(
-    monitor: CanaryMonitor, trial: Mapping[str, Suspect], report: DriftReport
-) -> dict[str, Suspect]:
-    """Return those on trial with which more canaries would be flagged than in a report."""
-    needed = dict(trial)
-    one_by_one = sorted(trial, key=lambda entry_id: trial[entry_id].responsibility)
-    for back in [{*trial}, *({entry_id} for entry_id in one_by_one)] if trial else []:
-        left = {i: suspect for i, suspect in needed.items() if i not in back}
-        if left == needed:  # all came back at once
-            continue
-        now = monitor.compare(baseline=report.baseline, without=_revisions(left.values()))
-        if {c.name for c in now.flagged} <= {c.name for c in report.flagged}:
-            needed = left
-    return needed
 
 
 def _revisions(suspects: Iterable[Suspect]) -> set[Revision]:
