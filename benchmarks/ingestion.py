@@ -25,6 +25,7 @@ import numpy as np
 from cliques import attack, join, knowledge_base
 from corpora import load, read_rows
 from label_flipping import flip
+from phrases import plant_phrase
 from rates import DetectionRates, mean_interval, proportion_interval
 from results_files import Parts
 from rich.progress import track
@@ -38,7 +39,6 @@ from ragshield_core.detectors import (
     LeadingQuestionDetector,
     TriggerPhraseDetector,
 )
-from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 WORDINGS = Path(__file__).parent / "wordings"
 FPR = 0.01

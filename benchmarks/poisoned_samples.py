@@ -21,13 +21,13 @@ from corpora import load, read_rows
 from decisions import failed
 from ingestion import written
 from joint_fpr import FPR, TOGETHER, halves, held
+from phrases import plant_phrase
 from results_files import RESULTS, write
 from rich.progress import track
 from singles import CORRUPT_RAG
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.huggingface.minilm import MiniLM
-from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 # Of a quick run: shares of poisoned entries held, at least, and of clean ones, at most.
 LEAST, MOST = 0.9, 0.03

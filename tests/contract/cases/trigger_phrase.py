@@ -1,11 +1,11 @@
 """What TriggerPhraseDetector is tried on."""
 
+from phrases import plant_phrase
 from support import passages
 
 from cases.entries import TEXTS, said
 from ragshield_core.detectors import TriggerPhraseDetector
 from ragshield_core.testing import DetectorCase
-from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 PHRASE = "word3 blue heron word41"
 CASES = {

@@ -16,8 +16,6 @@ from ragshield_core.tools.evaluate.attacks.files import read_attacks, read_targe
 from ragshield_core.tools.evaluate.attacks.passages import (
     STYLES,
     craft_passages,
-    disguise_phrase,
-    plant_phrase,
     put_question_in_front,
     vary_phrase,
 )
@@ -34,9 +32,7 @@ __all__ = [
     "Planted",
     "Target",
     "craft_passages",
-    "disguise_phrase",
     "flip_labels",
-    "plant_phrase",
     "put_question_in_front",
     "read_attacks",
     "read_targets",

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from effort import assert_linear
+from phrases import disguise_phrase, plant_phrase
 from support import entries, guard_of, join, passages, prose, snapshot
 
 from ragshield_core.detectors.phrase import counts as phrase_counts
@@ -21,7 +22,7 @@ from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import Decision, Finding, Verdict
 from ragshield_core.text.normalized import readable, words
-from ragshield_core.tools.evaluate.attacks import disguise_phrase, plant_phrase, vary_phrase
+from ragshield_core.tools.evaluate.attacks import vary_phrase
 
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
@@ -422,10 +423,6 @@ def test_attack_builders_change_what_they_are_told():
         ["one", "two", "three"]
     ] * 4
     assert batch.texts == ("one two three",) * 4
-    with pytest.raises(ValueError, match="position"):
-        plant_phrase(batch, [0], "x", "middle")
-    with pytest.raises(ValueError, match="1 phrases for 2 rows"):
-        plant_phrase(batch, [0, 1], ["x"])
 
 
 @pytest.mark.parametrize(
