@@ -209,7 +209,7 @@ def _over_time(checks: Sequence[DriftReport]) -> str:
                     f"<title>{told}: {drift.score:.3f}</title></circle>"
                 )
     for step in sorted({0, len(checks) // 2, len(checks) - 1}):
-        start = max(left, float(at(step, 0.0)[0]) - 60)
+        place = max(left, float(at(step, 0.0)[0]) - 60)
         when = f"{checks[step].checked_at:%m-%d %H:%M}"
-        parts.append(f'<text x="{start:.1f}" y="{height - 6}">{when}</text>')
+        parts.append(f'<text x="{place:.1f}" y="{height - 6}">{when}</text>')
     return f'<svg width="{width}" height="{height}" role="img">{"".join(parts)}</svg>'

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Literal, Self
 
@@ -156,11 +156,12 @@ class Attack:
         Returns the texts of a draft.
     for_question
         Whether they are to be retrieved for the target's question.
-    steps
-        What an attacker who knows more does otherwise, by difficulty. ``"reworded"``: what the
-        recipe is known by is said in other words, or stands elsewhere. ``"blended"``: besides, each
-        text is taken apart, and its sentences stand in a clean text of the corpus, another one
-        for each. Recipes to which a step would do nothing have none.
+    reworded
+        What an attacker does otherwise who knows the guard: what the recipe is known by is said in
+        other words, or stands elsewhere. Empty where that would do nothing.
+    blends
+        Whether there is a harder step still: each text is taken apart, and its sentences stand in a
+        clean text of the corpus, another one for each.
     difficulty
         The step at which it is written; :meth:`at` takes another one.
     """
@@ -170,7 +171,8 @@ class Attack:
     source: str
     write: Callable[[Draft], list[str]]
     for_question: bool = True
-    steps: Mapping[Difficulty, str] = field(default_factory=dict)
+    reworded: str = ""
+    blends: bool = True
     difficulty: Difficulty = "published"
 
     def at(self, difficulty: Difficulty) -> Self:
@@ -192,17 +194,23 @@ class Attack:
             msg = f"difficulty is {difficulty!r}, expected one of {', '.join(DIFFICULTIES)}."
             raise ValueError(msg)
         below = DIFFICULTIES[: DIFFICULTIES.index(difficulty) + 1]
-        step: Difficulty = next((s for s in reversed(below) if s in self.steps), "published")
+        step = below[: len(self.steps)][-1]
         name = self.name.removesuffix(f", {self.difficulty}")
-        if step != "published":
-            name = f"{name}, {step}"
+        name = name if step == "published" else f"{name}, {step}"
         return replace(self, name=name, difficulty=step)
+
+    @property
+    def steps(self) -> tuple[Difficulty, ...]:
+        """The difficulties that it has."""
+        if not self.reworded:
+            return DIFFICULTIES[:1]
+        return DIFFICULTIES if self.blends else DIFFICULTIES[:2]
 
     @property
     def told(self) -> str:
         """The source, and what is done otherwise at this difficulty."""
-        below = DIFFICULTIES[: DIFFICULTIES.index(self.difficulty) + 1]
-        return "; ".join([self.source, *(self.steps[each] for each in below if each in self.steps)])
+        more = [self.reworded, BLENDED][: DIFFICULTIES.index(self.difficulty)]
+        return "; ".join([self.source, *more])
 
     def plant(self, target: Target, seed: int, size: int | None = None) -> Planted:
         """Return texts for a target; the same for the same seed.
@@ -380,16 +388,10 @@ _QUIET_ORDERS = (
 )
 
 
-def _steps(reworded: str, *, blended: bool = True) -> Mapping[Difficulty, str]:
-    """Return what is done otherwise; blended in is what does not stand in clean texts already."""
-    steps: dict[Difficulty, str] = {"reworded": reworded}
-    if blended:
-        steps["blended"] = (
-            "its sentences stand apart in a clean text, another one for each (after the semantic "
-            f"dispersion of {_RAGDEFENDER})"
-        )
-    return steps
-
+BLENDED = (
+    "its sentences stand apart in a clean text, another one for each (after the semantic "
+    f"dispersion of {_RAGDEFENDER})"
+)
 
 ATTACKS: tuple[Attack, ...] = (
     *(
@@ -398,7 +400,7 @@ ATTACKS: tuple[Attack, ...] = (
             size=5,
             source=_POISONED_RAG,
             write=write,
-            steps=_steps(_OTHER_QUESTION),
+            reworded=_OTHER_QUESTION,
         )
         for where, write in (
             ("in front", _in_front),
@@ -411,7 +413,7 @@ ATTACKS: tuple[Attack, ...] = (
         size=5,
         source=_POISONED_RAG,
         write=_raw,
-        steps=_steps(
+        reworded=(
             "each text with other words of the question left out (after the synonyms "
             f"of {_RAGDEFENDER})"
         ),
@@ -421,7 +423,7 @@ ATTACKS: tuple[Attack, ...] = (
         size=1,
         source="Zhang et al., Practical Poisoning Attacks against RAG, arXiv:2504.03957",
         write=_claims,
-        steps=_steps(
+        reworded=(
             "no question in front, and a plain statement without a word of other "
             "sources (as its variant CorruptRAG-AK)"
         ),
@@ -431,14 +433,14 @@ ATTACKS: tuple[Attack, ...] = (
         size=1,
         source="Chang et al., One Shot Dominance, Findings of EMNLP 2025",
         write=_wordings("authority"),
-        steps=_steps("the authority is told of in passing, and rejects nothing; no public source"),
+        reworded="the authority is told of in passing, and rejects nothing; no public source",
     ),
     Attack(
         name="blockers",
         size=1,
         source="Shafran et al., Machine Against the RAG, USENIX Security 2025",
         write=_wordings("blockers"),
-        steps=_steps(
+        reworded=(
             "no question in front, and no refusal: a text that says that nothing is "
             "known; no public source"
         ),
@@ -448,7 +450,7 @@ ATTACKS: tuple[Attack, ...] = (
         size=1,
         source=_GRESHAKE,
         write=_orders,
-        steps=_steps(_QUIET_ORDERS),
+        reworded=_QUIET_ORDERS,
     ),
     Attack(
         name="instructions in clean texts",
@@ -456,7 +458,8 @@ ATTACKS: tuple[Attack, ...] = (
         source=_GRESHAKE,
         write=_carried,
         for_question=False,
-        steps=_steps(_QUIET_ORDERS, blended=False),
+        reworded=_QUIET_ORDERS,
+        blends=False,
     ),
     Attack(
         name="hidden instructions",
@@ -464,18 +467,18 @@ ATTACKS: tuple[Attack, ...] = (
         source=_GRESHAKE,
         write=_hidden,
         for_question=False,
-        steps=_steps(
+        reworded=(
             f"{_QUIET_ORDERS}, in attributes and in notes of Markdown instead of "
-            "comments, styles and invisible characters",
-            blended=False,
+            "comments, styles and invisible characters"
         ),
+        blends=False,
     ),
     Attack(
         name="clones",
         size=5,
         source="copies of one text under many names",
         write=_clones,
-        steps=_steps(
+        reworded=(
             "each copy under another opening, with a word replaced, added or left "
             "out; no public source"
         ),
@@ -486,24 +489,24 @@ ATTACKS: tuple[Attack, ...] = (
         source="Chen et al., AgentPoison, NeurIPS 2024",
         write=_trigger,
         for_question=False,
-        steps=_steps(
-            "the phrase with a word replaced, added or left out in each text; no public source",
-            blended=False,
+        reworded=(
+            "the phrase with a word replaced, added or left out in each text; no public source"
         ),
+        blends=False,
     ),
     Attack(
         name="gibberish",
         size=1,
         source="Zhong et al., Poisoning Retrieval Corpora, EMNLP 2023",
         write=_gibberish,
-        steps=_steps("a comma behind every token (docs/limits.md); no public source"),
+        reworded="a comma behind every token (docs/limits.md); no public source",
     ),
     Attack(
         name="opinions",
         size=5,
         source="Chen et al., FlippedRAG, CCS 2025",
         write=_wordings("opinions"),
-        steps=_steps("told as what others came to think; no public source"),
+        reworded="told as what others came to think; no public source",
     ),
 )
 BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}
