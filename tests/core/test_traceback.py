@@ -324,7 +324,7 @@ def test_what_text_detectors_found_is_said():
     suspect = trace.suspects[0]
     assert "instruct" in suspect.findings[0]
     assert suspect.findings[0] in suspect.why
-    assert suspect.to_dict()["findings"] == list(suspect.findings)
+    assert suspect.to_dict()["findings"] == suspect.findings
     answer = trace_answer(QUERY, "no", [suspect.passage], suspicion=lambda _passage: 0.4)
     assert f"suspicious text (0.40: {suspect.findings[0]})" in answer.candidates[0].why
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from small_trials import corpus, embed
 
+from ragshield_core import Batch
 from ragshield_core.tools.evaluate import evaluate
 from ragshield_core.tools.evaluate.attacks import BY_NAME, Planted
 from ragshield_core.tools.evaluate.poison import Poison
@@ -33,6 +34,13 @@ def test_a_stream_has_one_poisoned_entry_in_a_hundred_and_a_target_is_in_one_str
     many = poison.streams(2_000, length=100, n_streams=99, seed=0)
     assert [each.targets for each in many] == [(n,) for n in range(7)]  # one at least
     assert poison_of([1, 1]).streams(100, 50, 4, seed=0) == []  # attacks of one text
+
+
+def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
+    ids = [f"planted-{row}" for row in range(len(corpus()))]
+    named = Batch.of(ids=ids, texts=corpus().texts, embeddings=corpus().embeddings)
+    planted = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
+    assert not {*Poison(planted, named, embed, {}).batch.ids} & {*ids}
 
 
 @pytest.mark.slow

@@ -96,6 +96,12 @@ def test_a_wrong_line_of_attacks_or_targets_is_named(line, tmp_path):
     path.write_text("")
     with pytest.raises(SourceError, match="is empty"):
         read_attacks(path)
+    path.write_text('{"question": "q?", "wrong_answer": "w", "answer": "a"}\n')
+    (target,) = read_targets(path, ["one"])
+    assert target == Target(question="q?", wrong_answer="w", answer="a", carriers=("one",))
+    path.write_text('{"question": "q?", "wrong_answer": ""}')
+    with pytest.raises(SourceError, match="line 1"):
+        read_targets(path, ["one"])
 
 
 # Targets
@@ -112,16 +118,6 @@ def test_targets_are_made_of_words_of_the_corpus():
         assert not words & set(target.wrong_answer.lower().split())
     with pytest.raises(SourceError, match="--queries"):
         targets_of(corpus(["short", "texts"]), 1)
-
-
-def test_own_targets_are_read(tmp_path):
-    path = tmp_path / "queries.jsonl"
-    path.write_text('{"question": "q?", "wrong_answer": "w", "answer": "a"}\n')
-    (target,) = read_targets(path, ["one"])
-    assert target == Target(question="q?", wrong_answer="w", answer="a", carriers=("one",))
-    path.write_text('{"question": "q?", "wrong_answer": ""}')
-    with pytest.raises(SourceError, match="line 1"):
-        read_targets(path, ["one"])
 
 
 # Trials
@@ -260,24 +256,6 @@ def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
         assert each.labels[0] in {"x", "y", "z"} - {labels[row]}
     assert planted == flip_labels(batch, 9, seed=1)[0]
     assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
-
-
-@pytest.mark.slow
-def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
-    entries = corpus()
-    coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
-    ids = [f"planted-{sorted(coming).index(i)}" if i in coming else i for i in entries.ids]
-    texts, vectors = entries.texts, entries.embeddings
-    named = Batch.of(ids=ids, texts=texts, embeddings=vectors)
-    assert set(halves(named)[1].ids[:2]) == {"planted-0", "planted-1"}
-    own = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
-    found = evaluate(named, embed, attacks=[], own=own, fpr=0.1, stream=40)
-    assert {(r.regime, r.held.n) for r in found.recalls} == {
-        ("alone", 1),
-        ("alone", 2),
-        ("stream", 2),
-        ("batch", 2),
-    }
 
 
 def test_what_cannot_be_measured_is_refused():

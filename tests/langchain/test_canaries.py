@@ -224,12 +224,13 @@ def test_a_document_becomes_a_passage(item, entry_id, lineage):
     assert (passage.id, passage.text, passage.lineage) == (entry_id, "text", lineage)
 
 
-def test_a_function_may_return_documents_and_messages():
+def test_functions_and_chains_may_return_documents_and_messages():
     found = as_knowledge_base(lambda query: [Document(id="a", page_content=query)])
     assert found.search(["q"], None, 3)[0][0].id == "a"
     blocks = AIMessage(content=[{"type": "text", "text": "to q"}])
-    for answer in (AIMessage(content="to q"), blocks):
+    for answer in (AIMessage(content="to q"), blocks, {"answer": " to q "}):
         assert as_answerer(lambda _query, answer=answer: answer)("q", []) == "to q"
+        assert as_answerer(RunnableLambda(lambda _query, answer=answer: answer))("q", []) == "to q"
 
 
 def test_a_store_that_cannot_search_by_vector_is_asked_by_text(monkeypatch):
@@ -239,14 +240,6 @@ def test_a_store_that_cannot_search_by_vector_is_asked_by_text(monkeypatch):
     vectors = Embedder.of(Words()).queries([TARGET, TARGET])
     found = as_knowledge_base(store).search([TARGET, TARGET], vectors, 1)
     assert [[p.id for p in passages] for passages in found] == [["orchard-1"]] * 2
-
-
-def test_chains_answer():
-    for chain in (
-        RunnableLambda(lambda query: AIMessage(content=f"to {query}")),
-        RunnableLambda(lambda query: {"answer": f" to {query} "}),
-    ):
-        assert as_answerer(chain)("q", ["t"]) == "to q"
 
 
 class Queries(Words):

@@ -446,6 +446,8 @@ class UsualResemblance:
         Westfall & Young, "Resampling-Based Multiple Testing", Wiley, 1993: the minimum of several
         p-values, against its own distribution.
         """
+        from scipy.stats import rankdata  # noqa: PLC0415 - slow to import
+
         mine, new = self._lists[row], self._new[row]
         if mine is None or not self.knows(row):
             return None
@@ -457,16 +459,10 @@ class UsualResemblance:
         below = new[self._k :]
         key = n_head, round(STEPS * float(below.mean())) if below.size else 0
         usual = self._drawn(*key)[:, sizes]
-        n = len(usual)
-        ordered = np.sort(usual, axis=0)
-        as_much = np.array(
-            [n - np.searchsorted(ordered[:, j], found[sizes][j]) for j in range(usual.shape[1])]
-        )
-        least = float(((1 + as_much) / (n + 1)).min())
-        theirs = np.stack(
-            [n - np.searchsorted(ordered[:, j], usual[:, j]) for j in range(usual.shape[1])], axis=1
-        )
-        usually = (theirs / (n + 1)).min(axis=1)
+        as_much = (usual >= found[sizes]).sum(axis=0)
+        n, theirs = len(usual), rankdata(-usual, method="max", axis=0)
+        usually = theirs.min(axis=1) / (n + 1)
+        least = (1 + as_much.min()) / (n + 1)
         return float((1 + np.count_nonzero(usually <= least + 1e-12)) / (n + 1))
 
     @cached_property
@@ -553,10 +549,7 @@ def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArra
         there[:, :, :1], best.cumsum(axis=2, dtype=np.float64) / counts - around, -np.inf
     )
     ranked = -np.sort(-contrast, axis=1)
-    found = np.full((len(lists), MATES), -np.inf)
-    for column in range(MATES):
-        found[:, column] = ranked[:, column + 1, column]  # all members of a group
-    return found
+    return np.asarray(ranked[:, counts, counts - 1])  # all members of a group
 
 
 def _largest(similar: NDArray[np.float32]) -> NDArray[np.float32]:

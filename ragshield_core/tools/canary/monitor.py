@@ -486,7 +486,7 @@ class CanaryMonitor:
         An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
         """
         before = report = self.check()
-        held: dict[str, Suspect] = {}
+        held: list[str] = []
         trial: dict[str, Suspect] = {}
         seen: set[str] = set()  # with those that a person has released
         while report.flagged and len(held) + len(trial) < max_entries:
@@ -499,8 +499,7 @@ class CanaryMonitor:
             some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
             seen.update(s.entry_id for s in some)
             if sure:
-                gone = self.quarantine(some, by=by)
-                held.update((s.entry_id, s) for s in some if s.entry_id in gone)
+                held += self.quarantine(some, by=by)
             else:
                 trial.update((s.entry_id, s) for s in some)
             report = self.compare(baseline=before.baseline, without=_revisions(trial.values()))

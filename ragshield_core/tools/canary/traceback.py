@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,15 +101,8 @@ class Suspect:
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the text as JSON-ready values."""
         when = self.ingested_at
-        return {
-            "entry_id": self.entry_id,
-            "responsibility": self.responsibility,
-            "why": self.why,
-            "canaries": list(self.canaries),
-            "rank": self.rank,
-            "rank_score": self.rank_score,
-            "related_ids": list(self.related_ids),
-            "findings": list(self.findings),
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "passage"}
+        return values | {
             "lineage": self.passage.lineage,
             "ingested_at": None if when is None else when.isoformat(),
         }

@@ -50,7 +50,7 @@ def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
         by_size.append((name, *shares))
     reached: list[Sequence[str]] = [("attack", "without a guard", "with it")]
     reached += [(each.attack, _told(each.before), _told(each.after)) for each in found.reached]
-    objecting: list[Sequence[str]] = [("attack", "detectors, and how many they object to")]
+    objecting: list[Sequence[str]] = [("attack", "texts that each objects to")]
     for name, by in (
         *((r.attack, r.by) for r in found.main_recalls),
         ("clean entries", found.false_by),
@@ -60,7 +60,7 @@ def tables(found: Evaluation) -> dict[str, list[Sequence[str]]]:
         "Poison that is held, by how it comes": held,
         "So many texts of a target at once, nothing else of the attack known": by_size,
         "Questions that poison reaches": reached,
-        "What objects": objecting,
+        "Detectors that object": objecting,
     }
 
 
