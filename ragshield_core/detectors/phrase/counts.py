@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.model.entries import Batch
 from ragshield_core.text.normalized import encoded_words, readable
 from ragshield_core.text.readings import SMALL_REMEMBERED, Remembered
 
@@ -45,6 +44,9 @@ EMPTY = np.uint32(0xFFFFFFFF)
 MIN_CELLS, MAX_CELLS = 1 << 16, 1 << 23
 SATURATED = 65_535  # counts stop here, and what is so frequent is never suspicious
 TAIL = 256  # numbers of n-grams that at least so many entries hold are known up to this
+
+# Many times as many as are looked for at once.
+FOUND_CELLS = 1 << 18
 
 _ODD = tuple(
     np.uint64(number)
@@ -78,6 +80,12 @@ class Grams(NamedTuple):
     def sizes(self) -> NDArray[np.int64]:
         """Return the number of n-grams of each text, shape (n_rows,)."""
         return np.bincount(self.rows, minlength=self.n_rows)
+
+    def by_text(self) -> list[NDArray[np.uint32]]:
+        """Return the n-grams of each text."""
+        if not self.n_rows:
+            return []
+        return np.split(self.hashes, np.cumsum(self.sizes())[:-1])
 
     def sketches(self) -> NDArray[np.uint32]:
         """Return a sketch of each text, shape (n_rows, SKETCH).
@@ -190,12 +198,8 @@ class Background:
         self.tail = np.ones((N_ORDERS, TAIL))
         self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
 
-    def add(self, grams: Grams, sign: int = 1) -> None:
-        """Count n-grams of entries, or take entries out again with ``sign`` -1."""
-        self.add_hashes(grams.hashes, grams.n_rows, sign)
-
-    def add_hashes(self, hashes: NDArray[np.uint32], n_entries: int, sign: int = 1) -> None:
-        """Count the n-grams of ``n_entries`` entries, each once per entry that holds it."""
+    def add(self, hashes: NDArray[np.uint32], n_entries: int, sign: int) -> None:
+        """Count the n-grams of entries, each once per entry that holds it; -1 takes them out."""
         cells, occurrences = np.unique(self._cells(hashes), return_counts=True)
         before = self.counts[cells]
         after = np.clip(before.astype(np.int64) + sign * occurrences, 0, SATURATED)
@@ -217,7 +221,7 @@ class Background:
         for grams in copies:
             if originals is self:
                 originals = Background.restored(self.state())
-            originals.add(grams, -1)
+            originals.add(grams.hashes, grams.n_rows, -1)
         self.tail = originals._tail()  # noqa: SLF001 - of the same class
         self.originals = self.tail / self._tail()
 
@@ -255,170 +259,6 @@ class Background:
         return order_of(hashes) * n_cells + (hashes & np.uint32(n_cells - 1))
 
 
-class Place(NamedTuple):
-    """Where entries lie in the knowledge base, see :mod:`.carriers`."""
-
-    near: NDArray[np.float32]  # (n,): similarity to the nearest entry of a sample; NaN if unknown
-    pairs: NDArray[np.int64]  # (n,): different pairs of words of the text
-    unknown: NDArray[np.int64]  # (n,): those that no entry of the knowledge base holds
-    proxies: NDArray[np.float16]  # (n, dim): the vector of the nearest entry of the sample
-    mean: NDArray[np.float32]  # (n,): of the similarities of that entry to the sample
-    spread: NDArray[np.float32]  # (n,): their standard deviation
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Place:
-        """Return the places of some entries."""
-        return Place(*(column[rows] for column in self))  # type: ignore[arg-type]
-
-    @classmethod
-    def concatenate(cls, places: Sequence[Place]) -> Place:
-        """Return the places of several groups of entries as one; at least one group."""
-        return cls(*(np.concatenate(columns) for columns in zip(*places, strict=True)))
-
-
-class Arrival(NamedTuple):
-    """What is kept of a recent entry."""
-
-    id: str
-    lineage: str | None
-    source: str | None
-    update: bool  # whether it took the place of a known entry of its document
-    held: bool
-    hashes: NDArray[np.uint32]  # (n_grams,), ascending
-    sketch: NDArray[np.uint32]  # (SKETCH,)
-    vector: NDArray[np.float16]  # (dim,), of unit length; or none
-    place: Place  # of one entry
-
-
-class Recent:
-    """Recent entries in the order of arrival, oldest first, with an index of their n-grams."""
-
-    def __init__(self, arrivals: Sequence[Arrival] = ()) -> None:
-        self.arrivals: list[Arrival] = []
-        self.n_grams = 0
-        self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
-        self.append(arrivals)
-
-    def __len__(self) -> int:
-        return len(self.arrivals)
-
-    def append(self, arrivals: Sequence[Arrival]) -> None:
-        """Add entries."""
-        self.arrivals += arrivals
-        self._count(arrivals, 1)
-
-    def remove(self, gone: NDArray[np.bool_]) -> list[Arrival]:
-        """Take out the entries that are marked, shape (n_recent,), and return them."""
-        if not gone.any():
-            return []
-        left = [self.arrivals[row] for row in np.flatnonzero(gone).tolist()]
-        self.arrivals = [self.arrivals[row] for row in np.flatnonzero(~gone).tolist()]
-        self._count(left, -1)
-        return left
-
-    def surplus(self, max_entries: int, max_grams: int) -> NDArray[np.bool_]:
-        """Mark the oldest entries beyond a number of entries or of n-grams.
-
-        Held entries and admitted ones have a limit each: none drives the others out.
-        """
-        gone = np.zeros(len(self), dtype=np.bool_)
-        held = np.array([arrival.held for arrival in self.arrivals], dtype=np.bool_)
-        for rows in (np.flatnonzero(held), np.flatnonzero(~held)):
-            sizes = [len(self.arrivals[row].hashes) for row in rows[::-1].tolist()]
-            fits = int(np.searchsorted(np.cumsum(sizes), max_grams, side="right"))
-            gone[rows[: max(0, len(rows) - min(fits, max_entries))]] = True
-        return gone
-
-    def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Return how many entries hold each n-gram at the most, quickly."""
-        if not self.arrivals:
-            return np.zeros(len(hashes), dtype=np.int64)
-        return self._index[_index_cells(hashes)].astype(np.int64)
-
-    def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which entries hold which of the n-grams, as pairs of rows.
-
-        Parameters
-        ----------
-        wanted
-            Shape (n_wanted,), ascending and distinct.
-        """
-        if not self.arrivals or not wanted.size:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        hashes = np.concatenate([arrival.hashes for arrival in self.arrivals])
-        places, which = found_in(wanted, hashes)
-        ends = np.cumsum([len(arrival.hashes) for arrival in self.arrivals])
-        return np.searchsorted(ends, places, side="right"), which
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything as JSON-ready values and arrays."""
-        values = {
-            "ids": [arrival.id for arrival in self.arrivals],
-            "lineages": [arrival.lineage for arrival in self.arrivals],
-            "sources": [arrival.source for arrival in self.arrivals],
-        }
-        nothing = np.empty(0, dtype=np.uint32)
-        arrays = {
-            "hashes": np.concatenate([nothing, *(a.hashes for a in self.arrivals)]),
-            "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
-            "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
-            "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
-            "updates": np.array([a.update for a in self.arrivals], dtype=np.bool_),
-        }
-        for name in ("vectors", *Place._fields):
-            rows = [
-                a.vector if name == "vectors" else getattr(a.place, name).ravel()
-                for a in self.arrivals
-            ]
-            arrays[name] = np.concatenate([np.empty(0, np.float16), *rows]) if rows else nothing
-            arrays[f"{name}_sizes"] = np.array(list(map(len, rows)), dtype=np.int64)
-        return values, arrays
-
-    @classmethod
-    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Recent:
-        """Return the one that :meth:`state` described."""
-        if not values["ids"]:
-            return cls()
-
-        def parts(name: str, sizes: str) -> list[NDArray[Any]]:
-            return [part.copy() for part in np.split(arrays[name], np.cumsum(arrays[sizes])[:-1])]
-
-        kinds = (np.float32, np.int64, np.int64, np.float16, np.float32, np.float32)
-        columns = [
-            [part.astype(kind) for part in parts(name, f"{name}_sizes")]
-            for name, kind in zip(Place._fields, kinds, strict=True)
-        ]
-        proxies = Place._fields.index("proxies")
-        columns[proxies] = [proxy[None] for proxy in columns[proxies]]
-        rows = zip(
-            values["ids"],
-            values["lineages"],
-            values["sources"],
-            arrays["updates"].tolist(),
-            arrays["held"].tolist(),
-            parts("hashes", "sizes"),
-            arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
-            [part.astype(np.float16) for part in parts("vectors", "vectors_sizes")],
-            (Place(*row) for row in zip(*columns, strict=True)),
-            strict=True,
-        )
-        return cls([Arrival(*row) for row in rows])
-
-    def _count(self, arrivals: Sequence[Arrival], sign: int) -> None:
-        if not arrivals:
-            return
-        hashes = np.concatenate([arrival.hashes for arrival in arrivals])
-        cells, occurrences = np.unique(_index_cells(hashes), return_counts=True)
-        # Wraps around rather than saturates, so that what is added can be taken out again.
-        self._index[cells] += (sign * occurrences).astype(np.uint16)
-        self.n_grams += sign * len(hashes)
-
-
-# Enough that a few million n-grams of recent entries seldom share a cell.
-INDEX_CELLS = 1 << 22
-# Many times as many as are looked for at once.
-FOUND_CELLS = 1 << 18
-
-
 def found_in(
     wanted: NDArray[np.uint32], hashes: NDArray[np.uint32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -440,39 +280,3 @@ def found_in(
     which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
     same = wanted[which] == hashes[places]
     return places[same], which[same]
-
-
-def sources_of(entries: Batch) -> tuple[str | None, ...]:
-    """Return where entries come from; None for all of them if nobody says so."""
-    sources: tuple[str | None, ...] = getattr(entries, "sources", (None,) * len(entries))
-    return sources
-
-
-def arrivals_of(
-    entries: Batch,
-    grams: Grams,
-    places: Place,
-    *,
-    held: bool = False,
-    updates: Sequence[bool] | None = None,
-) -> list[Arrival]:
-    """Return what is to be kept of entries with the given n-grams, at the given places."""
-    if not len(entries):
-        return []
-    parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
-    columns = (
-        entries.ids,
-        entries.lineages,
-        sources_of(entries),
-        [False] * len(entries) if updates is None else updates,
-        (held,) * len(entries),
-        [hashes.copy() for hashes in parts],
-        grams.sketches(),
-        entries.embeddings.astype(np.float16),
-        [places.take(slice(row, row + 1)) for row in range(len(entries))],
-    )
-    return [Arrival(*row) for row in zip(*columns, strict=True)]
-
-
-def _index_cells(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    return (hashes * np.uint32(0x9E3779B1)) >> np.uint32(10)

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.order import FEWEST, came_together
-from ragshield_core.detectors.phrase.copies import copies_among
-from ragshield_core.detectors.phrase.counts import Background, Grams, n_cells_for
-from ragshield_core.detectors.phrase.judging import Asked, Judgement, judge
+from ragshield_core.detectors.phrase.counts import Grams, n_cells_for
+from ragshield_core.detectors.phrase.judging import MIN_LIFT, NOTHING, Judgement, copies_in, judge
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory
 from ragshield_core.detectors.phrase.sentences import explained
-from ragshield_core.detectors.phrase.surprise import MIN_LIFT
-from ragshield_core.detectors.phrase.telling_apart import NOTHING
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.taxonomy import CRAFTED, POISONING
@@ -136,7 +133,7 @@ class TriggerPhraseDetector(GroupDetector):
 
     def reset(self) -> None:
         """Forget everything."""
-        self._memory = Memory(self.max_recent)
+        self._memory: Memory | None = None  # before the first entry
         self._ready = False  # whether what is learned now is recent
         # Entries with a phrase that they came together with; None as long as nobody has asked for
         # those of a sample that is large enough.
@@ -153,30 +150,29 @@ class TriggerPhraseDetector(GroupDetector):
         if not len(entries):
             return
         self._doubt_again(entries)
+        if self._memory is None:
+            n_cells = n_cells_for(sum(map(len, entries.texts)))
+            self._memory = Memory(self.max_recent, entries.dim, n_cells)
         self._memory.note_lineages(entries)
         if self._ready:
             self._arrive(entries, held=False)
             return
-        if self._memory.background is None:
-            self._memory.background = Background(n_cells_for(sum(map(len, entries.texts))))
         sketches = self._memory.count(entries, 1)
         if self._memory.background.n_entries >= self.min_entries:
-            copies = copies_among(sketches)
-            self._memory.background.measure(_grams_of([entries.take(copies)]))
+            self._memory.background.measure(_grams_of([entries.take(_copies(sketches))]))
             self._ready = True
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""
         self._latest = None
-        if self._memory.background is not None and len(entries):
+        if self._memory is not None and len(entries):
             self._part_with(entries)
             self._memory.forget(entries)
 
     def remember_held(self, entries: Batch) -> None:
         """Count held entries among the recent ones: others with the same phrase may follow."""
-        if not self._ready or not len(entries):
-            return
-        self._arrive(entries, held=True)
+        if self._ready and len(entries):
+            self._arrive(entries, held=True)
 
     def overlook(self, ids: Collection[str]) -> None:
         """Count nothing for recent entries that the batch replaces."""
@@ -186,7 +182,8 @@ class TriggerPhraseDetector(GroupDetector):
     def forget_held(self, ids: Sequence[str]) -> None:
         """Count held entries no longer."""
         self._latest = None
-        self._memory.forget_recent(ids, held=True)
+        if self._memory is not None:
+            self._memory.forget_recent(ids, held=True)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Make entries background, and each as much of it as ten: a person has judged them good.
@@ -199,12 +196,10 @@ class TriggerPhraseDetector(GroupDetector):
             self._together.difference_update(ids)
         for entry_id in ids:
             self._parted.pop(entry_id, None)
-        trusted = set(ids)
-        marked = [not a.held and a.id in trusted for a in self._memory.recent.arrivals]
-        arrivals = self._memory.recent.remove(np.array(marked, dtype=np.bool_))
-        self._memory.make_background(arrivals)
-        for _ in range(TRUSTED - 1):
-            self._memory.make_background(arrivals, again=True)
+        if self._memory is not None:
+            left = self._memory.leave(self._memory.recent_among(ids, held=False))
+            for number in range(TRUSTED):
+                self._memory.make_background(left, again=number > 0)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of fitted entries that are made to arrive anew.
@@ -228,7 +223,7 @@ class TriggerPhraseDetector(GroupDetector):
             scratch = type(self)(**self.config())
             scratch.restore(*self.state())
             scratch.forget(fitted.take(rows))
-            scratch._memory.updating.clear()  # noqa: SLF001 - they come for the first time
+            scratch._fitted().updating.clear()  # noqa: SLF001 - they come for the first time
             row_of = {fitted.ids[row]: row for row in rows.tolist()}
             for number in chosen.tolist():
                 batch = fitted.take(batches[number])
@@ -242,7 +237,7 @@ class TriggerPhraseDetector(GroupDetector):
 
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Count anew how many phrases are as frequent as others, among those of today."""
-        if self._ready and self._memory.background is not None:
+        if self._ready and self._memory is not None:
             self._memory.background.measure_again()
             self._memory.sample.changed()
             self._latest = None
@@ -315,40 +310,42 @@ class TriggerPhraseDetector(GroupDetector):
         ids, scores = self._later(batch)
         if not ids:
             return ids, scores
-        judgement = self._judged(batch)
-        arrivals = self._memory.recent.arrivals
-        guilty = np.concatenate([condemned, [a.held for a in arrivals]]).astype(np.bool_)
+        judgement, recent = self._judged(batch), self._fitted().recent
+        why = judgement.why[len(batch) :]
+        guilty = np.concatenate([condemned, recent["held"]])
         planted = [
             np.count_nonzero(guilty[sorted(phrase.witnesses)]) >= ACCOMPLICES
-            and np.count_nonzero(
-                [not a.held for a in arrivals] & (judgement.why[len(batch) :] == number)
-            )
-            > MIN_LIFT * phrase.expected
+            and np.count_nonzero(~recent["held"] & (why == number)) > MIN_LIFT * phrase.expected
             for number, phrase in enumerate(judgement.phrases)
         ]
-        later = zip(arrivals, judgement.why[len(batch) :].tolist(), strict=True)
-        why = {arrival.id: number for arrival, number in later if not arrival.held}
-        accused = [why[i] >= 0 and planted[why[i]] for i in ids]
+        why_of = self._why_of(why)
+        accused = np.array([why_of[i] >= 0 and planted[why_of[i]] for i in ids], dtype=np.bool_)
         return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
         """Return why entries that :meth:`retroactive` named have the score they have now."""
         judgement = self._judged(batch)
-        row_of = {a.id: row for row, a in enumerate(self._memory.recent.arrivals) if not a.held}
+        why_of = self._why_of(judgement.why[len(batch) :])
         evidence = []
         for entry_id in ids:
-            why = int(judgement.why[len(batch) + row_of[entry_id]])
+            why = why_of[entry_id]
             # Its text is not kept; an entry of the batch that holds the phrase has it as well.
             text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
             said = explained(judgement, self._n_known, why, entry_id, text, of_entry=False)
             evidence.append(said)
         return evidence
 
+    def _why_of(self, why: NDArray[np.int64]) -> dict[str, int]:
+        """Return, by id, the numbers of the phrases of recent entries that are not held."""
+        recent = self._fitted().recent
+        mine = np.flatnonzero(~recent["held"])
+        return dict(zip(recent["id"][mine].tolist(), why[mine].tolist(), strict=True))
+
     # State
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts of the background and the n-grams of recent entries."""
-        if self._memory.background is None:
+        if self._memory is None:
             return {"ready": False}, {}
         values, arrays = self._memory.state()
         values["ready"] = self._ready
@@ -363,8 +360,7 @@ class TriggerPhraseDetector(GroupDetector):
         self.reset()
         if "recent" not in values:
             return
-
-        self._memory.restore(values, arrays)
+        self._memory = Memory.restored(self.max_recent, values, arrays)
         self._ready = values["ready"]
         if "together" in values:
             self._together = set(values["together"])
@@ -374,8 +370,13 @@ class TriggerPhraseDetector(GroupDetector):
 
     @property
     def _n_known(self) -> int:
-        background = self._memory.background
-        return 0 if background is None else background.n_entries
+        return 0 if self._memory is None else self._memory.background.n_entries
+
+    def _fitted(self) -> Memory:
+        if self._memory is None:
+            msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
+            raise NotFittedError(msg)
+        return self._memory
 
     def _come_together(self, reference: Batch) -> set[str]:
         """Return the ids of entries with a phrase that stands out in their own order only.
@@ -425,32 +426,36 @@ class TriggerPhraseDetector(GroupDetector):
         known = None
         if judged is not None and judged[0] is entries:
             known = judged[1], judged[2].places
-        self._memory.arrive(entries, known, held=held)
+        self._fitted().arrive(entries, known, held=held)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
-        recent, arrivals = self._judged(batch).recent, self._memory.recent.arrivals
-        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if not arrivals[row].held]
-        return [arrivals[row].id for row in rows], recent[rows]
+        scores, recent = self._judged(batch).recent, self._fitted().recent
+        rows = np.flatnonzero((scores > -np.inf) & ~recent["held"])
+        return recent["id"][rows].tolist(), scores[rows]
 
     def _judged(self, batch: Batch) -> Judgement:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
-        if self._memory.background is None:
-            msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
-            raise NotFittedError(msg)
+        memory = self._fitted()
         if len(batch) and not self._ready:
             msg = f"entry {batch.ids[0]!r} cannot be judged: {self.unjudged(batch)[0]}."
             raise InvalidBatchError(msg)
         if self._latest is None or self._latest[0] is not batch:
             grams = Grams.of(batch.texts)
-            asked = Asked(self._overlooked, self.name)
-            self._latest = (batch, grams, judge(self._memory, asked, batch, grams))
+            judgement = judge(memory, batch, grams, self._overlooked, self.name)
+            self._latest = (batch, grams, judgement)
         return self._latest[2]
 
 
 def _drawn(n_batches: int) -> NDArray[np.int64]:
     """Return which batches of held-out entries are scored; the same ones for a number of them."""
     return np.random.default_rng(0).permutation(n_batches)[: MAX_HELD_OUT // ARRIVING]
+
+
+def _copies(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the rows of all texts but the first of those that are copies, ascending."""
+    _, first = np.unique(copies_in(sketches), return_index=True)
+    return np.setdiff1d(np.arange(len(sketches)), first)
 
 
 def _hash_of(text: str) -> str:

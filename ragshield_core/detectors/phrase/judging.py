@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.phrase.carriers import BORDER, closeness
-from ragshield_core.detectors.phrase.copies import joined, same_texts
 from ragshield_core.detectors.phrase.counts import (
+    EMPTY,
+    N_ORDERS,
     PAIRS,
+    SKETCH,
+    TAIL,
     Background,
     Grams,
-    Place,
     found_in,
     order_of,
-    sources_of,
 )
-from ragshield_core.detectors.phrase.memory import Memory
-from ragshield_core.detectors.phrase.surprise import Tests
-from ragshield_core.detectors.phrase.telling_apart import (
-    AT_HOME,
-    FAINT,
-    NOTHING,
-    Carriers,
-    Holding,
-    Phrase,
-    marked,
-    phrases_of,
-)
+from ragshield_core.detectors.phrase.memory import BORDER, PLACES, Memory, Places, closeness
 from ragshield_core.model.entries import Batch
 
 logger = logging.getLogger("ragshield")
 
+# With fewer recent entries than so many times the expected ones, too many innocent entries are
+# among those that hold an n-gram to condemn them all, however sure it is that some are not.
+MIN_LIFT = 4.0
+# Texts with this share of three-word phrases in common are copies of each other, and count once.
+SAME_TEXT = 0.5
 # Entries are scattered if the others lie no closer to them, on average, than standing ones with a
 # similarity of so many standard deviations above the mean: three in ten are closer.
 CLOSE = 0.5
@@ -44,24 +39,35 @@ MOST_OF_TEXT = 4
 UPDATES = 50
 # N-grams looked at closely, those that seem most suspicious first.
 MAX_CANDIDATES = 20_000
+# An entry is at home in the knowledge base if it is more like it than so many of its own entries
+# are, texts and vectors taken together (see :mod:`.memory`).
+AT_HOME = 0.6
+# Entries of the knowledge base have a mean likeness of a half, those of its lower half of a
+# quarter; entries of other sources mostly have less. What has clearly more is like it.
+LIKE = 0.33
+# A phrase is not looked at more closely up to this score: every batch has such by chance. What is
+# fainter is told apart by upper limits only, and down to a hundredfold less.
+FAINT, NOTHING = 0.0, -2.0
+# An entry holds a phrase if it holds this share of its n-grams: one changed word in the middle of
+# five takes away half of them.
+WHOLE = 0.25
+# From this score on, the phrase is taken for a fact, and its parts are tested as such.
+SURE = 2.0
+# Never more phrases than this are told apart in one batch, the most suspicious ones.
+MAX_PHRASES = 256
 
 
-class Asked(NamedTuple):
-    """How a batch is to be judged."""
+class Phrase(NamedTuple):
+    """What a score rests on."""
 
-    overlooked: frozenset[str]  # entries that it replaces
-    detector: str  # for the log
-
-
-class Crowd(NamedTuple):
-    """The entries of a batch, then the recent ones."""
-
-    counted: NDArray[np.bool_]  # (n,): whether nothing takes their place
-    places: Place  # of n entries, without proxies
-    updates: NDArray[np.bool_]  # (n,)
-    sources: tuple[str | None, ...]  # (n,)
-    share: NDArray[np.float64]  # (N_ORDERS,): of all text that is recent
-    at_home: NDArray[np.float64]  # (N_ORDERS,): beside the most usual half of what is known
+    score: float
+    hashes: tuple[int, ...]  # the n-gram that convinced, then those that come with it
+    n_recent: int  # entries that hold it
+    n_known: float
+    expected: float
+    example: int  # row of the batch that holds it
+    ids: tuple[str, ...]  # of recent entries and of the batch that hold it
+    witnesses: frozenset[int]  # those among their rows that speak for it
 
 
 class Judgement(NamedTuple):
@@ -71,167 +77,163 @@ class Judgement(NamedTuple):
     recent: NDArray[np.float64]  # (n_recent,), -inf without an opinion
     why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
     phrases: list[Phrase]
-    places: Place  # (n_batch,)
+    places: Places  # of the batch
     n_recent: int  # entries that are counted
 
 
-def judge(memory: Memory, asked: Asked, batch: Batch, grams: Grams) -> Judgement:
-    """Return the scores of a batch and of recent entries, and the phrases that they rest on."""
-    background = memory.background
-    assert background is not None  # noqa: S101 - the detector is fitted
-    crowd = _crowd(memory, asked, batch, grams, background)
-    faint, candidates = _candidates(memory, grams, crowd, background)
-    scores = np.full(len(batch), NOTHING)
+class Tests:
+    """Tests of some n-grams, each for too many recent entries among those that hold it."""
+
+    def __init__(
+        self,
+        hashes: NDArray[np.uint32],
+        background: Background,
+        share: NDArray[np.float64],  # (N_ORDERS,): of all text that is recent
+        part: float,  # of the knowledge base that recent entries are compared with
+    ) -> None:
+        self.hashes = hashes
+        self.orders = order_of(hashes)
+        self.known = part * background.of(hashes)
+        self.share, self.odds = share[self.orders], (share / (1.0 - share))[self.orders]
+        # How many n-grams are tested at once, as a logarithm, by order and number of holders.
+        self._log_tests = np.log10(background.tail * N_ORDERS)
+        self._log_parts = np.full(len(hashes), np.inf)  # less for parts of a known phrase
+
+    def scores(self, recent: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the corrected surprisal for numbers of recent entries, shape (n_hashes,)."""
+        more = np.flatnonzero(recent > self.known)
+        usual = self.known[more] * self.odds[more]
+        more = more[recent[more] > MIN_LIFT * usual]
+        surprisal = np.zeros(len(recent))
+        held, known, share = recent[more], self.known[more], self.share[more]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = held / (held + known)
+            tail = held * np.log(part / share)
+            rest = known * np.log((1.0 - part) / (1.0 - share))
+            surprisal[more] = np.where(known > 0, tail + rest, tail) / math.log(10.0)
+        frequent = np.minimum(recent + self.known, TAIL - 1).astype(np.int64)
+        frequent += self.orders * TAIL
+        surprisal -= np.minimum(self._log_tests.ravel()[frequent], self._log_parts)
+        return surprisal
+
+    def relate(self, parts: NDArray[np.int64]) -> None:
+        """Test n-grams only among each other from now on: they are parts of one phrase."""
+        self._log_parts[parts] = np.minimum(self._log_parts[parts], math.log10(max(1, len(parts))))
+
+
+class Holding(NamedTuple):
+    """Which entries hold which n-grams, ordered by n-gram and copies; shape (n_pairs,) each."""
+
+    rows: NDArray[np.int64]
+    which: NDArray[np.int64]
+    copies: NDArray[np.int64]  # the same number for copies of one text
+    lineages: NDArray[np.int64]  # the same number for n-gram and lineage, counted from 0
+    close: NDArray[np.bool_]  # whether the other holders of the n-gram are close to the entry
+
+    def take(self, kept: NDArray[np.bool_]) -> Holding:
+        """Return some of the pairs."""
+        return Holding(*(column[kept] for column in self))  # type: ignore[arg-type]
+
+    def counted(self, n_grams: int, large: float) -> NDArray[np.float64]:
+        """Return the number of the entries that hold each n-gram.
+
+        Copies count once. Those of one lineage count as one for each time that they are as many as
+        a large lineage has.
+        """
+        first = np.ones(len(self.rows), dtype=np.bool_)
+        first[1:] = (self.which[1:] != self.which[:-1]) | (self.copies[1:] != self.copies[:-1])
+        which, lineages = self.which[first], self.lineages[first]
+        gram = np.zeros(int(lineages.max(initial=-1)) + 1, dtype=np.int64)
+        gram[lineages] = which
+        number = np.bincount(lineages, minlength=len(gram))
+        number = np.where(number > 0, np.maximum(1.0, number / large), 0.0)
+        return np.asarray(np.bincount(gram, number, minlength=n_grams), dtype=np.float64)
+
+
+class Carriers(NamedTuple):
+    """What entries that hold a phrase are measured by."""
+
+    plain: Tests  # of all that are not foreign
+    at_home: Tests  # of those that are more usual than half of the knowledge base
+    likeness: NDArray[np.float64]  # (n,): of entries
+    large: float  # how many entries a large lineage has
+
+    def scores(self, holding: Holding) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the surprisal of each n-gram, and whether its holders are like the knowledge base.
+
+        Only those count that are scattered: all of them if they are like the knowledge base on
+        average. Those that are more usual than half of it count anyway, beside that half: nothing
+        that others bring, who hold the phrase as well, makes them fewer.
+        """
+        n_grams = len(self.plain.hashes)
+        likeness = self.likeness[holding.rows]
+        far = ~holding.close
+        number = np.maximum(1, np.bincount(holding.which[far], minlength=n_grams))
+        total = np.bincount(holding.which[far], likeness[far], minlength=n_grams)
+        # Of a few, the mean is above it by chance: by a standard error of a uniform one.
+        like = total / number >= LIKE + 1.0 / np.sqrt(12.0 * number)
+        together = self.plain.scores(holding.take(far).counted(n_grams, self.large))
+        usual = holding.take(far & (likeness >= AT_HOME))
+        alone = self.at_home.scores(usual.counted(n_grams, self.large))
+        return np.maximum(np.where(like, together, NOTHING), alone), like
+
+
+def judge(
+    memory: Memory, batch: Batch, grams: Grams, overlooked: frozenset[str], detector: str
+) -> Judgement:
+    """Return the scores of a batch and of recent entries, and the phrases that they rest on.
+
+    Entries that the batch replaces are ``overlooked``; ``detector`` is its name, for the log.
+    """
+    background, recent, n_batch = memory.background, memory.recent, len(batch)
+    ids = [*batch.ids, *recent["id"].tolist()]
+    n = len(ids)
+    again = {*batch.ids, *overlooked}  # a new revision counts instead of the old one
+    counted = np.ones(n, dtype=np.bool_)
+    counted[n_batch:] = [entry_id not in again for entry_id in ids[n_batch:]]
+    fresh = counted.copy()
+    fresh[n_batch:] &= ~recent["held"]
+    n_fresh = max(1.0, float(fresh.sum()))
+    n_words = float(fresh @ np.concatenate([grams.sizes(), memory.sizes]))
+
+    def share(part: float) -> NDArray[np.float64]:
+        """Return, by order, the recent share of text; by entries where that is more."""
+        known = background.n_grams
+        texts = known / max(1, known.sum()) * n_words
+        by_text = texts / np.maximum(1, texts + part * known)
+        by_entries = n_fresh / (n_fresh + max(1.0, part * background.n_entries))
+        return np.asarray(np.minimum(np.maximum(by_text, by_entries), 1.0 - 1e-6))
+
+    shares = share(1.0), share(1.0 - AT_HOME)
+    faint, candidates = _candidates(memory, grams, shares[0])
+    scores = np.full(n_batch, NOTHING)
     first = np.flatnonzero(np.diff(grams.rows, prepend=-1))  # n-gram of each text
     if len(first):
         rows = grams.rows[first]
         scores[rows] = np.maximum(scores[rows], np.maximum.reduceat(faint, first))
-    n = len(crowd.counted)
+    mine = memory.sample.places(batch, grams, background)
     found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
-    phrases = _told_apart(memory, asked, batch, grams, candidates, crowd, found, why)
-    ids = [*batch.ids, *(arrival.id for arrival in memory.recent.arrivals)]
+    phrases = []
+    holding = _holding(memory, batch, grams, candidates, counted, shares[0])
+    if holding is not None:
+        kept = ~_of_templates(memory, batch, holding, len(candidates), overlooked, detector)
+        places = {name: np.concatenate([mine[name], recent[name]]) for name in PLACES}
+        phrases = _phrases(memory, holding.take(kept), candidates, places, shares, found, why)
     return Judgement(
-        scores=np.maximum(scores, found[: len(batch)]),
-        recent=found[len(batch) :],
+        scores=np.maximum(scores, found[:n_batch]),
+        recent=found[n_batch:],
         why=why,
         phrases=[
             phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
             for phrase, holders in phrases
         ],
-        places=crowd.places.take(slice(len(batch))),
-        n_recent=int(np.count_nonzero(crowd.counted)),
+        places=mine,
+        n_recent=int(np.count_nonzero(counted)),
     )
-
-
-def _crowd(
-    memory: Memory, asked: Asked, batch: Batch, grams: Grams, background: Background
-) -> Crowd:
-    """Return what is known of the entries of a batch and of recent ones."""
-    arrivals = memory.recent.arrivals
-    again = {*batch.ids, *asked.overlooked}  # a new revision counts instead of the old one
-    counted = np.ones(len(batch) + len(arrivals), dtype=np.bool_)
-    counted[len(batch) :] = [arrival.id not in again for arrival in arrivals]
-    updates = [
-        entry_id in asked.overlooked or bool(asked.overlooked and name in memory.lineages)
-        for entry_id, name in zip(batch.ids, batch.lineages, strict=True)
-    ]
-    mine = memory.sample.places(batch, grams, background)
-    places = Place.concatenate([mine, *(arrival.place for arrival in arrivals)])
-    fresh = counted.copy()
-    fresh[len(batch) :] &= ~np.array([arrival.held for arrival in arrivals], dtype=np.bool_)
-    sizes = np.concatenate([grams.sizes(), [len(a.hashes) for a in arrivals]])
-    mixture = background.n_grams / max(1, background.n_grams.sum())
-
-    def share(part: float) -> NDArray[np.float64]:
-        """Return, by order, the recent share of text; by entries where that is more."""
-        texts, known = mixture * float(fresh @ sizes), part * background.n_grams
-        by_text = texts / np.maximum(1, texts + known)
-        n_known = max(1.0, part * background.n_entries)
-        entries = max(1.0, float(fresh.sum()))
-        share: NDArray[np.float64] = np.maximum(by_text, entries / (entries + n_known))
-        return np.minimum(share, 1.0 - 1e-6)
-
-    return Crowd(
-        counted=counted,
-        places=places,
-        updates=np.array([*updates, *(a.update for a in arrivals)], dtype=np.bool_),
-        sources=(*sources_of(batch), *(arrival.source for arrival in arrivals)),
-        share=share(1.0),
-        at_home=share(1.0 - AT_HOME),
-    )
-
-
-def _told_apart(
-    memory: Memory,
-    asked: Asked,
-    batch: Batch,
-    grams: Grams,
-    candidates: NDArray[np.uint32],
-    crowd: Crowd,
-    found: NDArray[np.float64],
-    why: NDArray[np.int64],
-) -> list[tuple[Phrase, NDArray[np.int64]]]:
-    """Return the phrases that explain n-grams of the batch and of recent entries."""
-    assert memory.background is not None  # noqa: S101
-    if not candidates.size:
-        return []
-    n_batch, n = len(batch), len(crowd.counted)
-    mine, place = found_in(candidates, grams.hashes)
-    lenient = Tests(candidates, memory.background, crowd.share, 1.0 - AT_HOME)
-    # Of a few texts, candidates are mostly such as share a cell with others.
-    most = np.bincount(place, minlength=len(candidates)) + memory.recent.at_most(candidates)
-    if not (lenient.scores(most.astype(np.float64)) > FAINT).any():
-        return []
-    rows, which = memory.recent.holders(candidates)
-    counted = crowd.counted[n_batch + rows]
-    rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
-    which = np.concatenate([place, which[counted]])
-    kept = ~_of_templates(memory, asked, rows, which, len(candidates), crowd)
-    rows, which = rows[kept], which[kept]
-    # Pairs of words that are part of what is looked at do not make an entry foreign.
-    new = (order_of(candidates) == PAIRS) & (memory.background.of(candidates) == 0.0)
-    shared = np.bincount(rows[new[which]], minlength=n)
-    shared = np.minimum(shared, crowd.places.pairs // MOST_OF_TEXT) + BORDER
-    likeness = memory.sample.likeness(crowd.places, shared, memory.background)
-    carriers = Carriers(
-        plain=Tests(candidates, memory.background, crowd.share, 1.0),
-        at_home=Tests(candidates, memory.background, crowd.at_home, 1.0 - AT_HOME),
-        likeness=likeness,
-        large=memory.large_lineage,
-    )
-    holding = Holding.of(rows, which, _copies_of(memory, grams), _lineages_of(memory, batch))
-    loud = carriers.scores(holding)[0] > FAINT
-    if not loud.any():
-        return []
-    holders = marked(holding.rows[loud[holding.which]], n)
-    near = np.bincount(holding.which[holders[holding.rows]], minlength=len(candidates)) > 1
-    holding = holding.take(near[holding.which])
-    close = closeness(crowd.places, holding.rows, holding.which, len(candidates)) > CLOSE
-    return phrases_of(carriers, holding._replace(close=close), found, why)
-
-
-def _of_templates(
-    memory: Memory,
-    asked: Asked,
-    rows: NDArray[np.int64],
-    which: NDArray[np.int64],
-    n_grams: int,
-    crowd: Crowd,
-) -> NDArray[np.bool_]:
-    """Mark pairs of an entry and a phrase that its source puts into most documents anew.
-
-    At least half of the latest updates of the source hold it: a name, footer, box or template
-    has changed. Nothing but the entries of that source is excused.
-    """
-    templates = np.zeros(len(rows), dtype=np.bool_)
-    n_batch, n = len(crowd.updates) - len(memory.recent), len(crowd.updates)
-    arrived = np.concatenate([np.arange(n_batch, n), np.arange(n_batch)])  # oldest first
-    updates = arrived[crowd.updates[arrived]].tolist()
-    for source in {crowd.sources[row] for row in updates}:
-        latest = [row for row in updates if crowd.sources[row] == source][-UPDATES:]
-        number = np.bincount(which[marked(np.array(latest), n)[rows]], minlength=n_grams)
-        usual = (number > 1) & (2 * number >= len(latest))
-        if usual.any():
-            same = np.array([name == source for name in crowd.sources], dtype=np.bool_)
-            of_template = same[rows] & usual[which]
-            # Words beside a new template make new phrases with it.
-            renewed = marked(rows[of_template], n) & crowd.updates
-            templates |= of_template | renewed[rows]
-            logger.info(
-                "%s: %d of the latest %d updates of a source bring the same phrases, which "
-                "are taken for a new template; the last of them is %r",
-                *(
-                    asked.detector,
-                    int(number.max()),
-                    len(latest),
-                    _id_of(memory, latest[-1], n_batch),
-                ),
-            )
-    return templates
 
 
 def _candidates(
-    memory: Memory, grams: Grams, crowd: Crowd, background: Background
+    memory: Memory, grams: Grams, share: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
     """Return a faint score for each n-gram of a batch, and those that may be worth more.
 
@@ -239,14 +241,10 @@ def _candidates(
     """
     hashes = grams.hashes
     bits = min(22, max(10, (2 * len(hashes)).bit_length()))
-
-    def cells(of: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        return np.asarray((of * np.uint32(0x85EBCA6B)) >> np.uint32(32 - bits))
-
-    mine = cells(hashes)
-    counts = np.bincount(mine, minlength=1 << bits)[mine] + memory.recent.at_most(hashes)
+    mine = (hashes * np.uint32(0x85EBCA6B)) >> np.uint32(32 - bits)
+    counts = np.bincount(mine, minlength=1 << bits)[mine] + memory.at_most(hashes)
     several = np.flatnonzero(counts > 1)
-    tests = Tests(hashes[several], background, crowd.share, 1.0 - AT_HOME)
+    tests = Tests(hashes[several], memory.background, share, 1.0 - AT_HOME)
     upper = tests.scores(counts[several].astype(np.float64))
     faint = np.full(len(hashes), NOTHING)
     faint[several] = np.minimum(upper, FAINT)
@@ -258,25 +256,213 @@ def _candidates(
     return faint, candidates
 
 
-def _copies_of(memory: Memory, grams: Grams) -> NDArray[np.int64]:
-    """Return a number for each entry, the same for copies of one text."""
-    sketches = np.concatenate([grams.sketches(), *(a.sketch[None] for a in memory.recent.arrivals)])
-    return joined(len(sketches), *same_texts(sketches))
-
-
-def _lineages_of(memory: Memory, batch: Batch) -> NDArray[np.int64]:
-    """Return a number for each entry, the same for entries of one lineage."""
-    lineages = [*batch.lineages, *(a.lineage for a in memory.recent.arrivals)]
+def _holding(
+    memory: Memory,
+    batch: Batch,
+    grams: Grams,
+    candidates: NDArray[np.uint32],
+    counted: NDArray[np.bool_],
+    share: NDArray[np.float64],
+) -> Holding | None:
+    """Return which entries of the batch and recent ones hold which candidates, if any matters."""
+    if not candidates.size:
+        return None
+    mine, place = found_in(candidates, grams.hashes)
+    lenient = Tests(candidates, memory.background, share, 1.0 - AT_HOME)
+    # Of a few texts, candidates are mostly such as share a cell with others.
+    most = np.bincount(place, minlength=len(candidates)) + memory.at_most(candidates)
+    if not (lenient.scores(most.astype(np.float64)) > FAINT).any():
+        return None
+    n_batch, recent = len(batch), memory.recent
+    rows, which = memory.holders(candidates)
+    there = counted[n_batch + rows]
+    rows = np.concatenate([grams.rows[mine], rows[there] + n_batch])
+    which = np.concatenate([place, which[there]])
+    copies = copies_in(np.concatenate([grams.sketches(), recent["sketch"]]))
     numbers: dict[str, int] = {}
-    return np.array(
+    lineages = np.array(
         [
             row if name is None else numbers.setdefault(name, row)
-            for row, name in enumerate(lineages)
+            for row, name in enumerate([*batch.lineages, *recent["lineage"].tolist()])
         ],
         dtype=np.int64,
     )
+    order = np.lexsort((copies[rows], which))
+    rows, which = rows[order], which[order]
+    by_lineage = np.unique(which * len(lineages) + lineages[rows], return_inverse=True)[1]
+    return Holding(rows, which, copies[rows], by_lineage, np.zeros(len(rows), dtype=np.bool_))
 
 
-def _id_of(memory: Memory, row: int, n_batch: int) -> str:
-    """Return the id of a recent entry, or nothing for one of the batch."""
-    return memory.recent.arrivals[row - n_batch].id if row >= n_batch else ""
+def _of_templates(
+    memory: Memory,
+    batch: Batch,
+    holding: Holding,
+    n_grams: int,
+    overlooked: frozenset[str],
+    detector: str,
+) -> NDArray[np.bool_]:
+    """Mark pairs of an entry and a phrase that its source puts into most documents anew.
+
+    At least half of the latest updates of the source hold it: a name, footer, box or template
+    has changed. Nothing but the entries of that source is excused.
+    """
+    recent, rows, which = memory.recent, holding.rows, holding.which
+    mine = [
+        entry_id in overlooked or bool(overlooked and name in memory.lineages)
+        for entry_id, name in zip(batch.ids, batch.lineages, strict=True)
+    ]
+    updated = np.array([*mine, *recent["update"].tolist()], dtype=np.bool_)
+    sources = [*batch.sources, *recent["source"].tolist()]
+    templates = np.zeros(len(rows), dtype=np.bool_)
+    n_batch, n = len(batch), len(updated)
+    arrived = np.concatenate([np.arange(n_batch, n), np.arange(n_batch)])  # oldest first
+    updates = arrived[updated[arrived]].tolist()
+    for source in {sources[row] for row in updates}:
+        latest = [row for row in updates if sources[row] == source][-UPDATES:]
+        number = np.bincount(which[marked(np.array(latest), n)[rows]], minlength=n_grams)
+        usual = (number > 1) & (2 * number >= len(latest))
+        if usual.any():
+            same = np.array([name == source for name in sources], dtype=np.bool_)
+            of_template = same[rows] & usual[which]
+            # Words beside a new template make new phrases with it.
+            templates |= of_template | (marked(rows[of_template], n) & updated)[rows]
+            last = latest[-1] - n_batch
+            logger.info(
+                "%s: %d of the latest %d updates of a source bring the same phrases, which "
+                "are taken for a new template; the last of them is %r",
+                *(detector, int(number.max()), len(latest)),
+                recent["id"][last] if last >= 0 else "",
+            )
+    return templates
+
+
+def _phrases(
+    memory: Memory,
+    holding: Holding,
+    candidates: NDArray[np.uint32],
+    places: Places,
+    shares: tuple[NDArray[np.float64], NDArray[np.float64]],
+    found: NDArray[np.float64],
+    why: NDArray[np.int64],
+) -> list[tuple[Phrase, NDArray[np.int64]]]:
+    """Return the phrases that explain candidates, as of :func:`phrases_of`."""
+    background, n, n_grams = memory.background, len(found), len(candidates)
+    # Pairs of words that are part of what is looked at do not make an entry foreign.
+    new = (order_of(candidates) == PAIRS) & (background.of(candidates) == 0.0)
+    shared = np.bincount(holding.rows[new[holding.which]], minlength=n)
+    shared = np.minimum(shared, places["pairs"] // MOST_OF_TEXT) + BORDER
+    carriers = Carriers(
+        plain=Tests(candidates, background, shares[0], 1.0),
+        at_home=Tests(candidates, background, shares[1], 1.0 - AT_HOME),
+        likeness=memory.sample.likeness(places, shared, background),
+        large=memory.large_lineage,
+    )
+    loud = carriers.scores(holding)[0] > FAINT
+    if not loud.any():
+        return []
+    holders = marked(holding.rows[loud[holding.which]], n)
+    near = np.bincount(holding.which[holders[holding.rows]], minlength=n_grams) > 1
+    holding = holding.take(near[holding.which])
+    close = closeness(places, holding.rows, holding.which, n_grams) > CLOSE
+    return phrases_of(carriers, holding._replace(close=close), found, why)
+
+
+def phrases_of(
+    carriers: Carriers,
+    holding: Holding,
+    found: NDArray[np.float64],
+    why: NDArray[np.int64],
+) -> list[tuple[Phrase, NDArray[np.int64]]]:
+    """Explain suspicious n-grams by as few phrases as possible, the most suspicious first.
+
+    Parameters
+    ----------
+    carriers
+        What n-grams and entries are measured by.
+    holding
+        Which entry holds which n-gram.
+    found, why
+        Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
+        be filled in.
+
+    Returns
+    -------
+    list[tuple[Phrase, NDArray[np.int64]]]
+        Phrases, and the entries that are said to hold each.
+    """
+    tests = carriers.plain
+    n_grams, n = len(tests.hashes), len(found)
+    # Only n-grams of the batch are looked at, and its rows come first.
+    examples = np.full(n_grams, n)
+    np.minimum.at(examples, holding.which, holding.rows)
+    phrases: list[tuple[Phrase, NDArray[np.int64]]] = []
+    for _ in range(MAX_PHRASES):
+        scores, like = carriers.scores(holding)
+        gram = int(np.argmax(scores))
+        score = float(scores[gram])
+        if not score > FAINT:
+            break
+        rows, which = holding.rows, holding.which
+        low, high = np.searchsorted(which, [gram, gram + 1])
+        holders, close = rows[low:high], holding.close[low:high]
+        together = np.bincount(which[marked(holders, n)[rows]], minlength=n_grams)
+        parts = np.flatnonzero(2 * together >= len(holders))
+        # Who has the n-gram, but hardly any other part of the phrase, has it by chance.
+        have = np.bincount(rows[marked(parts, n_grams)[which]], minlength=n)
+        whole = have[holders] >= WHOLE * len(parts)
+        likeness = carriers.likeness[holders]
+        witness = ~close & (bool(like[gram]) | (likeness >= AT_HOME))
+        # Most of a scattered phrase, and the others with it.
+        named = witness | (bool(like[gram]) & (2 * np.count_nonzero(~close) >= len(close)))
+        named_rows = holders[whole & named]
+        holding = holding.take(~marked(named_rows, n)[rows] & (which != gram))
+        if not len(named_rows):
+            continue
+        odds = tests.share[gram] / (1.0 - tests.share[gram])
+        phrase = Phrase(
+            score=score,
+            hashes=(int(tests.hashes[gram]), *tests.hashes[parts[parts != gram]].tolist()),
+            n_recent=len(holders),
+            n_known=float(tests.known[gram]),
+            expected=float(tests.known[gram] * odds),
+            example=int(examples[gram]),
+            ids=(),
+            witnesses=frozenset(holders[whole & witness].tolist()),
+        )
+        found[named_rows], why[named_rows] = score, len(phrases)
+        phrases.append((phrase, named_rows))
+        if score >= SURE:
+            carriers.plain.relate(parts)
+            carriers.at_home.relate(parts)
+    return phrases
+
+
+def copies_in(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return a number for each of n texts, the same for those that are copies of each other."""
+    n = len(sketches)
+    first = second = [np.empty(0, dtype=np.int64)]
+    filled = sketches != EMPTY
+    for column in range(SKETCH if n > 1 else 0):
+        order = np.argsort(sketches[:, column], kind="stable")
+        ordered = sketches[order, column]
+        at = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] != EMPTY))
+        a, b = order[at], order[at + 1]
+        same = np.count_nonzero((sketches[a] == sketches[b]) & filled[a], axis=1)
+        either = np.count_nonzero(filled[a] | filled[b], axis=1)
+        alike = same >= SAME_TEXT * either
+        first, second = [*first, a[alike]], [*second, b[alike]]
+    pairs = np.concatenate(first), np.concatenate(second)
+    if not len(pairs[0]):
+        return np.arange(n)
+    from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+    graph = coo_array((np.ones(len(pairs[0])), pairs), shape=(n, n))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+
+def marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+    """Return, of n, which are among some rows."""
+    found = np.zeros(n, dtype=np.bool_)
+    found[rows] = True
+    return found

@@ -1,25 +1,31 @@
-"""Memory of a phrase detector: phrases of the knowledge base, and recent entries."""
+"""Memory of a phrase detector: phrases of the knowledge base, a sample of it, and recent entries.
+
+Who plants a phrase puts it into texts that the knowledge base could hold, about different things.
+The entries of a new source, language or product are unlike the knowledge base without the phrase
+as well, or are about one thing: the sample tells how much an entry is like the knowledge base, and
+whether entries scatter in it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.phrase.carriers import KnownSample
 from ragshield_core.detectors.phrase.counts import (
+    EMPTY,
+    PAIRS,
     SKETCH,
-    Arrival,
     Background,
     Grams,
-    Place,
-    Recent,
-    arrivals_of,
+    found_in,
+    order_of,
 )
 from ragshield_core.model.entries import Batch
+from ragshield_core.neighbors.slots import Columns
 from ragshield_core.state import part_of
 
 # Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have
@@ -35,6 +41,166 @@ LARGE_LINEAGE = 0.95
 PARTS, FEWEST_LINEAGES = 10, 30
 # Entries counted at a time.
 CHUNK = 2_000
+# Cells of an index of recent n-grams: enough that a few millions seldom share one.
+INDEX_CELLS = 1 << 22
+# Entries of the knowledge base that stand for all of it: quantiles of so many are exact to .02.
+SIZE = 1_000
+# Pairs of words of each of them that are kept: a share of so many is exact to .04.
+KEPT_PAIRS = 128
+# Sums over pairs of an entry and a phrase are taken for so many at once.
+SUMMED = 4_096
+# A phrase between two words makes new pairs of words with them and with those beside them: six at
+# most, of which some are known.
+BORDER = 4
+# A share of fewer pairs than three times those is too coarse to say how foreign a text is.
+FEWEST_PAIRS = 3 * BORDER
+# Columns of objects.
+NAMED = ("id", "lineage", "source")
+
+# Where entries lie in the knowledge base, by name, a row for each: "near", the similarity to the
+# nearest entry of the sample, NaN if unknown; "pairs", different pairs of words of the text;
+# "unknown", those that no entry of the knowledge base holds; "proxy", the vector of the nearest
+# entry of the sample; "mean" and "spread" of the similarities of that entry to the sample.
+Places = Mapping[str, NDArray[Any]]
+PLACES = ("near", "pairs", "unknown", "proxy", "mean", "spread")
+
+
+class KnownSample:
+    """A random sample of the knowledge base: which texts and vectors are usual in it.
+
+    It does not depend on how the entries were batched.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.columns = Columns(
+            id=None, lineage=None, pairs=None, vector=np.zeros(dim, np.float16), key=np.uint64(0)
+        )
+        self.n_seen = 0
+        self._vectors: tuple[NDArray[np.float32], ...] | None = None
+        self._texts: tuple[NDArray[np.float64], ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def add(
+        self,
+        ids: Sequence[str],
+        lineages: Sequence[str | None],
+        hashes: Sequence[NDArray[np.uint32]],
+        vectors: NDArray[Any],
+    ) -> None:
+        """Show entries of the knowledge base to the sample: it takes some."""
+        columns = self.columns
+        keys = _mixed(np.arange(self.n_seen, self.n_seen + len(ids), dtype=np.uint64))
+        self.n_seen += len(ids)
+        bound = np.sort(np.concatenate([columns["key"], keys]))[:SIZE][-1:]
+        taken = np.flatnonzero(keys <= bound)
+        self._keep(columns["key"] <= bound)
+        start = len(self)
+        columns.grow(start + len(taken))
+        columns["key"][start:], columns["vector"][start:] = keys[taken], vectors[taken]
+        for place, row in enumerate(taken.tolist(), start):
+            columns["id"][place], columns["lineage"][place] = ids[row], lineages[row]
+            pairs = hashes[row][order_of(hashes[row]) == PAIRS]
+            columns["pairs"][place] = pairs[:KEPT_PAIRS].copy()
+        self._vectors = self._texts = None
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Take entries out of the sample."""
+        gone = set(ids)
+        kept = [entry_id not in gone for entry_id in self.columns["id"].tolist()]
+        self._keep(np.array(kept, dtype=np.bool_))
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        if not kept.all():
+            self.columns.keep(np.flatnonzero(kept))
+            self._vectors = self._texts = None
+
+    def changed(self) -> None:
+        """Measure again what is usual: the knowledge base holds other phrases than before."""
+        self._texts = None
+
+    def places(self, batch: Batch, grams: Grams, background: Background) -> Places:
+        """Return where entries lie in the knowledge base."""
+        n, dim = len(batch), self.columns["vector"].shape[1]
+        mine = order_of(grams.hashes) == PAIRS
+        rows = grams.rows[mine]
+        new = background.of(grams.hashes[mine]) == 0.0
+        found: dict[str, NDArray[Any]] = {
+            "near": np.full(n, np.nan, dtype=np.float32),
+            "pairs": np.bincount(rows, minlength=n),
+            "unknown": np.bincount(rows[new], minlength=n),
+            "proxy": np.zeros((n, dim), dtype=np.float16),
+            "mean": np.zeros(n, dtype=np.float32),
+            "spread": np.zeros(n, dtype=np.float32),
+        }
+        if n and len(self) > 1 and batch.dim == dim:
+            vectors, mean, spread, _ = self._usual_vectors()
+            alike = batch.embeddings @ vectors.T
+            alike[self._of_one_document(batch.lineages)] = -np.inf
+            first = alike.argmax(axis=1)
+            found["near"], found["proxy"] = (
+                alike[np.arange(n), first],
+                self.columns["vector"][first],
+            )
+            found["mean"], found["spread"] = mean[first], spread[first]
+        return found
+
+    def likeness(
+        self, places: Places, shared: NDArray[np.int64], background: Background
+    ) -> NDArray[np.float64]:
+        """Return how much n entries are like the knowledge base, phrases aside, shape (n,).
+
+        The share of the knowledge base that is less usual, by nearness and words. ``shared`` are
+        unknown pairs of words that are part of what is looked at, shape (n,): they do not make an
+        entry unlike the knowledge base.
+        """
+        near = np.sort(self._usual_vectors()[3])
+        if self._texts is None:
+            sizes = np.fromiter(map(len, self.columns["pairs"]), np.int64, len(self))
+            rows = np.repeat(np.arange(len(self)), sizes)
+            held = background.of(np.concatenate([np.empty(0, np.uint32), *self.columns["pairs"]]))
+            alone = np.bincount(rows[held <= 1.0], minlength=len(self))
+            shares = 1.0 - alone / np.maximum(1, sizes)
+            both = _rank(np.sort(shares), shares) + _rank(near, self._usual_vectors()[3])
+            self._texts = np.sort(shares), np.sort(both)
+        usual_shares, usual = self._texts
+        unknown = np.maximum(0, places["unknown"] - shared)
+        left = places["pairs"] - shared
+        words = _rank(usual_shares, 1.0 - unknown / np.maximum(1, np.maximum(left, unknown)))
+        by_vector = np.where(np.isnan(places["near"]), words, _rank(near, places["near"]))
+        # Of a short text little is left beside the phrase: its vector says more.
+        words = np.where(left < FEWEST_PAIRS, by_vector, words)
+        return _rank(usual, words + by_vector)
+
+    def _usual_vectors(self) -> tuple[NDArray[np.float32], ...]:
+        """Return the vectors, mean and spread of each one's similarities, and its nearest."""
+        if self._vectors is None:
+            vectors = self.columns["vector"].astype(np.float32)
+            alike = vectors @ vectors.T
+            mean, spread = alike.mean(axis=1), alike.std(axis=1)
+            np.fill_diagonal(alike, -np.inf)
+            alike[self._of_one_document(self.columns["lineage"].tolist())] = -np.inf
+            near = alike.max(axis=1, initial=-np.inf)
+            self._vectors = vectors, mean, spread, near
+        return self._vectors
+
+    def _of_one_document(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
+        """Mark which entries of the sample are parts of the same document as others."""
+        own = self.columns["lineage"].tolist()
+        numbers = {name: number for number, name in enumerate(own) if name is not None}
+        mine = np.array([numbers.get(name, -1) for name in lineages])
+        return np.asarray(mine[:, None] == np.array([numbers.get(name, -2) for name in own]))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values, arrays = saved(self.columns, "pairs")
+        return values | {"n_seen": self.n_seen}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        restore(self.columns, "pairs", values, arrays)
+        self.n_seen = int(values["n_seen"])
 
 
 class Memory:
@@ -44,13 +210,18 @@ class Memory:
     ----------
     max_recent
         Entries that are recent, at most.
+    dim
+        Of vectors. Those of batches of another one are not looked at.
+    n_cells
+        Of the background.
 
     Attributes
     ----------
     background
-        The phrases of the knowledge base; ``None`` before the first entry.
+        The phrases of the knowledge base.
     recent
-        Entries that came lately, or are held.
+        Entries that came lately, or are held, the oldest first. ``update``: whether it took the
+        place of a known entry of its document.
     sample
         A sample of the knowledge base.
     lineages
@@ -59,17 +230,54 @@ class Memory:
         Entries that have left: one that comes back is an update.
     """
 
-    def __init__(self, max_recent: int) -> None:
+    def __init__(self, max_recent: int, dim: int, n_cells: int) -> None:
         self.max_recent = max_recent
-        self.background: Background | None = None
-        self.recent = Recent()
-        self.sample = KnownSample()
+        self.background = Background(n_cells)
+        self.recent = Columns(
+            **dict.fromkeys(NAMED),
+            update=np.False_,
+            held=np.False_,
+            hashes=None,
+            sketch=np.full(SKETCH, EMPTY),
+            vector=np.zeros(dim, dtype=np.float16),
+            near=np.float32(np.nan),
+            pairs=np.int64(0),
+            unknown=np.int64(0),
+            proxy=np.zeros(dim, dtype=np.float16),
+            mean=np.float32(0.0),
+            spread=np.float32(0.0),
+        )
+        self.sample = KnownSample(dim)
         self.lineages: Counter[str] = Counter()
         self.updating: set[str] = set()
+        self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
+
+    # The knowledge base
 
     def note_lineages(self, entries: Batch) -> None:
         """Count entries by lineage."""
         self.lineages.update(name for name in entries.lineages if name is not None)
+
+    def count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
+        """Count entries as background, or no longer, and return their sketches."""
+        sketches = [np.empty((0, SKETCH), dtype=np.uint32)]
+        for start in range(0, len(entries), CHUNK):
+            part = np.s_[start : start + CHUNK]
+            grams = Grams.of(entries.texts[part])
+            self.background.add(grams.hashes, grams.n_rows, sign)
+            sketches.append(grams.sketches())
+            if sign > 0:
+                ids, lineages = entries.ids[part], entries.lineages[part]
+                self.sample.add(ids, lineages, grams.by_text(), self._vectors(entries)[part])
+        self.sample.changed()
+        return np.concatenate(sketches)
+
+    def _vectors(self, entries: Batch) -> NDArray[np.float32]:
+        """Return the vectors of entries; zeros where they are of another dimension."""
+        dim = self.recent["vector"].shape[1]
+        if entries.dim == dim:
+            return entries.embeddings
+        return np.zeros((len(entries), dim), dtype=np.float32)
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""
@@ -82,61 +290,6 @@ class Memory:
         self.sample.forget(rest.ids)
         self.count(rest, -1)
 
-    def count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
-        """Count entries as background, or no longer, and return their sketches."""
-        assert self.background is not None  # noqa: S101
-        sketches = [np.empty((0, SKETCH), dtype=np.uint32)]
-        for start in range(0, len(entries), CHUNK):
-            grams = Grams.of(entries.texts[start : start + CHUNK])
-            self.background.add(grams, sign)
-            sketches.append(grams.sketches())
-            if sign > 0:
-                end = start + CHUNK
-                hashes = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
-                vectors = entries.embeddings[start:end]
-                ids, lineages = entries.ids[start:end], entries.lineages[start:end]
-                self.sample.add(ids, lineages, hashes, vectors)
-        self.sample.changed()
-        return np.concatenate(sketches)
-
-    def arrive(
-        self, entries: Batch, judged: tuple[Grams, Place] | None = None, *, held: bool
-    ) -> None:
-        """Count entries among the recent ones; ``judged``: their n-grams and places."""
-        assert self.background is not None  # noqa: S101
-        if judged is None:
-            grams = Grams.of(entries.texts)
-            places = self.sample.places(entries, grams, self.background)
-        else:
-            grams, places = judged
-        self.forget_recent(entries.ids, held=held)  # a write that is repeated
-        updates = [not held and entry_id in self.updating for entry_id in entries.ids]
-        self.updating.difference_update(entries.ids)
-        self.recent.append(arrivals_of(entries, grams, places, held=held, updates=updates))
-        window = min(self.max_recent, max(SMALLEST_WINDOW, self.background.n_entries))
-        self.make_background(self.recent.remove(self.recent.surplus(window, MAX_RECENT_GRAMS)))
-
-    def make_background(self, arrivals: Sequence[Arrival], *, again: bool = False) -> None:
-        """Count entries that are no longer recent as background, unless they are held."""
-        ordinary = [arrival for arrival in arrivals if not arrival.held]
-        if not ordinary or self.background is None:
-            return
-        hashes = [arrival.hashes for arrival in ordinary]
-        self.background.add_hashes(np.concatenate(hashes), 0 if again else len(ordinary))
-        self.sample.changed()
-        if not again:
-            ids, lineages = [a.id for a in ordinary], [a.lineage for a in ordinary]
-            dims = {len(arrival.vector) for arrival in ordinary}
-            if len(dims) == 1:
-                vectors = np.stack([arrival.vector for arrival in ordinary])
-                self.sample.add(ids, lineages, hashes, vectors)
-
-    def forget_recent(self, ids: Sequence[str], *, held: bool) -> set[str]:
-        """Remove recent entries by id, and return which there were."""
-        wanted = set(ids)
-        marked = [a.held is held and a.id in wanted for a in self.recent.arrivals]
-        return {a.id for a in self.recent.remove(np.array(marked, dtype=np.bool_))}
-
     @property
     def large_lineage(self) -> float:
         """How many entries the large lineages of the knowledge base have."""
@@ -145,19 +298,207 @@ class Memory:
             return PARTS
         return max(PARTS, float(np.quantile(sizes, LARGE_LINEAGE)))
 
+    # Recent entries
+
+    def arrive(
+        self, entries: Batch, judged: tuple[Grams, Places] | None = None, *, held: bool
+    ) -> None:
+        """Count entries among the recent ones; ``judged``: their n-grams and places."""
+        if judged is None:
+            grams = Grams.of(entries.texts)
+            judged = grams, self.sample.places(entries, grams, self.background)
+        grams, places = judged
+        self.forget_recent(entries.ids, held=held)  # a write that is repeated
+        recent, start = self.recent, len(self.recent)
+        recent.grow(start + len(entries))
+        for name, column in zip(
+            NAMED, (entries.ids, entries.lineages, entries.sources), strict=True
+        ):
+            recent[name][start:] = column
+        recent["update"][start:] = [not held and i in self.updating for i in entries.ids]
+        recent["held"][start:] = held
+        for row, hashes in enumerate(grams.by_text(), start):
+            recent["hashes"][row] = hashes.copy()
+        recent["sketch"][start:] = grams.sketches()
+        recent["vector"][start:] = self._vectors(entries)
+        for name in PLACES:
+            recent[name][start:] = places[name]
+        self._count(recent["hashes"][start:], 1)
+        self.updating.difference_update(entries.ids)
+        # Held entries and admitted ones have a limit each: none drives the others out.
+        gone = np.zeros(len(recent), dtype=np.bool_)
+        window = min(self.max_recent, max(SMALLEST_WINDOW, self.background.n_entries))
+        sizes = self.sizes
+        for rows in (np.flatnonzero(recent["held"]), np.flatnonzero(~recent["held"])):
+            fits = np.searchsorted(np.cumsum(sizes[rows[::-1]]), MAX_RECENT_GRAMS, side="right")
+            gone[rows[: max(0, len(rows) - min(int(fits), window))]] = True
+        self.make_background(self.leave(gone))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many n-grams each recent entry has."""
+        return np.fromiter(map(len, self.recent["hashes"]), np.int64, len(self.recent))
+
+    def leave(self, gone: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+        """Take out the recent entries that are marked, and return what was kept of them."""
+        left = {name: column[gone] for name, column in self.recent.state().items()}
+        if gone.any():
+            self._count(left["hashes"], -1)
+            self.recent.keep(np.flatnonzero(~gone))
+        return left
+
+    def recent_among(self, ids: Iterable[str], *, held: bool) -> NDArray[np.bool_]:
+        """Mark the recent entries, held or not, that have one of some ids."""
+        wanted = set(ids)
+        named = np.array([i in wanted for i in self.recent["id"].tolist()], dtype=np.bool_)
+        return np.asarray(named & (self.recent["held"] == held))
+
+    def forget_recent(self, ids: Iterable[str], *, held: bool) -> set[str]:
+        """Remove recent entries by id, and return which there were."""
+        return set(self.leave(self.recent_among(ids, held=held))["id"].tolist())
+
+    def make_background(self, left: Mapping[str, NDArray[Any]], *, again: bool = False) -> None:
+        """Count entries that are no longer recent as background, unless they are held."""
+        mine = ~left["held"]
+        if not mine.any():
+            return
+        hashes = left["hashes"][mine]
+        n_entries = 0 if again else int(mine.sum())
+        self.background.add(np.concatenate(hashes.tolist()), n_entries, 1)
+        self.sample.changed()
+        if not again and left["vector"][mine].any():
+            ids, lineages = left["id"][mine].tolist(), left["lineage"][mine].tolist()
+            self.sample.add(ids, lineages, hashes.tolist(), left["vector"][mine])
+
+    def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return how many recent entries hold each n-gram at the most, quickly."""
+        return self._index[_index_cells(hashes)].astype(np.int64)
+
+    def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which recent entries hold which of some n-grams, as pairs of rows.
+
+        These are ascending and distinct, and at least one.
+        """
+        hashes = np.concatenate([np.empty(0, dtype=np.uint32), *self.recent["hashes"]])
+        places, which = found_in(wanted, hashes)
+        return np.searchsorted(np.cumsum(self.sizes), places, side="right"), which
+
+    def _count(self, entries: NDArray[np.object_], sign: int) -> None:
+        hashes = np.concatenate([np.empty(0, dtype=np.uint32), *entries])
+        cells, occurrences = np.unique(_index_cells(hashes), return_counts=True)
+        # Wraps around rather than saturates, so that what is added can be taken out again.
+        self._index[cells] += (sign * occurrences).astype(np.uint16)
+
+    # State
+
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
-        assert self.background is not None  # noqa: S101
-        recent, arrays = self.recent.state()
-        arrays = {f"recent.{key}": array for key, array in arrays.items()}
-        arrays |= {f"background.{key}": array for key, array in self.background.state().items()}
-        standing, more = self.sample.state()
-        arrays |= {f"standing.{key}": array for key, array in more.items()}
-        return {"recent": recent, "standing": standing, "lineages": dict(self.lineages)}, arrays
+        recent, arrays = saved(self.recent, "hashes")
+        sample, more = self.sample.state()
+        parts = {"recent": arrays, "background": self.background.state(), "sample": more}
+        return (
+            {"recent": recent, "sample": sample, "lineages": dict(self.lineages)},
+            {f"{part}.{k}": array for part, kept in parts.items() for k, array in kept.items()},
+        )
 
-    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned."""
-        self.background = Background.restored(part_of(arrays, "background."))
-        self.recent = Recent.restored(values["recent"], part_of(arrays, "recent."))
-        self.sample = KnownSample.restored(values["standing"], part_of(arrays, "standing."))
-        self.lineages = Counter(values["lineages"])
+    @classmethod
+    def restored(
+        cls, max_recent: int, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> Memory:
+        """Return what :meth:`state` described."""
+        recent = part_of(arrays, "recent.")
+        memory = cls(max_recent, recent["vector"].shape[1], 1)
+        memory.background = Background.restored(part_of(arrays, "background."))
+        restore(memory.recent, "hashes", values["recent"], recent)
+        memory._count(memory.recent["hashes"], 1)
+        memory.sample.restore(values["sample"], part_of(arrays, "sample."))
+        memory.lineages = Counter(values["lineages"])
+        return memory
+
+
+def closeness(
+    places: Places, rows: NDArray[np.int64], which: NDArray[np.int64], n_grams: int
+) -> NDArray[np.float64]:
+    """Return how close the other holders of an n-gram are to each of them.
+
+    An entry stands for itself by its nearest entry of the knowledge base, which does not hold the
+    phrase: a shared phrase makes texts alike that have nothing else in common.
+
+    Parameters
+    ----------
+    places
+        Of n entries.
+    rows, which
+        Shape (n_pairs,): which entry holds which n-gram.
+    n_grams
+        How many n-grams there are.
+
+    Returns
+    -------
+    NDArray[np.float64]
+        Shape (n_pairs,): their mean similarity, in standard deviations of the similarities to the
+        whole knowledge base, from its mean on. About 0 if they are scattered; -inf without vectors.
+    """
+    if not len(rows):
+        return np.full(len(rows), -np.inf)
+    from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    proxies = places["proxy"].astype(np.float32)
+    shape = (n_grams, len(proxies))
+    holders = csr_array((np.ones(len(rows), dtype=np.float32), (which, rows)), shape=shape)
+    total, number = holders @ proxies, np.bincount(which, minlength=n_grams)[which]
+    sums = np.concatenate(
+        [
+            np.einsum("ij,ij->i", proxies[rows[at : at + SUMMED]], total[which[at : at + SUMMED]])
+            for at in range(0, len(rows), SUMMED)
+        ]
+    )
+    own = np.einsum("ij,ij->i", proxies, proxies)[rows]
+    fellows = (sums - own) / np.maximum(1, number - 1)
+    beyond = (fellows - places["mean"][rows]) / np.maximum(places["spread"][rows], 1e-3)
+    return np.where((number > 1) & ~np.isnan(places["near"][rows]), beyond, -np.inf)
+
+
+def saved(columns: Columns, ragged: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return columns as JSON-ready values and arrays; in one, entries are arrays of any length."""
+    arrays = columns.state()
+    values = {name: arrays.pop(name).tolist() for name in NAMED if name in arrays}
+    parts = arrays.pop(ragged).tolist()
+    arrays[ragged] = np.concatenate([np.empty(0, dtype=np.uint32), *parts])
+    arrays["sizes"] = np.fromiter(map(len, parts), np.int64, len(parts))
+    return values, arrays
+
+
+def restore(
+    columns: Columns,
+    ragged: str,
+    values: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+) -> None:
+    """Fill empty columns with what was :func:`saved` of them."""
+    parts = np.split(arrays[ragged], np.cumsum(arrays["sizes"])[:-1])
+    columns.grow(len(arrays["sizes"]))
+    for name in columns.state():
+        if name != ragged:
+            columns[name][:] = values[name] if name in values else arrays[name]
+    for row in range(len(columns)):
+        columns[ragged][row] = parts[row].astype(np.uint32)
+
+
+def _rank(usual: NDArray[Any], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the share of usual values below each, those that are equal by half."""
+    low = np.searchsorted(usual, values, side="left")
+    high = np.searchsorted(usual, values, side="right")
+    return np.asarray((low + high) / (2.0 * max(1, len(usual))))
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a pseudo-random key for each number (splitmix64, Steele et al., OOPSLA 2014)."""
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def _index_cells(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return (hashes * np.uint32(0x9E3779B1)) >> np.uint32(10)

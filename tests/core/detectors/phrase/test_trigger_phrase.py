@@ -9,16 +9,10 @@ from support import entries, guard_of, join, passages, prose, snapshot
 
 from ragshield_core.detectors.phrase import counts as phrase_counts
 from ragshield_core.detectors.phrase import detector as trigger_phrase
-from ragshield_core.detectors.phrase.carriers import KnownSample
-from ragshield_core.detectors.phrase.counts import (
-    MAX_GRAMS,
-    Background,
-    Grams,
-    Recent,
-    arrivals_of,
-    order_of,
-)
+from ragshield_core.detectors.phrase import memory as phrase_memory
+from ragshield_core.detectors.phrase.counts import MAX_GRAMS, Background, Grams, order_of
 from ragshield_core.detectors.phrase.detector import TriggerPhraseDetector
+from ragshield_core.detectors.phrase.memory import Memory
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import Decision, Finding, Verdict
 from ragshield_core.text.normalized import readable, words
@@ -386,32 +380,33 @@ def test_a_word_between_two_leaves_their_pair():
 def test_background_counts_are_taken_back_and_stop_at_the_top():
     background = Background()
     grams = Grams.of(["blue heron"])
-    background.add(grams)
-    background.add(grams)
+    background.add(grams.hashes, 1, 1)
+    background.add(grams.hashes, 1, 1)
     assert background.of(grams.hashes).tolist() == [2.0, 2.0, 2.0]
-    background.add(grams, -1)
+    background.add(grams.hashes, 1, -1)
     assert background.of(grams.hashes).tolist() == [1.0, 1.0, 1.0]
-    background.add_hashes(np.repeat(grams.hashes[:1], 70_000), 70_000)
-    background.add(grams, -1)
+    background.add(np.repeat(grams.hashes[:1], 70_000), 70_000, 1)
+    background.add(grams.hashes, 1, -1)
     assert np.isinf(background.of(grams.hashes[:1])[0])
 
 
-def test_recent_entries_are_found_by_what_they_hold():
+def test_recent_entries_are_found_by_what_they_hold(monkeypatch):
     texts = ["blue heron", "grey goose", "a blue goose"]
     batch = entries(texts)
-    grams = Grams.of(texts)
-    places = KnownSample().places(batch, grams, Background())
-    recent = Recent(arrivals_of(batch, grams, places))
-    np.testing.assert_array_equal(
-        [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
-    )
+    memory = Memory(100, batch.dim, 1 << 16)
+    memory.arrive(batch, held=False)
+    vectors = memory.recent["vector"]
+    np.testing.assert_array_equal(vectors, batch.embeddings.astype(np.float16))
     wanted = np.unique(Grams.of(["blue"]).hashes)
-    assert recent.holders(wanted)[0].tolist() == [0, 2]
-    assert recent.at_most(wanted).tolist() == [2]
-    recent.remove(np.array([True, False, False]))
-    assert recent.holders(wanted)[0].tolist() == [1]
-    assert recent.surplus(1, 100).tolist() == [True, False]
-    assert recent.surplus(5, len(recent.arrivals[1].hashes)).tolist() == [True, False]
+    assert memory.holders(wanted)[0].tolist() == [0, 2]
+    assert memory.at_most(wanted).tolist() == [2]
+    memory.forget_recent(batch.ids[:1], held=False)
+    assert memory.holders(wanted)[0].tolist() == [1]
+    monkeypatch.setattr(phrase_memory, "MAX_RECENT_GRAMS", len(memory.recent["hashes"][1]) + 1)
+    # Held ones have a limit of their own.
+    memory.arrive(entries(["one"], "held"), held=True)
+    memory.arrive(entries(["one"], "new"), held=False)
+    assert memory.recent["id"].tolist() == [batch.ids[2], "held0", "new0"]
 
 
 def test_attack_builders_change_what_they_are_told():
