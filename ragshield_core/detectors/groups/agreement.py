@@ -44,16 +44,10 @@ _SHIFT = np.uint64(32)
 
 
 class WordShares:
-    """In which share of the entries of a knowledge base each word stands.
+    """In which share of the ``n_entries`` of a knowledge base each word stands.
 
-    Parameters
-    ----------
-    words
-        Hashes in ascending order, shape (n_words,).
-    counts
-        Entries that have them, shape (n_words,).
-    n_entries
-        Of the knowledge base.
+    Words are hashes, from :func:`ragshield_core.text.copies.word_hashes`, in ascending order;
+    ``counts`` are the entries that have them.
     """
 
     def __init__(
@@ -63,19 +57,14 @@ class WordShares:
 
     @classmethod
     def of(cls, parts: Iterable[Sequence[NDArray[np.uint32]]]) -> WordShares:
-        """Count the words of entries that come part by part: their words are not kept.
-
-        Words are hashes, from :func:`ragshield_core.text.copies.word_hashes`.
-        """
+        """Count the words of entries that come part by part: their words are not kept."""
         words, counts, n = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64), 0
         for entries in parts:
             keys = _distinct(entries)
             found, times = np.unique((keys & _LOW).astype(np.uint32), return_counts=True)
             words, place = np.unique(np.concatenate([words, found]), return_inverse=True)
-            counts = np.bincount(place, np.concatenate([counts, times]), len(words)).astype(
-                np.int64
-            )
-            n += len(entries)
+            both = np.bincount(place, np.concatenate([counts, times]), len(words))
+            counts, n = both.astype(np.int64), n + len(entries)
         return cls(words, counts, n)
 
     def __call__(self, words: NDArray[np.uint32]) -> NDArray[np.float64]:
@@ -122,18 +111,11 @@ class Shared(NamedTuple):
         words_of: Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint32]]],
         new: NDArray[np.bool_],
     ) -> Shared:
-        """Compare the words of entries with those of their lists.
+        """Compare the words of n entries with those of their lists.
 
-        Parameters
-        ----------
-        numbers
-            Shape (n,).
-        slots
-            Shape (n, k), k up to 32; -1 where there are fewer.
-        words_of
-            Returns the hashes of entries' words, given their numbers; none for -1.
-        new
-            Which entries of the lists are new neighbours, shape (n, k).
+        ``slots`` are up to 32 for each, -1 where there are fewer, and ``new`` marks those that are
+        new neighbours; ``words_of`` returns the hashes of entries' words, given their numbers, and
+        none for -1.
         """
         named, places = np.unique(np.concatenate([numbers, slots.ravel()]), return_inverse=True)
         keys = _distinct(words_of(named))
@@ -148,19 +130,11 @@ class Shared(NamedTuple):
         row, word, had = row[shared], word[shared], had[shared]
         return cls(row, word, had | _had(keys, row, word, np.where(new, -1, listed)))
 
-    def which(self, chosen: NDArray[np.bool_]) -> Shared:
-        """Return some of the words."""
-        return Shared(self.row[chosen], self.word[chosen], self.had[chosen])
-
     def had_by(self, entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return whether one of some entries of its row's list, shape (n, k), has each word."""
         bits = np.uint32(1) << np.arange(entries.shape[1], dtype=np.uint32)
         wanted = np.where(entries, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         return np.asarray((self.had & wanted[self.row]) > 0)
-
-    def in_column(self, column: int) -> NDArray[np.bool_]:
-        """Return whether the entry in one column of its row's list has each word."""
-        return np.asarray(((self.had >> np.uint32(column)) & np.uint32(1)).astype(np.bool_))
 
     def by(self, column: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return whether the entry in a column of its row's list has each word; -1 has none."""
@@ -169,22 +143,12 @@ class Shared(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """On what an entry agrees with new neighbours.
+    """On what an entry agrees with new neighbours."""
 
-    Attributes
-    ----------
-    words
-        Hashes of the most telling words, the most telling one first.
-    numbers
-        Of the new neighbours.
-    n_around, n_having
-        Standing entries around it; of these, those that have the commonest of the words.
-    """
-
-    words: NDArray[np.uint32]
-    numbers: NDArray[np.int64]
-    n_around: int
-    n_having: int
+    words: NDArray[np.uint32]  # hashes of the most telling words, the most telling one first
+    numbers: NDArray[np.int64]  # of the new neighbours
+    n_around: int  # standing entries around it
+    n_having: int  # of these, those that have the commonest of the words
 
 
 class Newcomers:
@@ -206,20 +170,16 @@ class Newcomers:
         self._parts: dict[int, tuple[NDArray[np.intp], Shared]] = {}
 
     def agreement(self, rows: Rows, near: NDArray[np.float32], n_mates: int) -> NDArray[Any]:
-        """Return :func:`agreement` of some rows of the overlay.
+        """Return :func:`agreement` of some rows of the overlay with up to so many mates.
 
-        Parameters
-        ----------
-        rows
-            Of the overlay.
-        near
-            How near the entries of their lists are; 0 or less for those that cannot be mates.
-            Shape (n_rows, k).
-        n_mates
-            How many mates are looked at.
+        ``near``: how near the entries of their lists are, shape (n_rows, k); 0 or less for those
+        that cannot be mates.
         """
         found = np.zeros((len(near), n_mates), dtype=np.float32)
-        mine, shared = self._part(rows)
+        first = (rows.start or 0) if isinstance(rows, slice) else int(rows[0])
+        if first not in self._parts:  # the same for each channel
+            self._parts[first] = self._compared(rows)
+        mine, shared = self._parts[first]
         if mine.size:
             lists = self._overlay.lists.take(rows).take(mine)
             mates, standing = self._sides(rows, mine, near[mine], n_mates)
@@ -258,12 +218,6 @@ class Newcomers:
         theirs = self._arrived[slots]
         new = ((theirs == mine) & (mine >= 0)) | ((theirs == NEW_TO_ALL) & (mine != STANDS))
         return np.asarray(new & (slots >= 0))
-
-    def _part(self, rows: Rows) -> tuple[NDArray[np.intp], Shared]:
-        first = (rows.start or 0) if isinstance(rows, slice) else int(rows[0])
-        if first not in self._parts:  # the same for each channel
-            self._parts[first] = self._compared(rows)
-        return self._parts[first]
 
     def _compared(self, rows: Rows) -> tuple[NDArray[np.intp], Shared]:
         """Return the rows that have new neighbours, and their words."""
@@ -318,7 +272,8 @@ def agreement(
     n = len(mates)
     mate = np.zeros(standing.shape, dtype=np.bool_)
     mate[np.nonzero(mates >= 0)[0], mates[mates >= 0]] = True
-    shared = shared.which(shared.had_by(mate))  # others are neither telling nor of the topic
+    kept = shared.had_by(mate)  # others are neither telling nor of the topic
+    shared = Shared(shared.row[kept], shared.word[kept], shared.had[kept])
     known = shared.had_by(standing)
     rarity = -np.log(shares(shared.word))
     by_number = _telling(shared, shares, mates, standing, similarities)
@@ -356,7 +311,7 @@ def _telling(
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
     around = np.zeros(len(shared.row))
     for column in range(weights.shape[1]):
-        having_it = np.flatnonzero(shared.in_column(column))
+        having_it = np.flatnonzero(shared.had & (np.uint32(1) << np.uint32(column)))
         around[having_it] += weights[shared.row[having_it], column]
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)

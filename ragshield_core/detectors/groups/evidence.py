@@ -115,24 +115,11 @@ def cosine_of(value: float) -> float:
 
 
 class Held(NamedTuple):
-    """What counts against members of its group only, by entry number.
+    """What counts against members of its group only, by entry number."""
 
-    Attributes
-    ----------
-    weights
-        How much an entry counts for members of its group, (0, 1]; 0 for those that count as others
-        do.
-    bonds
-        How near its own group is to it; see :func:`nearness`.
-    waiting
-        Whether it is in quarantine, and not only suspected.
-    graph
-        Of these entries.
-    """
-
-    weights: NDArray[np.float32]
-    bonds: NDArray[np.float32]
-    waiting: NDArray[np.bool_]
+    weights: NDArray[np.float32]  # of an entry for members of its group; 0 if it counts as others
+    bonds: NDArray[np.float32]  # how near its own group is to it; see :func:`nearness`
+    waiting: NDArray[np.bool_]  # whether it is in quarantine, and not only suspected
     graph: SimilarityGraph
 
     @classmethod
@@ -143,17 +130,12 @@ class Held(NamedTuple):
         tight: NDArray[np.float32],
         waiting: NDArray[np.bool_],
     ) -> Held:
-        """Return what counts as held, given its weight, how tight its groups are, and what waits.
-
-        All by slot.
-        """
-        later = len(overlay.batch) + overlay.graph.n_slots - len(weights)
-        bonds = np.where(weights > 0.0, tight[: len(weights), 0], np.float32(0.0))
+        """Return what counts as held, by slot: weights, how tight groups are, who waits."""
+        later = (0, len(overlay.batch))
+        bonds = np.where(weights > 0.0, tight[:, 0], np.float32(0.0))
+        waiting = waiting & (weights > 0.0)
         return cls(
-            weights=np.pad(weights, (0, later)),
-            bonds=np.pad(bonds, (0, later)),
-            waiting=np.pad(waiting & (weights > 0.0), (0, later)),
-            graph=overlay.graph,
+            np.pad(weights, later), np.pad(bonds, later), np.pad(waiting, later), overlay.graph
         )
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
@@ -191,29 +173,20 @@ class Held(NamedTuple):
         weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
         edges = np.nonzero(weight > 0.0)
         numbers, place = np.unique(slots[edges], return_inverse=True)
-        beside = near[edges] < self.reach(numbers)[place]
-        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
-
-    def reach(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return how near others have to be to entries, at least, to belong to their groups."""
         bonds = self.bonds[numbers]
-        reach = bonds - BESIDE
+        reach = bonds - BESIDE  # how near others have to be, at least
         if (there := np.flatnonzero(self.waiting[numbers])).size:
             lists = self.graph.lists.take(numbers[there])
-            near = nearness(self.graph.relative(lists.similarities), lists.copied)
-            near[(lists.slots < 0) | (self.weights[lists.slots] > 0.0)] = 0.0
-            reach[there] = np.minimum(reach[there], _between(bonds[there], near))
-        return np.asarray(reach, dtype=np.float32)
-
-
-def _between(bonds: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the middle between groups and their surroundings, given how near these are.
-
-    The nearest of others may be members that got in. Where there are only few others, nobody knows
-    how far the surroundings are: a group within a flood does not reach farther for that.
-    """
-    around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
-    return np.where(around > 0.0, (bonds + around) / 2.0, bonds)
+            others = nearness(self.graph.relative(lists.similarities), lists.copied)
+            others[(lists.slots < 0) | (self.weights[lists.slots] > 0.0)] = 0.0
+            # The nearest of others may be members that got in. Where there are only few others,
+            # nobody knows how far the surroundings are: a group within a flood does not reach
+            # farther for that.
+            around = -np.sort(-others, axis=1)[:, SIZES[-1] - 1]
+            middle = np.where(around > 0.0, (bonds[there] + around) / 2.0, bonds[there])
+            reach[there] = np.minimum(reach[there], middle)
+        beside = near[edges] < reach[place]
+        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
 
 
 class Kin:
@@ -323,7 +296,7 @@ class GroupEvidence:
 
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
         """Return the evidence of rows as far as another member of the group shares it."""
-        self._beyond = self._evidence_beyond(self.members[rows, : SIZES[-1] - 1])
+        self._look_beyond(self.members[rows, : SIZES[-1] - 1])
         columns = []
         for name, figures in self.raw._asdict().items():
             mine = figures[rows]
@@ -337,23 +310,23 @@ class GroupEvidence:
             columns.append(shared)
         return Raw(*columns)
 
-    def _evidence_beyond(self, members: NDArray[np.integer[Any]]) -> GroupEvidence | None:
-        """Return the evidence of members that are not in the overlay, if it is not kept."""
+    def _look_beyond(self, members: NDArray[np.integer[Any]]) -> None:
+        """Gather the evidence of members that are not in the overlay, if it is not kept."""
+        self._beyond = None
         if self._standing is None or "near" in self._standing:
-            return None
+            return
         beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
-        if not beyond.size:
-            return None
-        return GroupEvidence(
-            self._overlay.graph.part(beyond),
-            self._channel,
-            self._standing,
-            self._exempt,
-            families=self._families,
-            held=self._held,
-            kin=self._kin,
-            tightness=self._standing["tight"][beyond],
-        )
+        if beyond.size:
+            self._beyond = GroupEvidence(
+                self._overlay.graph.part(beyond),
+                self._channel,
+                self._standing,
+                self._exempt,
+                families=self._families,
+                held=self._held,
+                kin=self._kin,
+                tightness=self._standing["tight"][beyond],
+            )
 
     def agreed(self, row: int, size: int) -> Agreed | None:
         """Return on what an entry agrees with the new ones of its group, if on anything."""
@@ -453,11 +426,8 @@ class GroupEvidence:
                 theirs[(members >= 0) & self._held.waiting[members]] = 0.0
             # Counts at most as far as the surroundings are near to the entry themselves.
             reached = np.minimum(theirs, self.nearness[rows, around])
-            beyond = tight[:, column] - reached.max(axis=1)
-            self.raw.near[rows, column] = rounded(beyond, FIGURE_STEPS)
-            self.raw.far[rows, column] = rounded(
-                tight[:, column] - theirs.max(axis=1), FIGURE_STEPS
-            )
+            for figures, least in ((self.raw.near, reached), (self.raw.far, theirs)):
+                figures[rows, column] = rounded(tight[:, column] - least.max(axis=1), FIGURE_STEPS)
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]

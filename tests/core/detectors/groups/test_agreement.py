@@ -117,7 +117,8 @@ def test_shared_words_are_those_of_the_texts():
         for column, slot in enumerate(slots[row].tolist()):
             theirs = set(texts[slot].split()) if slot >= 0 else set()
             expected = {word_hashes(word)[0] for word in set(text.split()) & theirs & having_new}
-            assert set(shared.word[mine & shared.in_column(column)].tolist()) == expected
+            having = mine & ((shared.had >> np.uint32(column)) & 1 > 0)
+            assert set(shared.word[having].tolist()) == expected
 
 
 def test_shares_count_entries_and_not_words():
