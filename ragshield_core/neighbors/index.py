@@ -6,7 +6,6 @@ float32 rows of unit length, so that an inner product is a cosine.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -37,96 +36,6 @@ DAMAGE = (
 )
 
 
-class EntryIndex(Slots, ABC):
-    """Nearest entries by cosine, wherever their vectors are.
-
-    Parameters
-    ----------
-    dim
-        Length of a vector.
-    **fills
-        Of columns by slot.
-    """
-
-    # Name of the store that keeps the vectors; None where they are here.
-    store: str | None = None
-    # Whether that store is at hand.
-    connected: bool = True
-
-    def __init__(self, dim: int, **fills: Any) -> None:
-        super().__init__(**fills)
-        self.dim = dim
-
-    @property
-    def n_local(self) -> int:
-        """How many vectors are kept here."""
-        return len(self)
-
-    def let_go(self) -> int:
-        """Drop the vectors that the store has by now; return how many."""
-        return 0
-
-    @abstractmethod
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots.
-
-        Parameters
-        ----------
-        ids
-            Unique, and none of them present.
-        embeddings
-            Shape (n, dim), float32, rows of unit length.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is present or repeated, or the row that is
-            not a unit vector of this dimension; nothing was added then.
-        """
-
-    @abstractmethod
-    def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries, unique and present, and return the slots that were theirs.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError` that names the id that is unknown or repeated; nothing was
-            removed then.
-        """
-
-    @abstractmethod
-    def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps and in the order in which they came.
-
-        Returns the slots that they had, by the new ones: of an array by slot, callers keep these.
-        """
-
-    @abstractmethod
-    def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return copies of the unit vectors of slots, shape (n, dim).
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
-        """
-
-    @abstractmethod
-    def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the k nearest entries of each query; an entry of the index is its own nearest.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a row is not a unit vector of this dimension or k is below 1.
-        """
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as JSON-ready values and arrays without objects."""
-
-
 class FixedVectors:
     """Vectors that stay as they are: what an audit needs of an index, without a copy of them.
 
@@ -154,7 +63,7 @@ class FixedVectors:
         return np.asarray(self._rows[np.asarray(slots, dtype=np.int64)])
 
 
-class NeighborIndex(EntryIndex):
+class NeighborIndex(Slots):
     """Nearest entries by cosine: exact (flat inner product) up to a size, inverted lists above it.
 
     Parameters
@@ -186,6 +95,10 @@ class NeighborIndex(EntryIndex):
     (['b', 'a'], [[0.800000011920929, 0.6000000238418579]])
     """
 
+    # As of an index that leaves its vectors in a store, see :class:`.stored.StoredIndex`.
+    store: None = None
+    connected = True
+
     def __init__(self, dim: int, *, exact_up_to: int = EXACT_UP_TO, seed: int = 0) -> None:
         if dim < 1 or exact_up_to < 0:
             msg = (
@@ -193,7 +106,8 @@ class NeighborIndex(EntryIndex):
                 "least 1, and a number of entries, at least 0."
             )
             raise ValueError(msg)
-        super().__init__(dim, vector=np.full(dim, np.nan, dtype=np.float32))  # NaN where removed
+        super().__init__(vector=np.full(dim, np.nan, dtype=np.float32))  # NaN where removed
+        self.dim = dim
         self.exact_up_to = exact_up_to
         self.seed = seed
         self.lists: InvertedLists | None = None
@@ -204,8 +118,31 @@ class NeighborIndex(EntryIndex):
         """Whether searches compare with every entry."""
         return self.lists is None
 
+    @property
+    def n_local(self) -> int:
+        """How many vectors are kept here."""
+        return len(self)
+
+    def let_go(self) -> int:
+        """Drop the vectors that a store has by now; return how many."""
+        return 0
+
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots."""
+        """Add entries and return their slots.
+
+        Parameters
+        ----------
+        ids
+            Unique, and none of them present.
+        embeddings
+            Shape (n, dim), float32, rows of unit length.
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError` that names the id that is present or repeated, or the row that is
+            not a unit vector of this dimension; nothing was added then.
+        """
         if len(embeddings) != len(ids):
             msg = f"embeddings has {len(embeddings)} rows for {len(ids)} ids, expected one per id."
             raise InvalidBatchError(msg)
@@ -218,21 +155,24 @@ class NeighborIndex(EntryIndex):
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries and return their slots."""
+        """Remove entries and return their slots; refuse all if an id is unknown or repeated."""
         slots = self.take_back(ids)
         self.columns["vector"][slots] = np.nan
         self._sort_if_needed()
         return slots
 
     def compact(self) -> NDArray[np.int64]:
-        """Renumber the entries, without gaps; return their slots so far."""
+        """Renumber the entries, without gaps and in the order in which they came.
+
+        Return the slots that they had, by the new ones: of an array by slot, callers keep these.
+        """
         before = self.renumber()
         if self.lists is not None:
             self.lists = self.lists.renumbered(before)
         return before
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
-        """Return copies of the unit vectors of slots."""
+        """Return copies of the unit vectors of slots, shape (n, dim); refuse those of no entry."""
         chosen = np.asarray(slots, dtype=np.int64)
         there = (chosen >= 0) & (chosen < self.capacity)
         rows: NDArray[np.float32] = self.columns["vector"][chosen[there]]
@@ -241,7 +181,13 @@ class NeighborIndex(EntryIndex):
         return rows
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the k nearest entries of each query."""
+        """Return the k nearest entries of each query; an entry of the index is its own nearest.
+
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError`, if a row is not a unit vector of this dimension or k is below 1.
+        """
         check_rows("embeddings", embeddings, self.dim, k=k)
         queries, rows = np.ascontiguousarray(embeddings), self.columns["vector"]
         return (
@@ -249,7 +195,7 @@ class NeighborIndex(EntryIndex):
         )
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the index as JSON-ready values and arrays."""
+        """Return the index as JSON-ready values and arrays without objects."""
         slots = self.present
         values: dict[str, Any] = {
             "format": FORMAT,

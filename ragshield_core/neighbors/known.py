@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
 from ragshield_core.neighbors.slots import Labels, packed, unpacked
+from ragshield_core.neighbors.stored import EntryIndex
 from ragshield_core.state import part_of
 
 # The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; a few more
@@ -341,21 +342,8 @@ def cosines(
 ) -> NDArray[np.float32]:
     """Return cosines that depend on the two vectors only, and not on the shape of a product.
 
-    Parameters
-    ----------
-    embeddings
-        Shape (n, dim), unit rows.
-    slots
-        Shape (n, k), of ``index``.
-    there
-        Shape (n, k): which of them to look at.
-    index
-        Of the vectors.
-
-    Returns
-    -------
-    NDArray[np.float32]
-        Shape (n, k), from float64 sums; -inf where ``there`` is False.
+    Of n unit rows with the vectors in slots of an index, shape (n, k), from float64 sums; -inf
+    where ``there`` is False.
     """
     similarities = np.full(slots.shape, -np.inf, dtype=np.float32)
     rows, _ = np.nonzero(there)

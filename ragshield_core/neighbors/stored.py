@@ -19,13 +19,12 @@ from ragshield_core.neighbors.index import (
     DAMAGE,
     EXACT_UP_TO,
     FORMAT,
-    EntryIndex,
     NeighborIndex,
     check_format,
     damaged,
 )
 from ragshield_core.neighbors.search import Neighbors, check_rows, merged, none_found
-from ragshield_core.neighbors.slots import packed, unpacked
+from ragshield_core.neighbors.slots import Slots, packed, unpacked
 from ragshield_core.state import part_of
 
 T = TypeVar("T")
@@ -139,7 +138,7 @@ class TableUser(ABC):
         """
 
 
-class StoredIndex(EntryIndex):
+class StoredIndex(Slots):
     """Nearest entries by cosine: as :class:`NeighborIndex`, with vectors left in the store.
 
     Kept are ids, and the vectors of what the store does not have: entries that are held, and
@@ -176,8 +175,8 @@ class StoredIndex(EntryIndex):
         expected: str = "",
         exact_up_to: int = EXACT_UP_TO,
     ) -> None:
-        super().__init__(dim)
-        self.store = expected
+        super().__init__()
+        self.dim, self.store = dim, expected
         self._table: VectorTable | None = None
         if table is not None:
             self.connect(table)
@@ -188,7 +187,7 @@ class StoredIndex(EntryIndex):
         self._lock = threading.Lock()  # of the pages: several threads ask for vectors
 
     @property
-    def connected(self) -> bool:  # type: ignore[override]
+    def connected(self) -> bool:
         """Whether the store is at hand."""
         return self._table is not None
 
@@ -443,7 +442,7 @@ class StoredIndex(EntryIndex):
     def _asked(self, ask: Callable[[VectorTable], T]) -> T:
         """Ask the store, and say of what it raises that it did not answer."""
         if self._table is None:
-            raise not_at_hand(self.store or "")
+            raise not_at_hand(self.store)
         try:
             return ask(self._table)
         except NeighborsError:
@@ -455,6 +454,10 @@ class StoredIndex(EntryIndex):
                 "try again once it does."
             )
             raise NeighborsError(msg) from None
+
+
+# Nearest entries by cosine, wherever their vectors are.
+EntryIndex = NeighborIndex | StoredIndex
 
 
 def not_at_hand(store: str) -> NeighborsError:

@@ -32,21 +32,9 @@ SAME = 1e-6
 def undirected(
     numbers: NDArray[np.int64], lists: Lists
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return each edge of neighbour lists once.
+    """Return each edge of the neighbour lists of n entries once, and its similarity.
 
-    Parameters
-    ----------
-    numbers
-        Shape (n,): whose lists they are.
-    lists
-        Their neighbour lists.
-
-    Returns
-    -------
-    edges : NDArray[np.int64]
-        Shape (n_edges, 2), the smaller number first.
-    similarities : NDArray[np.float32]
-        Shape (n_edges,).
+    Edges have shape (n_edges, 2), the smaller number first.
     """
     row, column = np.nonzero(lists.slots >= 0)
     pairs = np.sort(np.stack([numbers[row], lists.slots[row, column]], axis=1), axis=1)
@@ -57,20 +45,8 @@ def undirected(
 def edge_threshold(similarities: NDArray[np.float32], alpha: float = ALPHA) -> tuple[float, bool]:
     """Return the similarity above which an edge stays, and whether that is the paper's.
 
-    Parameters
-    ----------
-    similarities
-        Of all edges, shape (n_edges,); each pair once.
-    alpha
-        Standard deviations above the mean.
-
-    Returns
-    -------
-    threshold : float
-        mean + alpha * std; where no similarity could exceed that, the
-        :data:`FALLBACK_QUANTILE` of the similarities instead.
-    reachable : bool
-        False where the fallback is in force.
+    mean + alpha * std of all edges, each pair once; where no similarity could exceed that, the
+    :data:`FALLBACK_QUANTILE` of the similarities instead.
     """
     values = similarities.astype(np.float64)
     threshold = float(values.mean() + alpha * values.std())
@@ -82,22 +58,10 @@ def edge_threshold(similarities: NDArray[np.float32], alpha: float = ALPHA) -> t
 
 
 def clique_members(n: int, edges: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which entries are in a maximal clique of three or more.
+    """Return which of n entries are in a maximal clique of three or more; each pair is one edge.
 
     An entry is in one exactly if it is in a triangle, so no clique is enumerated: the cost is
     bounded by n_edges ** 1.5 also where thousands of clones are all connected.
-
-    Parameters
-    ----------
-    n
-        Number of entries.
-    edges
-        Shape (n_edges, 2), each pair once.
-
-    Returns
-    -------
-    NDArray[np.bool_]
-        Shape (n,).
 
     Examples
     --------

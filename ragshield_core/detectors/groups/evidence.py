@@ -467,17 +467,9 @@ def own_bond(vectors: NDArray[np.float32]) -> float:
     model, little is left that binds them. Texts that were crafted for one question are bound by the
     question, whichever of them is left out.
 
-    Parameters
-    ----------
-    vectors
-        Unit vectors, shape (n_group, dim), the entry in question first; at least three.
-
-    Returns
-    -------
-    float
-        Mean partial correlation of the others given the first, as a share of what it would be if
-        all entries of the group were alike: about 0 for imitations of the first, 1 for a group in
-        which it is one of many.
+    Given unit vectors, the entry in question first, of three or more: the mean partial correlation
+    of the others given the first, as a share of what it would be if all entries of the group were
+    alike. About 0 for imitations of the first, 1 for a group in which it is one of many.
 
     Notes
     -----

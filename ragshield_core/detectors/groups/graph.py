@@ -18,7 +18,6 @@ from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, W
 from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import (
     EXACT_UP_TO,
-    EntryIndex,
     FixedVectors,
     NeighborIndex,
     all_neighbors,
@@ -27,7 +26,7 @@ from ragshield_core.neighbors.index import (
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.search import InvertedLists, Neighbors, merged, none_found
 from ragshield_core.neighbors.slots import Columns
-from ragshield_core.neighbors.stored import StoredIndex, VectorTable, Where
+from ragshield_core.neighbors.stored import EntryIndex, StoredIndex, VectorTable, Where
 from ragshield_core.state import part_of
 from ragshield_core.text.copies import word_hashes
 
@@ -429,8 +428,9 @@ class SimilarityGraph:
         cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], **beside: Any
     ) -> SimilarityGraph:
         """Return the graph that :meth:`state` described; it takes copies of the arrays."""
-        kind = StoredIndex if "stored" in values["index"] else NeighborIndex
-        index = kind.restored(values["index"], part_of(arrays, "index."))
+        saved = values["index"], part_of(arrays, "index.")
+        stored = "stored" in values["index"]
+        index = StoredIndex.restored(*saved) if stored else NeighborIndex.restored(*saved)
         graph = cls(index.dim, int(values["k"]), **beside)
         graph.index = index
         graph.unrelated = values["unrelated"]

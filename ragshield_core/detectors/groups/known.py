@@ -23,8 +23,8 @@ from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph, code
 from ragshield_core.detectors.groups.usual import COPIES, Usual, lineages_of
 from ragshield_core.detectors.groups.words import Vocabulary
 from ragshield_core.model.entries import Batch
-from ragshield_core.neighbors.index import EntryIndex
 from ragshield_core.neighbors.known import KnownNeighbors, NeighborSource
+from ragshield_core.neighbors.stored import EntryIndex
 from ragshield_core.state import part_of
 
 # Share of a knowledge base that is taken as new, to see how often copies arrive together.
@@ -89,55 +89,32 @@ class Known:
         Entries and their neighbours, with :data:`NOTES` beside.
     usual
         What is usual; ``None`` before it is measured, and for the reference rule.
-
-    Attributes
-    ----------
-    notes
-        The graph's columns.
-    came_together
-        Slots of fitted entries that are suspicious for having come together.
-    shuffled
-        Whether there was any: what is usual is then measured as if entries had come in a random
-        order.
-    keys
-        By id, the keys of held entries in the graph.
-    n_come
-        Entries learned and held since the fit.
-    sources, vouched
-        Codes of sources by name, and of those that somebody vouches for.
-    vocabulary
-        The words of these.
-    ready
-        Whether what is usual has been measured.
-    edge_threshold
-        Of the reference rule, and whether a similarity can exceed it.
-    shares
-        Of words in the knowledge base; ``None`` where it is small.
-    kin
-        What resemblance within a lineage is worth.
-    families
-        Whether lineages of more than one entry are usual.
-    usual_nearness
-        How near to each other the standing entries are with which others are compared.
-    compared
-        The vectors of these, while the graph stays as it is.
     """
 
     def __init__(self, rule: Rule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
         self.rule, self.graph, self.usual = rule, graph, usual
         self.notes = graph.columns
+        # Slots of fitted entries that are suspicious for having come together. If there was any,
+        # what is usual is measured as if entries had come in a random order.
         self.came_together = np.empty(0, dtype=np.int32)
         self.shuffled = False
+        # By id, the keys of held entries in the graph; entries learned and held since the fit.
         self.keys: dict[str, list[str]] = {}
         self.n_come = 0
+        # Codes of sources by name, those that somebody vouches for, and the words of these.
         self.sources: dict[str | None, int] = {}
         self.vouched: set[int] = set()
         self.vocabulary = Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
-        self.ready = False
+        self.ready = False  # whether what is usual has been measured
+        # Of the reference rule, and whether a similarity can exceed it.
         self.edge_threshold = (1.0, True)
+        # Of words in the knowledge base; None where it is small.
         self.shares: WordShares | None = None
-        self.kin: Kin | None = None
+        # Whether lineages of more than one entry are usual; what resemblance within one is worth.
         self.families = True
+        self.kin: Kin | None = None
+        # How near to each other the standing entries are with which others are compared, and the
+        # vectors of these, while the graph stays as it is.
         self.usual_nearness = np.empty(0, dtype=np.float32)
         self.compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
 

@@ -214,25 +214,13 @@ class Memory:
         Of vectors. Those of batches of another one are not looked at.
     n_cells
         Of the background.
-
-    Attributes
-    ----------
-    background
-        The phrases of the knowledge base.
-    recent
-        Entries that came lately, or are held, the oldest first. ``update``: whether it took the
-        place of a known entry of its document.
-    sample
-        A sample of the knowledge base.
-    lineages
-        Entries of the knowledge base, by lineage.
-    updating
-        Entries that have left: one that comes back is an update.
     """
 
     def __init__(self, max_recent: int, dim: int, n_cells: int) -> None:
         self.max_recent = max_recent
-        self.background = Background(n_cells)
+        self.background = Background(n_cells)  # the phrases of the knowledge base
+        # Entries that came lately, or are held, the oldest first. "update": whether it took the
+        # place of a known entry of its document.
         self.recent = Columns(
             **dict.fromkeys(NAMED),
             update=np.False_,
@@ -248,8 +236,8 @@ class Memory:
             spread=np.float32(0.0),
         )
         self.sample = KnownSample(dim)
-        self.lineages: Counter[str] = Counter()
-        self.updating: set[str] = set()
+        self.lineages: Counter[str] = Counter()  # entries of the knowledge base
+        self.updating: set[str] = set()  # have left: one that comes back is an update
         self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
 
     # The knowledge base
@@ -424,20 +412,9 @@ def closeness(
     An entry stands for itself by its nearest entry of the knowledge base, which does not hold the
     phrase: a shared phrase makes texts alike that have nothing else in common.
 
-    Parameters
-    ----------
-    places
-        Of n entries.
-    rows, which
-        Shape (n_pairs,): which entry holds which n-gram.
-    n_grams
-        How many n-grams there are.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n_pairs,): their mean similarity, in standard deviations of the similarities to the
-        whole knowledge base, from its mean on. About 0 if they are scattered; -inf without vectors.
+    Given places of n entries, and which of them holds which of ``n_grams``, shape (n_pairs,) each:
+    their mean similarity, in standard deviations of the similarities to the whole knowledge base,
+    from its mean on. About 0 if they are scattered; -inf without vectors.
     """
     if not len(rows):
         return np.full(len(rows), -np.inf)
