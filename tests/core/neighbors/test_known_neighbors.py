@@ -89,19 +89,6 @@ def test_nothing_known_is_an_error_and_nobody_asking_is_none():
     assert source.known_neighbors(entries(0, 1), 3).ids.shape == (0, 3)
 
 
-def test_state_brings_back_the_same_answers():
-    source, again = NeighborSource(), NeighborSource()
-    source.learn(entries(50, 1))
-    source.forget(["e003", "e040"])
-    again.restore(*source.state())
-    batch = entries(9, 2, "new")
-    np.testing.assert_array_equal(
-        again.known_neighbors(batch, 7).ids, source.known_neighbors(batch, 7).ids
-    )
-    again.restore(*NeighborSource().state())
-    assert len(again) == 0
-
-
 def test_labels_are_counted_as_entries_come_change_and_go():
     known = LabelledEntries()
     batch = entries(40, 1)

@@ -111,16 +111,6 @@ def test_vectors_of_half_precision_are_the_same():
     assert index.let_go() == 20
 
 
-def test_a_held_entry_is_kept_here_and_found():
-    _, index, _ = pair(20)
-    index.let_go()
-    held = rows_of(1, seed=9)
-    slot = index.add(["e1\0held\0abc"], held)
-    assert index.let_go() == 0
-    assert index.search(held, 1).slots.tolist() == [slot.tolist()]
-    assert index.n_local == 1
-
-
 def test_what_this_process_does_not_know_is_left_out_and_made_up_for():
     memory, index, table = pair(40)
     index.let_go()
@@ -172,15 +162,6 @@ def test_many_that_wait_are_let_go_as_others_come(monkeypatch):
         table.rows[f"e{number}"] = rows[number]
         index.add([f"e{number}"], rows[number : number + 1])
     assert index.n_local <= 11
-
-
-def test_few_vectors_are_remembered(monkeypatch):
-    monkeypatch.setattr(stored, "REMEMBERED", 20)
-    _, index, _ = pair(200)
-    index.let_go()
-    for seed in range(30):
-        index.search(rows_of(1, seed), 4)
-    assert sum(len(have) for have, _ in index._pages) <= 20
 
 
 def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from threadpoolctl import OpenBLASController, threadpool_info, threadpool_limits
 
 import ragshield_core.detectors.label.model  # noqa: F401 - what is imported later is not looked at
-from ragshield_core.neighbors.threads import in_threads, one_thread
+from ragshield_core.neighbors.threads import one_thread
 
 
 def of_blas():
@@ -55,9 +55,3 @@ def test_arithmetic_has_one_thread_although_another_thread_has_set_how_many():
     assert of_blas() == {2}
     assert in_a_thread(limited) == {1}
     assert limited() == {1}
-
-
-@pytest.mark.usefixtures("somebody_else")
-def test_small_products_have_one_thread_each_although_another_thread_has_set_how_many():
-    assert in_threads(lambda _: of_blas(), range(40)) == [{1}] * 40
-    assert of_blas() == {2}

@@ -104,23 +104,6 @@ def test_agreement_is_what_the_definition_says(seed):
     assert (found > 0.0).sum() > N
 
 
-def test_shared_words_are_those_of_the_texts():
-    texts = ["a b c c", "b d", "", "a c e"]
-    words = [word_hashes(text) for text in texts]
-    slots = np.array([[1, 3, -1], [0, 2, 3], [0, 1, 3], [0, -1, 1]])
-    new = np.zeros(slots.shape, dtype=bool)
-    new[:, 1] = True
-    shared = Shared.of(np.arange(4), slots, Words(EntryWords(), words).take, new)
-    for row, text in enumerate(texts):
-        mine = shared.row == row
-        having_new = set(texts[slots[row, 1]].split()) if slots[row, 1] >= 0 else set()
-        for column, slot in enumerate(slots[row].tolist()):
-            theirs = set(texts[slot].split()) if slot >= 0 else set()
-            expected = {word_hashes(word)[0] for word in set(text.split()) & theirs & having_new}
-            having = mine & ((shared.had >> np.uint32(column)) & 1 > 0)
-            assert set(shared.word[having].tolist()) == expected
-
-
 def test_shares_count_entries_and_not_words():
     shares = WordShares.of([[word_hashes(text) for text in ("x x y", "x", "z")]])
     again = WordShares.restored(shares.state())

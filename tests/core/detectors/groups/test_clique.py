@@ -222,22 +222,13 @@ def test_clones_of_one_new_text_under_several_lineages_are_flooding(n):
         assert set(the_finding(report).related_ids) == set(flood.ids[1:])
 
 
-def test_three_clones_are_more_suspicious_than_two_and_two_are_not_held():
-    scores = [
-        GUARD.screen(clones_of(group(1, 6)[0], n)).scores["clique"].min() for n in (1, 2, 3, 4, 5)
-    ]
-    assert (np.diff(scores) > 0).all()
-    assert caught(clones_of(group(1, 6)[0], 2)) == 0.0
-
-
-def test_versions_of_one_document_are_not_flooding():
-    versions = clones_of(group(1, 6)[0], 8, lineage="policy.pdf")
-    assert caught(versions) == 0.0
-
-
-def test_entries_without_a_lineage_each_count_as_one():
-    flood = replace(clones_of(group(1, 6)[0], 5), lineages=(None,) * 5)
-    assert caught(flood) == 1.0
+def test_copies_count_by_their_documents():
+    new = group(1, 6)[0]
+    one_by_one = [GUARD.screen(clones_of(new, n)).scores["clique"].min() for n in range(1, 6)]
+    assert (np.diff(one_by_one) > 0).all()
+    assert caught(clones_of(new, 2)) == 0.0
+    assert caught(clones_of(new, 8, lineage="policy.pdf")) == 0.0  # versions of one document
+    assert caught(replace(clones_of(new, 5), lineages=(None,) * 5)) == 1.0  # each is one of its own
 
 
 def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_flooding_as_well():
@@ -419,18 +410,6 @@ def test_an_entry_does_not_make_a_group_with_its_own_older_revision(fitted, chan
     assert report.retroactive == ()
 
 
-@pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
-def test_documents_that_are_written_again_unchanged_are_admitted(fitted):
-    documents = passages(30, 97, "again")
-    if fitted:
-        guard = calibrated(known=join(KNOWN, documents))
-    else:
-        guard = fresh()
-        documents = documents.take(guard.screen(documents).admitted)
-        assert set(stream(guard, [documents])) == set(documents.ids)
-    assert guard.screen(documents).admitted.mean() >= 0.95
-
-
 def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
     guard = fresh()
     poison = group(3, 5)
@@ -512,45 +491,6 @@ def test_any_entry_may_be_forgotten(rule, rows):
     detector.learn(clean)
 
 
-@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
-def test_restored_state_is_not_shared_whatever_follows(rule):
-    detector, again = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule)
-    detector.learn(passages(5, 2, "later"))
-    again.restore(*detector.state())
-    before = snapshot(detector)
-    again.learn(group(5, 3))
-    again.forget(KNOWN.take(np.arange(50)))
-    again.remember_held(group(5, 4))
-    assert snapshot(detector) == before
-
-
-def test_screening_changes_no_state():
-    guard = fresh()
-    poison = group(5, 3)
-    stream(guard, trickle(poison.take([0, 1])))
-    detector = guard.detectors[0]
-    before = snapshot(detector)
-    for batch in (poison.take([2]), passages(40, 7, "n"), clones_of(poison[0], 5)):
-        first, second = guard.screen(batch), guard.screen(batch)
-        assert verdicts(first) == verdicts(second)
-        detector.retroactive(batch, ~first.admitted)
-    assert snapshot(detector) == before
-
-
-def test_forgetting_what_was_learned_leaves_scores_as_they_were():
-    detector = CliqueDetector().fit(KNOWN)
-    new = join(group(5, 3), passages(30, 8, "n"))
-    known = detector.held_out_scores(KNOWN, 0)
-    score = detector.score(passages(30, 9, "m"))
-    detector.learn(new)
-    detector.forget(new)
-    assert detector.n_local == len(KNOWN)
-    # Lists that were full have lost what the new ones pushed out.
-    again = detector.score(passages(30, 9, "m"))
-    assert np.corrcoef(score, again)[0, 1] > 0.98
-    assert np.corrcoef(known, detector.held_out_scores(KNOWN, 0))[0, 1] > 0.98
-
-
 def replaced(detector, rounds, n=300):
     """Replace entries again and again by others, with held ones and new revisions among them."""
     for number in range(rounds):
@@ -618,15 +558,6 @@ def test_texts_made_of_sentences_that_the_knowledge_base_holds_are_not_flooding(
     again = replace(crowd, ids=tuple(f"again-{i}" for i in range(24)))
     reasons = [f.evidence for d in guard.screen(again).decisions for f in d.findings]
     assert not any("flooding" in reason for reason in reasons)
-
-
-def test_work_is_done_in_parts_and_a_part_may_have_nothing_new(monkeypatch):
-    """Where no list of a part changes, there is nothing to compute in it."""
-    whole = GUARD.screen(group(3, 4)).scores["clique"]
-    monkeypatch.setattr(group_evidence, "CHUNK", 2)
-    again = fresh().screen(group(3, 4))
-    assert not any(decision.unjudged for decision in again.decisions)
-    np.testing.assert_allclose(again.scores["clique"], whole, atol=1e-5)
 
 
 def test_entries_can_be_trusted_before_enough_are_known_to_judge():

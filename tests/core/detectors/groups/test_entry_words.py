@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.detectors.groups import words as module
-from ragshield_core.detectors.groups.words import NO_CONTENT, EntryWords, Words
+from ragshield_core.detectors.groups.words import EntryWords, Words
 from ragshield_core.text.copies import containment, word_hashes
 
 TEXT = st.lists(st.integers(0, 2**32 - 1), max_size=8).map(lambda words: np.array(words, np.uint32))
@@ -96,15 +96,3 @@ def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
     np.testing.assert_allclose(words.copied(first, second), expected, atol=1 / 240)
     assert max(held) <= 100  # however many texts there are
     assert len(held) > 20
-
-
-def test_what_has_next_to_no_words_has_no_content():
-    pairs = {
-        ("- 1", "- 2"): NO_CONTENT,
-        ("one one one", "one two three four five six"): NO_CONTENT,
-        ("one two three four five six", "one two three four five six"): 1.0,
-    }
-    for texts, expected in pairs.items():
-        words = Words(words_of([word_hashes(text) for text in texts]))
-        found = words.copied(np.array([0]), np.array([1]))[0]
-        assert found == pytest.approx(expected), texts

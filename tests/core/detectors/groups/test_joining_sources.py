@@ -114,20 +114,6 @@ def test_a_group_among_standing_topics_is_held_under_whatever_name(guard, source
 # What is known of sources
 
 
-def test_sources_and_who_is_vouched_for_come_back_from_their_state(guard):
-    write_all(guard, template(100, 1), 100)
-    (detector,) = guard.detectors
-    again = CliqueDetector()
-    again.restore(*detector.state())
-    assert snapshot(again) == snapshot(detector)
-    for batch in (
-        template(60, 2),
-        template(60, 2, source="other"),
-        of_source(answers(KNOWN[7], 5, 0), SITE),
-    ):
-        np.testing.assert_array_equal(again.score(batch), detector.score(batch))
-
-
 @pytest.mark.slow
 def test_scores_do_not_depend_on_what_was_screened_before(guard):
     (detector,) = guard.detectors

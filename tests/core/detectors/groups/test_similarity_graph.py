@@ -115,19 +115,6 @@ def test_an_overlay_is_what_learning_it_makes_of_the_graph_and_changes_nothing()
     )
 
 
-def test_lineages_known_and_new_have_codes_of_their_own():
-    graph = grown(K)
-    named = [*KNOWN.lineages, *NEW.lineages]
-    nameless = NEW.take([0])
-    object.__setattr__(nameless, "lineages", (None,))
-    overlay = graph.overlay(NEW)
-    codes = overlay.lineage_of(np.arange(N))
-    assert len(set(zip(named, codes.tolist(), strict=True))) == len(set(named)) == len(set(codes))
-    assert graph.overlay(nameless).lineage_of(np.array([len(KNOWN)])).tolist() == [NO_LINEAGE]
-    graph.learn(NEW.ids, overlay)
-    np.testing.assert_array_equal(graph.columns["lineage"], codes)
-
-
 def test_what_is_removed_is_in_no_list_and_its_slot_stays_empty():
     graph = grown(N - 1, NEW)
     gone = np.array([0, 7, 8, 61, N - 1])
@@ -201,9 +188,3 @@ def test_state_survives_json_and_npz_without_pickle(known):
         each.learn(more.ids, each.overlay(more))
         each.remove(NEW.ids[:1])
     assert content(again) == content(graph)
-
-
-def test_an_empty_graph_survives_too():
-    again = SimilarityGraph.restored(*through_files(*SimilarityGraph(KNOWN.dim, K).state()))
-    again.learn(KNOWN.ids, again.overlay(KNOWN))
-    assert len(again) == len(KNOWN)

@@ -292,23 +292,6 @@ def test_forgetting_undoes_learning(detector):
     assert snapshot(detector) == before
 
 
-def test_state_keeps_recent_and_held_entries(detector):
-    early = planted(passages(100, 2, "early"), range(0, 9, 3), "word3 blue heron")
-    late = planted(passages(100, 3, "late"), range(0, 27, 3), "word3 blue heron")
-    detector.learn(early.take(range(1, 100)))
-    detector.remember_held(early.take([0]))
-    again = TriggerPhraseDetector()
-    again.restore(*detector.state())
-    assert snapshot(again) == snapshot(detector)
-    np.testing.assert_array_equal(again.score(late), detector.score(late))
-    hits = detector.score(late) > THRESHOLD
-    recalled = detector.retroactive(late, hits)[0]
-    assert recalled
-    assert again.retroactive(late, hits)[0] == recalled
-    again.learn(late)
-    assert snapshot(again) != snapshot(detector)
-
-
 def test_a_small_knowledge_base_does_not_judge(known):
     with pytest.raises(NotFittedError):
         TriggerPhraseDetector().score(known)

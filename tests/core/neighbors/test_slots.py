@@ -1,10 +1,11 @@
-"""Slots of ids, ids in a saved state, and revisions."""
+"""The id table: slots, labels, ids in a saved state, and revisions."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.neighbors.slots import Slots, packed, unpacked
+from ragshield_core.neighbors.slots import Labels, Slots, packed, unpacked
 from ragshield_core.screening.knowledge import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
@@ -80,3 +81,54 @@ def test_revisions_that_do_not_fit_together_are_refused(damage):
     damage(arrays)
     with pytest.raises(ValueError, match=r"expected|labels|bytes"):
         Revisions().restore(values, arrays)
+
+
+FEW = [f"e{number}" for number in range(12)]
+LABELS = st.sampled_from([None, "x", "y", "z"])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pppdr"), st.dictionaries(st.sampled_from(FEW), LABELS, max_size=6)
+        )
+    )
+)
+def test_labels_are_those_of_a_dict_whatever_comes_and_goes(steps):
+    labels, known = Labels(beside=np.float32(0)), {}
+    for step, entries in steps:
+        if step == "p":
+            rows = labels.put(list(entries), list(entries.values()))
+            labels.columns["beside"][rows] = [FEW.index(name) for name in entries]
+            known |= entries
+        elif step == "d":
+            labels.drop(list(entries))
+            for name in entries:
+                known.pop(name, None)
+        else:
+            labels = Labels(beside=np.float32(0))
+            known.clear()
+        assert labels.ids == list(known)
+        assert len(labels) == len(known)
+        names = [*labels.names, None]
+        assert [names[code] for code in labels.codes_of(FEW)] == [known.get(i) for i in FEW]
+        values = list(known.values())
+        assert labels.counts.tolist() == [values.count(name) for name in labels.names]
+        # What is kept beside labels moves with them.
+        beside = labels.columns["beside"][labels.slots_of(list(known))]
+        assert beside.tolist() == [FEW.index(name) for name in known]
+
+
+@pytest.mark.parametrize(
+    ("ids", "codes", "message"),
+    [
+        (["a", "a"], [0, 0], "'a' is duplicated"),
+        (["a", "b"], [0], "not as many labels as ids"),
+        (["a", "b"], [0, 1], "out of range"),
+        (["a", "b"], [0, -2], "out of range"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(ids, codes, message):
+    with pytest.raises(ValueError, match=message):
+        Labels().take(ids, np.array(codes, dtype=np.int32), ["x"])
