@@ -74,9 +74,7 @@ class NeighborIndex(Slots):
         Number of entries up to which every search compares with every entry. Above, they are sorted
         into lists (by the :meth:`add` that crosses the line, and again when they have outgrown
         them, which takes seconds for 100,000 and about a minute for a million), and searches are
-        approximate; below half of it they are put together again.
-    seed
-        Of the sample by which lists are made.
+        approximate; below half of it they are put together again. ``None`` for the default.
 
     Notes
     -----
@@ -99,7 +97,8 @@ class NeighborIndex(Slots):
     store: None = None
     connected = True
 
-    def __init__(self, dim: int, *, exact_up_to: int = EXACT_UP_TO, seed: int = 0) -> None:
+    def __init__(self, dim: int, *, exact_up_to: int | None = None) -> None:
+        exact_up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
         if dim < 1 or exact_up_to < 0:
             msg = (
                 f"dim is {dim} and exact_up_to {exact_up_to}, expected the length of a vector, at "
@@ -109,7 +108,6 @@ class NeighborIndex(Slots):
         super().__init__(vector=np.full(dim, np.nan, dtype=np.float32))  # NaN where removed
         self.dim = dim
         self.exact_up_to = exact_up_to
-        self.seed = seed
         self.lists: InvertedLists | None = None
         self._n_sorted = 0  # entries when lists were made
 
@@ -201,7 +199,6 @@ class NeighborIndex(Slots):
             "format": FORMAT,
             "dim": self.dim,
             "exact_up_to": self.exact_up_to,
-            "seed": self.seed,
             "capacity": self.capacity,
         }
         arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": self.columns["vector"][slots]}
@@ -224,11 +221,7 @@ class NeighborIndex(Slots):
         """
         try:
             check_format(values["format"])
-            index = cls(
-                int(values["dim"]),
-                exact_up_to=int(values["exact_up_to"]),
-                seed=int(values["seed"]),
-            )
+            index = cls(int(values["dim"]), exact_up_to=int(values["exact_up_to"]))
             slots, vectors = arrays["slots"], arrays["vectors"]
             index.take_over(unpacked(arrays), slots, values["capacity"])
             check_rows("vectors", vectors, index.dim)
@@ -253,7 +246,7 @@ class NeighborIndex(Slots):
         else:
             wanted = self.lists.outgrown or n < SHRUNK * self._n_sorted
         if wanted:
-            self.lists = InvertedLists.trained(self.columns["vector"], self.present, self.seed)
+            self.lists = InvertedLists.trained(self.columns["vector"], self.present)
             self._n_sorted = n
 
 
@@ -306,7 +299,7 @@ def neighbors_in_turn(
     check_rows("embeddings", embeddings, k=k)
     rows, n = np.ascontiguousarray(embeddings), len(embeddings)
     if lists is None and n > EXACT_UP_TO:
-        lists = InvertedLists.trained(rows, np.arange(n), seed=0)
+        lists = InvertedLists.trained(rows, np.arange(n))
     for start in range(0, n, QUERY_ROWS):
         part = rows[start : start + QUERY_ROWS]
         found = exact(part, rows, k + 1) if lists is None else lists.search(part, k + 1, rows)

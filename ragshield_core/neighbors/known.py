@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
+from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.neighbors.stored import EntryIndex
 from ragshield_core.state import part_of
@@ -65,7 +65,7 @@ class NeighborSource:
     """
 
     def __init__(self, *, exact_up_to: int | None = None) -> None:
-        self.exact_up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
+        self.exact_up_to = exact_up_to
         self.reset()
 
     def __len__(self) -> int:

@@ -176,14 +176,14 @@ class InvertedLists:
         self._sizes_then = self._sizes
 
     @classmethod
-    def trained(cls, rows: NDArray[np.float32], slots: NDArray[np.int64], seed: int) -> Self:
+    def trained(cls, rows: NDArray[np.float32], slots: NDArray[np.int64]) -> Self:
         """Return lists made for the rows in some slots."""
         faiss = load_faiss()
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         n = len(slots)
         n_lists = max(1, min(int(LISTS_PER_ROOT * np.sqrt(n)), n // LEAST_ROWS))
         options = {"niter": ROUNDS, "spherical": True, "min_points_per_centroid": 1}
-        kmeans = faiss.Kmeans(rows.shape[1], n_lists, seed=seed, **options)
+        kmeans = faiss.Kmeans(rows.shape[1], n_lists, seed=0, **options)
         sample = rng.choice(slots, min(n, ROWS_PER_LIST * n_lists), replace=False)
         kmeans.train(rows[np.sort(sample)])
         centroids = np.ascontiguousarray(kmeans.centroids)

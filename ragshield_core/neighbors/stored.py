@@ -17,7 +17,6 @@ from ragshield_core.model.errors import InvalidBatchError, NeighborsError
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.index import (
     DAMAGE,
-    EXACT_UP_TO,
     FORMAT,
     NeighborIndex,
     check_format,
@@ -173,7 +172,7 @@ class StoredIndex(Slots):
         table: VectorTable | None = None,
         *,
         expected: str = "",
-        exact_up_to: int = EXACT_UP_TO,
+        exact_up_to: int | None = None,
     ) -> None:
         super().__init__()
         self.dim, self.store = dim, expected

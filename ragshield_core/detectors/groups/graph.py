@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.groups.words import ENTRIES_AT_ONCE, EntryWords, Words
 from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.index import (
-    EXACT_UP_TO,
     FixedVectors,
     NeighborIndex,
     all_neighbors,
@@ -132,11 +131,10 @@ class SimilarityGraph:
         table: VectorTable | None = None,
         **beside: Any,
     ) -> None:
-        up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
         self.index: EntryIndex = (
-            NeighborIndex(dim, exact_up_to=up_to)
+            NeighborIndex(dim, exact_up_to=exact_up_to)
             if table is None
-            else StoredIndex(dim, table, exact_up_to=up_to)
+            else StoredIndex(dim, table, exact_up_to=exact_up_to)
         )
         self.k = k
         self.unrelated: float | None = None

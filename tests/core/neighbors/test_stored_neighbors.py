@@ -281,18 +281,6 @@ def test_decisions_are_those_of_vectors_in_memory():
     assert guard.detectors[0].n_local == guard.quarantine.count()
 
 
-def test_a_held_entry_is_a_neighbour_of_what_comes_later():
-    table = FakeTable()
-    guard, without = beside(table), beside(FakeTable())
-    bad = group(6, 3)
-    first = guard.screen(bad.take(range(5)))
-    assert len(first.quarantined) == 5
-    guard.hold(first)
-    last = bad.take([5])
-    assert guard.screen(last).scores["clique"][0] > without.screen(last).scores["clique"][0] + 1
-    assert not any(i.startswith("bad") for i in table.rows)
-
-
 def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
     table = FakeTable()
     guard = beside(table)
@@ -336,24 +324,6 @@ def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
     again.state.use_table(table)
     assert decisions(again.screen(NEW)) == decisions(guard.screen(NEW))
     assert "store 'Fake docs'; 0 vectors in memory" in again.status().neighbors
-
-
-def test_neighbours_move_to_the_store_and_back():
-    table = FakeTable()
-    guard = beside(None)
-    expected = decisions(guard.screen(NEW))
-    guard.state.use_table(table)  # which changes nothing unless asked
-    assert guard.state.where == guard.status().neighbors == "memory"
-    assert "from memory" in str(guard.status())
-    table.put(KNOWN)
-    guard.state.use_table(table, "store")
-    guard.state.let_go()
-    assert guard.detectors[0].n_local == 0
-    assert decisions(guard.screen(NEW)) == expected
-    guard.state.use_table(table, "memory")
-    table.down = True
-    assert guard.state.where == "memory"
-    assert decisions(guard.screen(NEW)) == expected
 
 
 @pytest.mark.parametrize(
