@@ -20,7 +20,7 @@ def batch(*texts):
 
 def chosen(text):
     found = candidates(text)
-    return [found.text(at, at) for at in found.chosen]
+    return [found.text(at) for at in found.chosen]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,7 +101,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
     def reset(self) -> None:
         """Forget every entry."""
         self._n = 0
-        self._added: _Bits | None = None
+        self._known: tuple[NDArray[np.int64], Callable[[int], float]] | None = None
         self._counts = np.zeros((len(roles().says), len(TIERS)), dtype=np.int64)
 
     def learn(self, entries: Batch) -> None:
@@ -159,28 +160,29 @@ class MetaClaimDetector(JudgesTexts, Detector):
         shares = (self._counts + WORTH * np.array(USUAL)) / (self._n + WORTH)
         return np.maximum(0.0, np.log2(PLAYED / shares))
 
-    def _bits(self) -> _Bits:
-        """Return what combinations of roles add; remembered until other counts are there."""
-        if self._added is None or self._added.counts is not self._counts:
-            self._added = _Bits(self._counts, self._weights())
-        return self._added
+    def _added(self) -> Callable[[int], float]:
+        """Return what tells how much a combination of roles adds; remembered while counts stay."""
+        if self._known is None or self._known[0] is not self._counts:
+            weights = self._weights().ravel().tolist()
+            self._known = self._counts, lru_cache(maxsize=KNOWN)(partial(_bits, weights))
+        return self._known[1]
 
     def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return how much likelier such a claim is, in bits, at least 0."""
         self._check_fitted()
-        return _scored(list(map(passage_of, texts)), self._bits())
+        return _scored(list(map(passage_of, texts)), self._added())
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
         """Return what is spoken of within a few words, in which words, and how usual that is."""
-        added = self._bits()
+        added = self._added()
         return [self._evidence(text, added) for text in texts]
 
-    def _evidence(self, text: str, added: _Bits) -> Evidence:
+    def _evidence(self, text: str, added: Callable[[int], float]) -> Evidence:
         passage = passage_of(text)
         stretches = passage.stretches()
         if not stretches:
             return Evidence(sentence="speaks of no other source, score 0.0 bits")
-        best = max(range(len(stretches)), key=lambda n: added[stretches[n]])
+        best = max(range(len(stretches)), key=lambda n: added(stretches[n]))
         start = passage.place(passage.played[best][0])
         weights = self._weights().ravel()
         # Of each role, the word that adds most, and how many known entries play it so.
@@ -218,32 +220,18 @@ _in_no_known_language = Remembered(
 )
 
 
-class _Bits(dict[int, float]):
-    """What roles that are played together add, of each role its rarer words.
-
-    Parameters
-    ----------
-    counts, weights
-        What is known, which is replaced and not changed, and what each role adds by it.
-    """
-
-    def __init__(self, counts: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        self.counts, self._weights = counts, weights.ravel().tolist()
-
-    def __missing__(self, mask: int) -> float:
-        if len(self) >= KNOWN:
-            self.clear()
-        best: dict[int, float] = {}
-        for number in _numbers(mask):
-            role = number // len(TIERS)
-            best[role] = max(best.get(role, 0.0), self._weights[number])
-        self[mask] = bits = sum(best.values())
-        return bits
+def _bits(weights: Sequence[float], mask: int) -> float:
+    """Return what roles that are played together add, of each role its rarer words."""
+    best: dict[int, float] = {}
+    for number in _numbers(mask):
+        role = number // len(TIERS)
+        best[role] = max(best.get(role, 0.0), weights[number])
+    return sum(best.values())
 
 
-def _scored(read: Sequence[Passage], added: _Bits) -> NDArray[np.float64]:
+def _scored(read: Sequence[Passage], added: Callable[[int], float]) -> NDArray[np.float64]:
     """Return the score of each passage, shape (n_passages,)."""
-    bits = np.array([added[mask] for mask in stretches_of(read).tolist()], dtype=np.float64)
+    bits = np.array([added(mask) for mask in stretches_of(read).tolist()], dtype=np.float64)
     n_played = np.array([len(passage.played) for passage in read], dtype=np.intp)
     most, some = np.zeros(len(read)), np.flatnonzero(n_played)
     if len(some):

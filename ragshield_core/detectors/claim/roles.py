@@ -153,22 +153,10 @@ def _word_in(plain: str) -> re.Pattern[str]:
 _remembered = Remembered(_passage, SMALL_REMEMBERED)
 
 
-class Said(NamedTuple):
-    """Where a role is played in a text, in characters."""
+def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[tuple[int, int]]]:
+    """Return a readable text, and where in it the words lie that play some roles.
 
-    start: int
-    end: int
-
-
-def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[Said]]:
-    """Return a readable text, and where in it some words or phrases lie.
-
-    Parameters
-    ----------
-    text
-        As given to :func:`passage_of`.
-    places
-        Positions in words, and the bit that is played there.
+    Places are positions in words, and the bit that is played there.
     """
     view = readable(text)
     plain = plain_letters(view.text)
@@ -182,5 +170,5 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
                 break
         else:
             last = at
-        found.append(Said(spans[at][0], spans[last][1]))
+        found.append((spans[at][0], spans[last][1]))
     return view, found

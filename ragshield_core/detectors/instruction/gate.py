@@ -40,7 +40,7 @@ FEWEST_WORDS = 3
 _PARTS = re.compile(
     r"[\"'][\]}\s]{0,8}[,:]\s{0,8}[\[{\s]{0,8}(?=[\"'])|\s\|\s|<!--|-->|\s//\s|/\*|\*/|(?<=\S)\s#\s"
 )
-_MARKS = " \t\n\"'`*_#>|/<!-+=[](){}\u2022\u2013\u2014\u201c\u201d:;,.0123456789"
+_MARKS = " \t\n\"'`*_#>|/<!-+=["
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[.,:;!?()\[\]\"\u2014>|]")
 _OPENING = frozenset('.,:;!?()[]"\u2014>|')
 _LEADING = frozenset(
@@ -63,10 +63,9 @@ class Candidates(NamedTuple):
     language: str | None
     """Of the text, if it is known here."""
 
-    def text(self, first: int, last: int) -> str:
-        """Return the words of some sentences in a row, the last included."""
-        parts = (self.view.text[slice(*self.sentences[at])] for at in range(first, last + 1))
-        return " ".join(part.strip(_MARKS[:18])[:LONGEST] for part in parts)
+    def text(self, at: int) -> str:
+        """Return the words of a sentence."""
+        return self.view.text[slice(*self.sentences[at])].strip(_MARKS)[:LONGEST]
 
 
 @cache

@@ -271,7 +271,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
             found = candidates(text)
             for at in found.chosen:
                 of.append(row)
-                sentences.append(found.text(at, at))
+                sentences.append(found.text(at))
                 languages.append(found.language)
                 spans.append(found.view.original_span(*found.sentences[at]))
         rows = self._rows_of(sentences, languages)
