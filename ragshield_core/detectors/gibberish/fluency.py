@@ -124,8 +124,9 @@ class Fluency:
         Texts that cannot have been learned are ignored: what another process has learned comes
         here, too, when it leaves the knowledge base.
         """
-        parts = [texts] if self._take_off(texts) else [[text] for text in texts]
-        return parts if parts == [texts] else [part for part in parts if self._take_off(part)]
+        if self._take_off(texts):
+            return [texts]
+        return [[text] for text in texts if self._take_off([text])]
 
     def _take_off(self, texts: Sequence[str]) -> bool:
         """Take all of some texts off, or none of them; return which."""

@@ -193,7 +193,8 @@ class Model:
         self.vectors, self.languages, self.told = vectors, dict(languages), told
         self.means: dict[str | None, NDArray[np.float32]] = {}
         own = np.isin(_columns()[1], list(languages))
-        self.orders, self.spoken, families = (column[own] for column in _columns())
+        orders, spoken, families = _columns()
+        self.orders, self.spoken, families = orders[own], spoken[own], families[own]
         given = vectors.astype(np.float32)
         # The language of a sentence is most of what a vector says of many models: it is taken off.
         self.means |= {name: given[self.spoken == name].mean(axis=0) for name in languages}

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ragshield_core.detectors.hidden.detector import payloads
-from ragshield_core.detectors.instruction.rules import needed_words, plain_letters
+from ragshield_core.detectors.instruction.rules import needed_words
+from ragshield_core.text.lexicon import plain_letters
 from ragshield_core.text.linear import Hint
 from ragshield_core.text.normalized import Readable, sentences
 

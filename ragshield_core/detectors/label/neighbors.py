@@ -201,8 +201,8 @@ class LabelNeighborDetector(KnowsLabels):
 
     def _without_voters(self, found: KnownNeighbors) -> NDArray[np.bool_]:
         """Return which entries have no labelled neighbour that is similar enough to vote."""
-        labelled = self._known.codes(found.ids) >= 0
-        return ~((found.similarities >= self.min_similarity) & labelled).any(axis=1)
+        voting = (found.similarities >= self.min_similarity) & (self._known.codes(found.ids) >= 0)
+        return np.asarray(~voting.any(axis=1), dtype=np.bool_)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return how many neighbours have which label, and the nearest of them."""

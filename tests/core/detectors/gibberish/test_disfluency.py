@@ -187,6 +187,10 @@ def test_forgetting_is_exact_and_ignores_what_was_not_learned(fitted):
     assert (detector.score(CASE.clean) != fitted.score(CASE.clean)).any()
     detector.forget(more)
     np.testing.assert_array_equal(detector.score(CASE.clean), fitted.score(CASE.clean))
+    alone = entries([CASE.poison.texts[0]], embeddings=None)
+    detector.forget(alone)
+    languages, before = detector.state()[0]["languages"], fitted.state()[0]["languages"]
+    assert languages["n_words"] == before["n_words"]
     known = CASE.known.take([0])
     detector.forget(entries([CASE.poison.texts[0], known.texts[0]], embeddings=None))
     detector.learn(known)  # the one that was known was forgotten, the other ignored
