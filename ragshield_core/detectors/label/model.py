@@ -357,16 +357,11 @@ class LabelModelDetector(KnowsLabels):
         self._held_out = ({entry_id: row for row, entry_id in enumerate(ids)}, by_fold)
 
     def _learned_again(self, model: _Model, codes: NDArray[np.int64], entries: Batch) -> _Model:
-        """Return the model with a new regression, which starts from the last weights."""
+        """Return the model with a new regression, in the features as they are."""
         ids, classes = self._sample(codes, np.random.default_rng(self.seed))
         features = model.features(self._vectors(ids, entries))
-        start = np.zeros((features.shape[1], len(codes)))
-        start_intercepts = np.zeros(len(codes))
-        kept = np.isin(codes, model.codes)
-        old = np.searchsorted(model.codes, codes[kept])
-        start[:, kept], start_intercepts[kept] = model.coefficients[:, old], model.intercepts[old]
         coefficients, intercepts = _regression(
-            features, classes, len(codes), model.penalty / len(ids), (start, start_intercepts)
+            features, classes, len(codes), model.penalty / len(ids)
         )
         return replace(model, codes=codes, coefficients=coefficients, intercepts=intercepts)
 
@@ -488,28 +483,18 @@ def _regression(
     classes: NDArray[np.int64],
     n_classes: int,
     inverse_penalty: float,
-    start: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return coefficients, shape (n_features, n_classes), and intercepts, (n_classes,)."""
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - optional, and slow
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
-    regression = LogisticRegression(
-        C=inverse_penalty, max_iter=MAX_ITERATIONS, tol=TOLERANCE, warm_start=start is not None
-    )
-    two = n_classes == 2  # noqa: PLR2004
-    if start is not None:
-        coefficients, intercepts = (part.astype(np.float32) for part in start)
-        if two:
-            coefficients = coefficients[:, 1:] - coefficients[:, :1]
-            intercepts = intercepts[1:] - intercepts[:1]
-        regression.coef_, regression.intercept_ = coefficients.T, intercepts
+    regression = LogisticRegression(C=inverse_penalty, max_iter=MAX_ITERATIONS, tol=TOLERANCE)
     with warnings.catch_warnings():  # the budget may end before the optimum: good enough
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression.fit(features.astype(np.float32), classes)
     coefficients = regression.coef_.T.astype(np.float64)
     intercepts = regression.intercept_.astype(np.float64)
-    if two:
+    if n_classes == 2:  # noqa: PLR2004
         return np.hstack([-coefficients, coefficients]) / 2, np.hstack(
             [-intercepts, intercepts]
         ) / 2
