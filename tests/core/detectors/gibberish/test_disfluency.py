@@ -1,6 +1,5 @@
 """Gibberish in a language made up here: salad among sentences, and what only looks like it."""
 
-import io
 import math
 from collections import Counter
 
@@ -304,13 +303,6 @@ def test_surprise_is_rarity_less_association():
         association = max(0.5 * math.log2(kind * word), -4.0)
         rarity = 0.5 * math.log2((n + 1) / (words[other] + 1))
         assert second == pytest.approx(rarity - association)
-
-
-def test_state_is_small_for_a_small_knowledge_base(fitted):
-    _, arrays = fitted.state()
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    assert file.tell() < 1_000_000
 
 
 @pytest.mark.parametrize("word", ["mill", "a" * 64, "ab" * 33, "abc" * 200])

@@ -144,16 +144,6 @@ def test_a_sample_bounds_the_work_and_keeps_rare_labels(monkeypatch):
     assert not detector.unjudged(topical("refunds", 1, prefix="new"))
 
 
-def test_scores_survive_learning_again_in_the_same_unit():
-    new = gaussian(500, 9)
-    detector = LabelModelDetector().fit(gaussian(1_000, 1))
-    before = detector.score(new)
-    detector.learn(gaussian(600, 2, prefix="more"))
-    after = detector.score(new)
-    assert not np.array_equal(before, after)
-    assert after.std() == pytest.approx(before.std(), rel=0.15)
-
-
 def test_a_new_label_is_not_judged_until_it_is_learned():
     detector = LabelModelDetector().fit(knowledge_base(100))
     detector.learn(topical("newcomer", 20))
@@ -179,16 +169,6 @@ def test_a_label_that_has_gone_is_no_alternative_and_not_judged():
     assert "'shipping'" in sentence
     assert "'refunds'" not in sentence
     assert "0 entries" in detector.unjudged(topical("refunds", 1, prefix="x"))[0]
-
-
-def test_it_is_built_up_entry_by_entry():
-    known = knowledge_base(20)
-    order = np.random.default_rng(0).permutation(len(known))
-    detector = LabelModelDetector()
-    for row in order.tolist():
-        detector.learn(known.take([row]))
-    new = knowledge_base(5, prefix="new")
-    assert (detector.score(new) < 0).all()
 
 
 def test_the_sentence_has_both_probabilities_and_the_votes():

@@ -91,15 +91,6 @@ def test_among_equal_counts_nearer_neighbours_convince_more(vote):
     assert one > other > 0.0
 
 
-@votes
-def test_scores_of_overlapping_labels_are_hardly_ever_equal(vote):
-    known = gaussian(2_000, 3)
-    scores = (
-        LabelNeighborDetector(vote=vote, min_similarity=-1.0).fit(known).held_out_scores(known, 0)
-    )
-    assert len(np.unique(scores.round(9))) > 1_990
-
-
 def test_held_out_is_as_if_the_entry_had_never_been_learned():
     known = gaussian(80, 4)
     for vote in ("majority", "distance"):
@@ -116,14 +107,6 @@ def test_an_older_revision_has_no_vote_on_the_new_one_but_on_others():
     detector = LabelNeighborDetector(k=3).fit(known)
     again = known.take([0])
     assert detector.score(again) > detector.score(replace(again, ids=("new",)))
-
-
-def test_learning_in_parts_equals_fitting_at_once_for_votes_by_head():
-    known, new = gaussian(200, 5), gaussian(50, 6)
-    whole = LabelNeighborDetector(vote="majority").fit(known)
-    parts = LabelNeighborDetector(vote="majority").fit(known.take(range(70)))
-    parts.learn(known.take(range(70, 200)))
-    np.testing.assert_allclose(parts.score(new), whole.score(new))
 
 
 def test_a_label_that_changes_with_a_revision_counts_once():
