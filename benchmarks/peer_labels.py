@@ -14,7 +14,6 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
-from ragshield_core.detectors.base import held_out_scores
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.detectors.label.neighbors import LabelNeighborDetector
 
@@ -64,7 +63,7 @@ class Centroids(LabelPeer):
     def fit(self, known: Batch) -> NDArray[np.float64] | None:
         """Learn the centroids."""
         self._detector.fit(known)
-        return held_out_scores(self._detector, known, 0) if self._tuned else None
+        return self._detector.held_out_scores(known, 0) if self._tuned else None
 
     def judge(self, new: Batch) -> Judgement:
         """Compare with them, batch by batch."""

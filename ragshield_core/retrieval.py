@@ -23,7 +23,6 @@ from ragshield_core.detectors.base import (
     Detector,
     Need,
     Scope,
-    held_out_scores,
     judged_scores,
     learns,
     skip_reason,
@@ -212,7 +211,7 @@ class RetrievalGuard:
                 continue
             detector.fit(knowledge_base)
             if detector.traits.exchangeable and learns(detector):
-                held_out[detector.name] = held_out_scores(detector, knowledge_base, seed)
+                held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
             elif detector.traits.exchangeable:  # of what was found only: texts take long
                 found = np.unique([row for _, _, rows in searched for row in rows.tolist()])
                 rows = found.astype(np.intp)

@@ -22,9 +22,7 @@ from ragshield_core.detectors.base import (
     Need,
     Scope,
     StatelessDetector,
-    held_out_scores,
     judged_scores,
-    refresh,
     skip_reason,
 )
 from ragshield_core.detectors.base.abilities import (
@@ -201,9 +199,9 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
     """Ask that held-out scores come from a model without the entry, which then is as before."""
     detector = case.fitted()
     known = detector.score(case.poison)
-    held_out = held_out_scores(detector, case.known, seed=3)
+    held_out = detector.held_out_scores(case.known, seed=3)
     _ask(held_out.shape == (len(case.known),), f"held-out scores have shape {held_out.shape}")
-    again = held_out_scores(detector, case.known, seed=3)
+    again = detector.held_out_scores(case.known, seed=3)
     _ask(np.array_equal(held_out, again, equal_nan=True), "held-out scores do not reproduce")
     after = detector.score(case.poison)
     _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed what is known")
@@ -219,11 +217,11 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
 def goes_on_measuring(case: DetectorCase) -> None:
     """Ask that a refresh on what was fitted reproduces, and goes on finding what is planted."""
     detector = case.fitted()
-    refresh(detector, case.known)
-    first = held_out_scores(detector, case.known, seed=3)
+    detector.refresh(case.known)
+    first = detector.held_out_scores(case.known, seed=3)
     found = detector.score(case.poison)
-    refresh(detector, case.known)
-    again = held_out_scores(detector, case.known, seed=3)
+    detector.refresh(case.known)
+    again = detector.held_out_scores(case.known, seed=3)
     _ask(np.allclose(first, again, atol=CLOSE, equal_nan=True), "a refresh does not reproduce")
     threshold = np.nanquantile(first, 0.9) if not np.isnan(first).all() else -np.inf
     _ask(float(np.median(found)) >= threshold, "refreshed, it finds planted poison no longer")
@@ -392,7 +390,7 @@ def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
     told: dict[str, NDArray[np.bool_]] = {}
     if isinstance(detector, DoubtsSample):
         told["outliers"] = detector.outliers(case.known)
-    scores = held_out_scores(detector, case.known, 0)
+    scores = detector.held_out_scores(case.known, 0)
     if isinstance(detector, DoubtsSample):
         told["held outliers"] = detector.held_outliers(case.known, scores)
     if isinstance(detector, StatelessDetector):

@@ -18,10 +18,8 @@ from ragshield_core.detectors.base import (
     Detector,
     GroupDetector,
     StatelessDetector,
-    held_out_scores,
     judged_scores,
     learns,
-    refresh,
 )
 from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.registry import kind_of
@@ -304,7 +302,7 @@ class Calibrator:
                     doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._knowledge.learners if len(reference) else ():
-            refresh(detector, reference)
+            detector.refresh(reference)
         return doubtful
 
     def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
@@ -522,7 +520,7 @@ class Calibrator:
         """Return scores of entries that were held out; of which some, or all, come again."""
         detectors = [d for d in self._knowledge.detectors if d.traits.exchangeable and len(fitted)]
         return {  # one detector may look into what another has learned
-            detector.name: held_out_scores(detector, fitted, self._seed)
+            detector.name: detector.held_out_scores(fitted, self._seed)
             if learns(detector)
             else self._unchanging(detector, fitted, fitted if again is None else again)
             for detector in detectors
@@ -542,7 +540,7 @@ class Calibrator:
         if new.any():
             # Vectors of a whole knowledge base are not copied for it.
             unknown = fitted if new.all() else fitted.take(new)
-            scores[new] = held_out_scores(detector, unknown, self._seed)
+            scores[new] = detector.held_out_scores(unknown, self._seed)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))

@@ -1,9 +1,7 @@
 """Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
 
 from ragshield_core.detectors.base.abilities import (
-    held_out_scores,
     lacking_in,
-    refresh,
     skip_reason,
 )
 from ragshield_core.detectors.base.detector import (
@@ -35,11 +33,9 @@ __all__ = [
     "StatelessDetector",
     "Traits",
     "as_others",
-    "held_out_scores",
     "judged_scores",
     "lacking_in",
     "learns",
     "out_of_fold",
-    "refresh",
     "skip_reason",
 ]

@@ -4,53 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base.detector import (
     Detector,
-    judged_scores,
-    learns,
     out_of_fold,
 )
 from ragshield_core.detectors.base.evidence import Evidence, Need
 from ragshield_core.model.entries import Batch
-
-
-@runtime_checkable
-class Lacks(Protocol):
-    """A detector that may lack something without which it cannot judge anything."""
-
-    def lacks(self) -> str | None:
-        """Return what it lacks; ``None`` if it has all it needs."""
-        ...
-
-
-@runtime_checkable
-class Refreshes(Protocol):
-    """A detector that measures what is usual at other times than when it learns."""
-
-    def refresh(self, reference: Batch) -> None:
-        """Measure anew what is usual, in entries that stand for all clean ones as they are now.
-
-        A guard calls it when the knowledge base has grown, before it asks for held-out scores of
-        the same entries.
-        """
-        ...
-
-
-@runtime_checkable
-class HoldsOut(Protocol):
-    """A detector that has its own way of scoring fitted entries as if it did not know them."""
-
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of fitted entries, (n_fitted,), each by a model that did not know it.
-
-        NaN for entries that cannot be judged then; ``seed`` is that of random choices.
-        """
-        ...
 
 
 class Overlooks(ABC):
@@ -72,6 +36,10 @@ class UsesEmbedder(ABC):
     @abstractmethod
     def embedder(self) -> Callable[[list[str]], Any] | None:
         """The model at hand: from a list of texts to a vector each."""
+
+    @abstractmethod
+    def lacks(self) -> str | None:
+        """Return what it cannot judge anything without; ``None`` if it has all it needs."""
 
     @abstractmethod
     def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
@@ -133,25 +101,7 @@ def skip_reason(detector: Detector, batch: Batch) -> str | None:
 
 def lacking_in(detector: Detector) -> str | None:
     """Return what a detector cannot judge anything without, and does not have."""
-    return detector.lacks() if isinstance(detector, Lacks) else None
-
-
-def refresh(detector: Detector, reference: Batch) -> None:
-    """Have a detector measure what is usual, unless it does so as it learns."""
-    if isinstance(detector, Refreshes):
-        detector.refresh(reference)
-
-
-def held_out_scores(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.float64]:
-    """Return scores of the fitted entries, each by a model that did not know it.
-
-    By default each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
-    """
-    if isinstance(detector, HoldsOut):
-        return detector.held_out_scores(fitted, seed)
-    if not learns(detector):
-        return judged_scores(detector, fitted)
-    return out_of_fold(detector, fitted, seed)
+    return detector.lacks() if isinstance(detector, UsesEmbedder) else None
 
 
 def audited(detector: Detector, entries: Batch, seed: int = 0) -> NDArray[np.float64]:

@@ -105,6 +105,21 @@ class Detector(ABC):
         self.learn(reference)
         return self
 
+    def refresh(self, reference: Batch) -> None:  # noqa: B027 - optional
+        """Measure anew what is usual, in entries that stand for all clean ones as they are now.
+
+        A guard calls it when the knowledge base has grown, before it asks for held-out scores of
+        the same entries. By default it does nothing: what is usual is measured as it is learned.
+        """
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of fitted entries, (n_fitted,), each by a model that did not know it.
+
+        NaN for entries that cannot be judged then; ``seed`` is that of random choices. By default
+        each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
+        """
+        return out_of_fold(self, fitted, seed)
+
 
 class StatelessDetector(Detector):
     """Base class of detectors whose score of an entry depends on nothing else.
@@ -128,6 +143,10 @@ class StatelessDetector(Detector):
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Do nothing."""
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return scores of the entries: no model knew them."""
+        return judged_scores(self, fitted)
 
     def doubtful(
         self,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Traits, held_out_scores
+from ragshield_core.detectors.base import Detector, Evidence, Need, Traits
 from ragshield_core.detectors.base.abilities import Audits, Overlooks
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
@@ -54,7 +54,7 @@ class KnowsLabels(Audits, Overlooks, Borrower):
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and judge each label by what the others say."""
         self.fit(entries)
-        return held_out_scores(self, entries, seed)
+        return self.held_out_scores(entries, seed)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, or with a rare one."""
