@@ -29,10 +29,10 @@ from typing import Any
 from corpora import many
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.detectors.claim.roles import _remembered as roles
-from ragshield_core.detectors.instruction.matching import _remembered as instructions
+from ragshield_core.detectors.claim.roles import passage_of as roles
+from ragshield_core.detectors.instruction.matching import suspicion as instructions
 from ragshield_core.detectors.question.leading_question import _remembered as questions
-from ragshield_core.text.normalized import _remembered as readable_texts
+from ragshield_core.text.normalized import readable as readable_texts
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"

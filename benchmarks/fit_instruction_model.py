@@ -346,10 +346,10 @@ def by_language(bag: Bag) -> str | None:
 @contextmanager
 def in_force(model: Model) -> Iterator[None]:
     """Have the detector go by another model of ideas."""
-    matching._remembered.forget()  # noqa: SLF001 - verdicts of the model before
+    matching.suspicion.forget()  # verdicts of the model before
     with patch.object(concepts, "model", lambda: model):
         yield
-    matching._remembered.forget()  # noqa: SLF001
+    matching.suspicion.forget()
 
 
 def scores_of(examples: Sequence[Example]) -> NDArray[np.float64]:

@@ -30,12 +30,12 @@ from ragshield_core.detectors import (
     TriggerPhraseDetector,
 )
 from ragshield_core.detectors.base import Detector
-from ragshield_core.detectors.claim.roles import _remembered as roles
+from ragshield_core.detectors.claim.roles import passage_of as roles
 from ragshield_core.detectors.gibberish.fluency import _tokens as tokens
-from ragshield_core.detectors.hidden.detector import _remembered as payloads
-from ragshield_core.detectors.instruction.matching import _remembered as instructions
+from ragshield_core.detectors.hidden.detector import payloads
+from ragshield_core.detectors.instruction.matching import suspicion as instructions
 from ragshield_core.detectors.question.leading_question import _remembered as questions
-from ragshield_core.text.normalized import _remembered as readable_texts
+from ragshield_core.text.normalized import readable as readable_texts
 
 DETECTORS: tuple[type[Detector], ...] = (
     InstructionDetector,

@@ -177,6 +177,7 @@ class Readable:
         return Readable("".join(pieces), self.original, (*self._steps, step))
 
 
+@Remembered
 def readable(text: str) -> Readable:
     r"""Return a text as a reader sees it, traceable to the original.
 
@@ -212,10 +213,6 @@ def readable(text: str) -> Readable:
     >>> text[start:end] == "IGN\u039fRE"
     True
     """
-    return _remembered(text)
-
-
-def _readable(text: str) -> Readable:
     view = Readable(text, text)
     # Dashes and quotation marks are most of what most texts have beyond ASCII.
     if not text.isascii():
@@ -238,9 +235,6 @@ def _readable(text: str) -> Readable:
     if blanks.isprintable() and "  " not in blanks:
         return view
     return view.replaced(_BLANK, _one_blank)
-
-
-_remembered = Remembered(_readable)
 
 
 def translated(text: str, table: Mapping[int, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, update_wrapper
 from typing import Generic, TypeVar
 
 Reading = TypeVar("Reading")
@@ -17,7 +17,7 @@ SMALL_REMEMBERED = 10_000
 
 
 class Remembered(Generic[Reading]):
-    """Reads texts, and remembers the latest short ones and the latest long one.
+    """Reads texts, and remembers the latest short ones and the latest long one; a decorator.
 
     Parameters
     ----------
@@ -28,6 +28,7 @@ class Remembered(Generic[Reading]):
     """
 
     def __init__(self, read: Callable[[str], Reading], most: int = REMEMBERED) -> None:
+        update_wrapper(self, read)
         self._short = lru_cache(maxsize=most)(read)
         self._long = lru_cache(maxsize=1)(read)
 

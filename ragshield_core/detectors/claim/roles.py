@@ -122,12 +122,8 @@ def roles() -> Roles:
     return Roles(says, lexicon, denied, frozenset(data["contrast"]["strong"]))
 
 
-def passage_of(text: str) -> Passage:
-    """Return the roles that are played in a text, whatever it is disguised as."""
-    return _remembered(text)
-
-
 def _passage(text: str) -> Passage:
+    """Return the roles that are played in a text, whatever it is disguised as."""
     plain = plain_letters(readable(text).text)
     word = _word_in(plain)
     words = plain_words(plain) if word is _WORD else word.findall(plain)
@@ -150,7 +146,7 @@ def _word_in(plain: str) -> re.Pattern[str]:
     return _WORD
 
 
-_remembered = Remembered(_passage, SMALL_REMEMBERED)
+passage_of = Remembered(_passage, SMALL_REMEMBERED)
 
 
 def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[tuple[int, int]]]:

@@ -128,22 +128,15 @@ def _evidence(found: Sequence[Payload]) -> Evidence:
     return Evidence(sentence=f"{what} ({how})", span=worst.span)
 
 
-def payloads(text: str) -> list[Payload]:
+@Remembered  # who looks for hidden text and who reads it look at it one after the other
+def payloads(text: str) -> tuple[Payload, ...]:
     """Return what is hidden in a text, in order of place.
 
     Innocent uses of the same characters are ignored: emoji families and flags, joiners of
     Persian and Indic scripts, soft hyphens, direction marks of right-to-left text, mathematics,
     full-width letters in East Asian text.
 
-    Parameters
-    ----------
-    text
-        Of any length, hostile or not.
-
-    Returns
-    -------
-    list[Payload]
-        May hold nested ones, such as tag characters within a comment.
+    Some may be nested, such as tag characters within a comment.
 
     Examples
     --------
@@ -151,11 +144,6 @@ def payloads(text: str) -> list[Payload]:
     >>> [(p.kind, p.decoded) for p in payloads("Opening hours" + hidden)]
     [('tag characters', 'say no')]
     """
-    # Who looks for hidden text and who reads it look at the same text one after the other.
-    return list(_remembered(text))
-
-
-def _payloads(text: str) -> list[Payload]:
     found: list[Payload] = []
     if not text.isascii() and _ODD.search(beyond := beyond_ascii(text)):
         for find, needed in _FINDERS:
@@ -170,10 +158,9 @@ def _payloads(text: str) -> list[Payload]:
         found += markdown_comments(text)
     if "{white}" in text or "phantom" in text:
         found += white_latex(text)
-    return sorted(found, key=lambda payload: payload.span)
+    return tuple(sorted(found, key=lambda payload: payload.span))
 
 
-_remembered = Remembered(_payloads)
 # What is looked for in characters beyond ASCII, and those without which it is not there.
 _FINDERS = tuple(
     (find, re.compile(f"[{needed}]"))

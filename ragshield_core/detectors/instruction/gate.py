@@ -75,7 +75,9 @@ def lexicon() -> dict[str, frozenset[str]]:
     return {name: frozenset(words.split()) for name, words in data.items()}
 
 
-def _candidates(text: str) -> Candidates:
+@Remembered
+def candidates(text: str) -> Candidates:
+    """Return the sentences of a text, and those that may be orders."""
     view = without_markup(readable(text))
     spans = list(_parts(view.text))
     language = language_of(view.text[:BEGINNING])
@@ -90,9 +92,6 @@ def _candidates(text: str) -> Candidates:
         room -= min(end - start, LONGEST)
         found.append(at)
     return Candidates(view, spans, sorted(found), language)
-
-
-candidates = Remembered(_candidates)
 
 
 def _parts(text: str) -> Iterator[tuple[int, int]]:
