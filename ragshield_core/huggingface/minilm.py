@@ -39,15 +39,7 @@ class MiniLM:
     def embed(
         self, texts: Sequence[str], on_progress: Callable[[int], object] | None = None
     ) -> list[list[float]]:
-        """Return one unit vector per text, a query or a document.
-
-        Parameters
-        ----------
-        texts
-            Any number; those of a batch of 32 are embedded together.
-        on_progress
-            Called with the number of texts after each batch.
-        """
+        """Return one unit vector per text; ``on_progress`` is told how many after each batch."""
         vectors: list[list[float]] = []
         for start in range(0, len(texts), BATCH_SIZE):
             part = list(texts[start : start + BATCH_SIZE])

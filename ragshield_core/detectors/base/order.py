@@ -36,20 +36,11 @@ def came_together(
 ) -> NDArray[np.bool_]:
     """Return which entries are suspicious in their own order, and would not be in a random one.
 
-    Parameters
-    ----------
-    ordered, shuffled
-        Surprisals in the order in which entries came, and in a random one, shape (n,) each: in
-        nats, as those of groups, or in decimal digits, as those of planted phrases.
-    least
-        In the same unit: scores up to this are those of usual entries, and it does not matter how
-        they differ.
-
-    Returns
-    -------
-    NDArray[np.bool_]
-        Shape (n,); none where chance would explain more than :data:`FALSE_DISCOVERIES` of them, or
-        where the order says something about more than :data:`MOST_TOGETHER` of all entries.
+    Surprisals in the order in which entries came, and in a random one, are in nats, as those of
+    groups, or in decimal digits, as those of planted phrases. Scores up to ``least`` are those of
+    usual entries, and it does not matter how they differ. None is named where chance would explain
+    more than :data:`FALSE_DISCOVERIES` of them, or where the order says something about more than
+    :data:`MOST_TOGETHER` of all entries.
 
     Examples
     --------

@@ -121,10 +121,7 @@ class Languages:
     def refresh(self, texts: Sequence[str]) -> None:
         """Measure which words are common, and how many words of new entries are known.
 
-        Parameters
-        ----------
-        texts
-            Entries of the knowledge base that were forgotten for the measurement.
+        The texts are entries of the knowledge base that were forgotten for the measurement.
         """
         nonzero = np.sort(self._counts[self._counts > 0])[::-1]
         if len(nonzero):
@@ -142,13 +139,8 @@ class Languages:
     def unheld(self, texts: Sequence[str], min_known: float) -> dict[int, str]:
         """Return the texts in no language or script of the knowledge base, each with the reason.
 
-        Parameters
-        ----------
-        texts
-            Any number.
-        min_known
-            Share of the known words that entries usually have, [0, 1]. A text in a quoted script
-            that has fewer is in a language that the knowledge base does not hold.
+        A text in a quoted script with a smaller share than ``min_known`` of the known words that
+        entries usually have is in a language that the knowledge base does not hold.
         """
         found = self._profile(texts)
         words, known = found.words, found.known
@@ -194,11 +186,6 @@ class Languages:
 
         A quotation is that; optimisers of models for many languages change the script from token to
         token.
-
-        Returns
-        -------
-        NDArray[np.bool]
-            Shape (n_tokens,).
         """
         words = np.flatnonzero(tokens.letters)
         script, owner = script_of(tokens)[words], tokens.owner[words]

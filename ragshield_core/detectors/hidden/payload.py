@@ -138,17 +138,9 @@ LONGEST = 2_000
 
 
 def mark(how: str, place: str, text: str, sure: float) -> str:
-    r"""Return two lines that say what is hidden.
+    r"""Return two lines that say how a text is hidden, where in its document, and what it says.
 
-    Parameters
-    ----------
-    how, place
-        The reason why people do not see it, and the place in its document.
-    text
-        The text, as a machine reads it there.
-    sure
-        How sure it is that it is hidden on purpose, [0, 1]; 0 for what is only to be read for
-        instructions.
+    It is sure to be hidden on purpose, [0, 1]; 0 for what is only to be read for instructions.
 
     Examples
     --------

@@ -298,14 +298,7 @@ class Model:
     def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
         """Return the ideas of one sentence as bits: 0 where too few could be there.
 
-        Parameters
-        ----------
-        plain, original
-            The sentence in small letters without marks, and as it was.
-        words
-            Its words.
-        usual
-            The language of the text around it.
+        It comes in small letters without marks, and as it was; ``usual`` is the language around it.
         """
         if not plain.isascii() and _CJK.search(plain):
             tokens = self.chinese_token.findall(plain)
@@ -438,17 +431,8 @@ def strongest(
 ) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
-    Parameters
-    ----------
-    plain, original
-        A text in small letters without marks, and as it was, of equal length.
-    spans, words
-        Its sentences, and the words of each.
-
-    Returns
-    -------
-    Idea or None
-        None if no sentence holds two ideas.
+    The text comes in small letters without marks and as it was, of equal length; with its sentences
+    and the words of each. None if no sentence holds two ideas.
     """
     known = model()
     best, where = float("-inf"), None

@@ -6,7 +6,6 @@ import binascii
 import html
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from ragshield_core.detectors.hidden.detector import payloads
@@ -71,22 +70,14 @@ _KEY = re.compile(r"\n[A-Za-z_-]{1,40}:[ ](?=[^\"'\n]{12})")
 def without_markup(view: Readable) -> Readable:
     """Return a text as its reader sees it, with the texts of attributes on lines of their own."""
     if '"' in view.text or "![" in view.text or " '" in view.text:
-        view = view.replaced(_VALUE, _value)
+        view = view.replaced(_VALUE, lambda match: f"\n{match[match.lastindex or 0]}\n")
     if view.text.startswith("---\n"):
-        view = view.replaced(_KEY, _new_line)
+        view = view.replaced(_KEY, lambda _: "\n")
     if " # " in view.text or " // " in view.text:
-        view = view.replaced(_COMMENT, _new_line)
+        view = view.replaced(_COMMENT, lambda _: "\n")
     if "/*" in view.text:
-        view = view.replaced(_COMMENT_LINE, _new_line)
+        view = view.replaced(_COMMENT_LINE, lambda _: "\n")
     return view.replaced(_TAG, _shown_tag) if ">" in view.text else view
-
-
-def _value(match: re.Match[str]) -> str:
-    return f"\n{match[match.lastindex or 0]}\n"
-
-
-def _new_line(_: re.Match[str]) -> str:
-    return "\n"
 
 
 def _shown_tag(match: re.Match[str]) -> str:
@@ -167,17 +158,13 @@ def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
     if not _LONG(text):
         return
     found = 0
-    for encoding in _ENCODINGS:
-        if not encoding.hint(text):
-            continue
-        for match in encoding.pattern.finditer(text):
-            decoded = encoding.decode(match.group())
-            if decoded is None:
-                continue
-            yield encoding.name, decoded, match.span()
-            found += 1
-            if found == MAX_BLOBS:
-                return
+    for name, hint, pattern, decode in _ENCODINGS:
+        for match in pattern.finditer(text) if hint(text) else ():
+            if (decoded := decode(match.group())) is not None:
+                yield name, decoded, match.span()
+                found += 1
+                if found == MAX_BLOBS:
+                    return
 
 
 def _from_base64(blob: str) -> str | None:
@@ -221,19 +208,11 @@ def _as_prose(decoded: bytes) -> str | None:
 _LONG = Hint(rf"\S{{{MIN_BLOB}}}")
 
 
-class _Encoding(NamedTuple):
-    """How it is called, a quick look for it, where it lies, what it says."""
-
-    name: str
-    hint: Hint
-    pattern: re.Pattern[str]
-    decode: Callable[[str], str | None]
-
-
-_ENCODINGS = (
-    _Encoding("base64", Hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
-    _Encoding("hexadecimal", Hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
-    _Encoding("percent encoding", Hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
-    _Encoding("character entities", Hint("&#"), _ENTITIES, _from_entities),
-    _Encoding("character escapes", Hint(r"\\u"), _ESCAPES, _from_escapes),
+# How it is called, a quick look for it, where it lies, what it says.
+_ENCODINGS: tuple[tuple[str, Hint, re.Pattern[str], Callable[[str], str | None]], ...] = (
+    ("base64", Hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
+    ("hexadecimal", Hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
+    ("percent encoding", Hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
+    ("character entities", Hint("&#"), _ENTITIES, _from_entities),
+    ("character escapes", Hint(r"\\u"), _ESCAPES, _from_escapes),
 )
