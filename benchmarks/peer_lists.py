@@ -15,7 +15,7 @@ from rich.progress import track
 
 from ragshield_core import Batch
 from ragshield_core.huggingface.minilm import MiniLM
-from ragshield_core.model.p_values import conformal_p_values
+from ragshield_core.model.p_values import Calibration
 from ragshield_core.retrieval import RetrievalGuard
 
 Drops = Callable[[RetrievedExample, str], NDArray[np.bool_]]
@@ -122,7 +122,9 @@ class Ranked:
     def __call__(self, example: RetrievedExample, data: str) -> NDArray[np.bool_]:
         """Return what is dropped."""
         scores = self._scores(example)
-        p_values = [conformal_p_values(part, self._clean[name]) for name, part in scores.items()]
+        p_values = [
+            Calibration.of(self._clean[name]).p_values(part) for name, part in scores.items()
+        ]
         order = np.lexsort((np.log(p_values).sum(axis=0), np.min(p_values, axis=0)))
         return np.isin(np.arange(len(order)), order[: self._number(example, data)])
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -32,16 +32,10 @@ from ragshield_core.learning.status import Status, since_calibration
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_names, check_type
 from ragshield_core.model.entries import Batch
-from ragshield_core.model.errors import (
-    PoisonedEntryError,
-    QuarantineError,
-    StateError,
-)
+from ragshield_core.model.errors import PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.model.findings import Decision, Report, Skipped, Verdict, accusers, printable
 from ragshield_core.model.policy import Policy
-from ragshield_core.screening.screening import (
-    overruled,
-)
+from ragshield_core.screening.screening import overruled
 
 if TYPE_CHECKING:
     from ragshield_core.calibration.calibrator import Calibrator
@@ -52,6 +46,7 @@ if TYPE_CHECKING:
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
+G = TypeVar("G", bound="Guard")
 # What a guard asks of a quarantine: it is not imported before it is needed.
 QUARANTINE_METHODS = ("hold", "held_ids", "released_among", "confirmed_among")
 
@@ -106,8 +101,7 @@ class Guard:
         check_type("policy", policy, Policy, "a Policy, such as Policy()")
         check_type("quarantine", quarantine, QUARANTINE_METHODS, "a Quarantine: Quarantine(url)")
         check_names([detector.name for detector in detectors])
-        policy = policy if policy is not None else Policy()
-        guard_state = GuardState(detectors, policy, seed)
+        guard_state = GuardState(detectors, policy if policy is not None else Policy(), seed)
         self._begin(guard_state, Writes(guard_state, _or_default(quarantine)))
 
     def _begin(self, guard_state: GuardState, writes: Writes) -> None:
@@ -262,8 +256,7 @@ class Guard:
                 guard.state.recalibration.borrow(cls._lent_by(lender, own), ())
             guard._begin(guard.state, sharing.of(guard.state))
             if sharing.found():
-                _use(guard)
-                return guard
+                return _used(guard)
             whole = sharing.latest()  # of who was faster
             if whole is None:
                 msg = (
@@ -273,9 +266,7 @@ class Guard:
                 )
                 raise StateError(msg)
         _check_same(whole.values["detectors"], detectors)
-        guard = cls._going_on(sharing, whole, detectors or ())
-        _use(guard)
-        return guard
+        return _used(cls._going_on(sharing, whole, detectors or ()))
 
     @classmethod
     def from_config(
@@ -449,30 +440,31 @@ class Guard:
                 standing = self.writes.standing()
             except (QuarantineError, StateError) as error:  # the latter: it was changed
                 unreachable = str(error)
-            sample, arrivals = self.state.calibrator.sample, self.state.calibrator.arrivals
+            calibrator, recalibration = self.state.calibrator, self.state.recalibration
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
             names = [detector.name for detector in self.detectors]
             why_not = self.state.force()
             why_not |= {skipped.detector: skipped.reason for skipped in self.state.left_out}
+            rate, sample = self.policy.quarantine_at, calibrator.sample
             return Status(
                 **shared,
                 pending=sum(one.n_events for one in shared.get("writers", ())),
                 held=held,
-                **since_calibration(arrivals, self.policy.quarantine_at, names, why_not),
-                n_known=len(self.state.knowledge),
+                **since_calibration(calibrator.arrivals, rate, names, why_not),
+                n_known=self.n_known,
                 calibrated=self.calibrated,
-                calibrated_at=self.state.calibrator.calibrated_at if self.calibrated else None,
-                next_at=self.state.recalibration.next_at,
+                calibrated_at=calibrator.calibrated_at if self.calibrated else None,
+                next_at=recalibration.next_at,
                 n_sample=0 if sample is None else len(sample),
                 vetted=sample is not None and sample.vetted,
-                wanted_rate=self.state.recalibration.wanted_rate,
+                wanted_rate=recalibration.wanted_rate,
                 doubted=self.state.doubted(),
                 power=self.state.power,
                 failing=self.state.knowledge.missed | self.state.failing,
                 unscreened=len(self.state.known_unscreened()),
-                borrowed=self.state.calibrator.borrowed is not None,
+                borrowed=calibrator.borrowed is not None,
                 unreachable=unreachable,
                 neighbors=self.state.where_in_words(),
             )
@@ -684,7 +676,21 @@ class Guard:
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
-        self._say_what_is_not_guarded(report)
+        if missing := report.not_judged():
+            logger.warning(
+                "%d of %d entries, such as %r, were judged by no detector; the report says why",
+                *(len(missing), len(report.batch), printable(missing[0], 80)),
+            )
+        waits = self.calibrated or self.state.recalibration.collecting
+        if self.n_known and not waits and not self._warned:
+            self._warned = True
+            if self.state.calibrator.possible:
+                logger.warning(
+                    "not calibrated: detectors go by their default thresholds, and the accepted "
+                    "rate of %g is not in force; call calibrate(), or adopt() on what the store "
+                    "holds",
+                    self.policy.quarantine_at,
+                )
         try:
             report = self.writes.together(partial(self._held, report, by))
         except PoisonedEntryError as error:
@@ -696,10 +702,10 @@ class Guard:
 
     def _held(self, report: Report, by: str) -> Report:
         """Hold what is to be quarantined, and take note of what was decided."""
-        quarantine, policy = self.quarantine, self.policy
+        quarantine, policy, raises = self.quarantine, self.policy, self.policy.on_detect == "raise"
         confirmed = quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
-        if report.retroactive and policy.on_detect == "raise":
+        if report.retroactive and raises:
             raise PoisonedEntryError(report)
         if rows := np.flatnonzero(~report.admitted).tolist():
             if policy.on_shift == "raise":
@@ -708,15 +714,15 @@ class Guard:
                     raise PoisonedEntryError(report)
             suspects = report.batch.take(rows)
             decisions = [report.remarkable[row] for row in rows]
-            if policy.on_detect == "raise":
+            if raises:
                 released = quarantine.released_among(suspects, decisions)
             else:
                 released = quarantine.hold(suspects, decisions, by=by)
             report = overruled(report, released, Verdict.ADMIT)
-            if report.quarantined and policy.on_detect == "raise":
+            if raises and report.quarantined:
                 raise PoisonedEntryError(report)
-            held, accused = report.batch.take(~report.admitted), accusers(report.quarantined)
-            if policy.on_detect != "raise":
+            if not raises:
+                held, accused = report.batch.take(~report.admitted), accusers(report.quarantined)
                 self.writes.happened(Change.HELD, entries=held, accused=accused)
                 self.writes.afterwards(partial(_log_held, report, rows))
         if self.calibrated:
@@ -741,24 +747,6 @@ class Guard:
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.sources.questions(), self.quarantine)
-
-    def _say_what_is_not_guarded(self, report: Report) -> None:
-        if missing := report.not_judged():
-            logger.warning(
-                "%d of %d entries, such as %r, were judged by no detector; the report says why",
-                *(len(missing), len(report.batch), printable(missing[0], 80)),
-            )
-        if len(self.state.knowledge) and not (
-            self._warned or self.state.recalibration.collecting or self.calibrated
-        ):
-            self._warned = True
-            if self.state.calibrator.possible:
-                logger.warning(
-                    "not calibrated: detectors go by their default thresholds, and the accepted "
-                    "rate of %g is not in force; call calibrate(), or adopt() on what the store "
-                    "holds",
-                    self.policy.quarantine_at,
-                )
 
     def recall(
         self,
@@ -875,9 +863,10 @@ def _log_held(report: Report, rows: Sequence[int]) -> None:
         )
 
 
-def _use(guard: Guard) -> None:
+def _used(guard: G) -> G:
     """Note that the detectors of an opened guard are its own."""
     _USED.update({id(detector): guard for detector in guard.detectors if learns(detector)})
+    return guard
 
 
 def _check_unused(detectors: Sequence[Detector]) -> None:
@@ -898,14 +887,11 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
     has = sorted(json.dumps([form["kind"], form["config"]], sort_keys=True) for form in saved)
     given = sorted(json.dumps([kind_of(d), d.config()], sort_keys=True) for d in detectors)
     if has != given:
-        names = [
-            ", ".join(form["kind"] for form in saved),
-            ", ".join(kind_of(d) for d in detectors),
-        ]
+        own, others = [form["kind"] for form in saved], [kind_of(d) for d in detectors]
         msg = (
-            f"the guard in this database and namespace has the detectors {names[0]}, and those "
-            f"given ({names[1]}) are others or have other options; leave detectors out, or take "
-            "another namespace."
+            f"the guard in this database and namespace has the detectors {', '.join(own)}, and "
+            f"those given ({', '.join(others)}) are others or have other options; leave detectors "
+            "out, or take another namespace."
         )
         raise StateError(msg)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -46,7 +47,7 @@ class TimeBudget:
     def __init__(self) -> None:
         # Kept for the next call: libraries prepare each thread that they are used in.
         self._idle: list[_Worker] = []
-        self._late: dict[str, list[_Answer]] = {}
+        self._late: dict[str, list[Future[Any]]] = {}
         self.times_late = 0  # calls that were left behind so far
 
     def __reduce__(self) -> tuple[type[TimeBudget], tuple[()]]:
@@ -55,7 +56,7 @@ class TimeBudget:
 
     def late(self, name: str) -> int:
         """Return how many calls in that name were left behind, and have not ended."""
-        left = [answer for answer in self._late.pop(name, ()) if not answer.ended.is_set()]
+        left = [answer for answer in self._late.pop(name, ()) if not answer.done()]
         if left:
             self._late[name] = left
         return len(left)
@@ -83,24 +84,20 @@ class TimeBudget:
         if seconds is None:
             return work()
         worker = self._worker()
-        answer = worker.ask(work)
+        answer, context = Future[T](), copy_context()
+        worker.calls.put((lambda: context.run(work), answer))
+        ended = False
         try:
-            ended = answer.ended.wait(seconds)
-        except BaseException:  # who waits was interrupted
-            self._leave(name, answer)
-            raise
+            ended = bool(wait([answer], timeout=seconds).done)
+        finally:  # who waits may be interrupted
+            if not ended:
+                self._late.setdefault(name, []).append(answer)
+                self.times_late += 1
         if not ended:
-            self._leave(name, answer)
             msg = f"it took longer than {seconds:g} s"
             raise OutOfTimeError(msg)
         self._idle.append(worker)
-        if answer.error is not None:
-            raise answer.error
-        return answer.value  # type: ignore[no-any-return]
-
-    def _leave(self, name: str, answer: _Answer) -> None:
-        self._late.setdefault(name, []).append(answer)
-        self.times_late += 1
+        return answer.result()
 
     def _worker(self) -> _Worker:
         while True:
@@ -112,39 +109,23 @@ class TimeBudget:
                 return worker
 
 
-class _Answer:
-    """What comes of a call."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.value: Any = None
-        self.error: BaseException | None = None
-
-
 class _Worker:
     """A thread that makes calls as long as somebody holds this, and ends the last one."""
 
     def __init__(self) -> None:
-        calls: SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = SimpleQueue()
-        self._calls = calls
+        self.calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self.thread = threading.Thread(
-            target=_work, args=(calls,), name="ragshield-detectors", daemon=True
+            target=_work, args=(self.calls,), name="ragshield-detectors", daemon=True
         )
         self.thread.start()
-        weakref.finalize(self, calls.put, None).atexit = False
-
-    def ask(self, work: Callable[[], Any]) -> _Answer:
-        answer, context = _Answer(), copy_context()
-        self._calls.put((lambda: context.run(work), answer))
-        return answer
+        weakref.finalize(self, self.calls.put, None).atexit = False
 
 
-def _work(calls: SimpleQueue[tuple[Callable[[], Any], _Answer] | None]) -> None:
+def _work(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
         work, answer = call
         try:
-            answer.value = work()
+            answer.set_result(work())
         except BaseException as error:  # noqa: BLE001 - handed to who asked
-            answer.error = error
-        answer.ended.set()
+            answer.set_exception(error)
         del call, work, answer  # nothing stays alive while it waits

@@ -185,28 +185,14 @@ class SourceCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counted:
-    """What counts of a report.
+    """What counts of a report."""
 
-    Attributes
-    ----------
-    ids, sources
-        One per entry.
-    held
-        Shape (n_entries,): which of them were held, whoever said so.
-    scores
-        Per detector, shape (n_entries,); NaN where it had no opinion.
-    held_by
-        Per detector, rows of the held entries that it objected to.
-    at
-        When they were decided, in seconds since the epoch.
-    """
-
-    ids: tuple[str, ...]
-    sources: tuple[str | None, ...]
-    held: NDArray[np.bool_]
-    scores: Mapping[str, NDArray[np.float64]]
-    held_by: Mapping[str, Sequence[int]]
-    at: float
+    ids: tuple[str, ...]  # one per entry
+    sources: tuple[str | None, ...]  # one per entry
+    held: NDArray[np.bool_]  # (n_entries,), whoever said so
+    scores: Mapping[str, NDArray[np.float64]]  # (n_entries,) per detector; NaN: no opinion
+    held_by: Mapping[str, Sequence[int]]  # per detector, rows of held entries it objected to
+    at: float  # when they were decided, in seconds since the epoch
 
     @classmethod
     def of(cls, report: Report) -> Self:
@@ -284,16 +270,9 @@ class Arrivals:
         thresholds: Mapping[str, float],
         calibrations: Mapping[str, Calibration],
     ) -> None:
-        """Count what was decided in a report.
+        """Count what was decided in a report, given the thresholds and clean scores in force.
 
-        Parameters
-        ----------
-        counted
-            What counts of it.
-        thresholds
-            Per detector, the score above which it holds.
-        calibrations
-            Scores of the clean sample, of those detectors that measure what is usual.
+        There are clean scores of those detectors that measure what is usual.
         """
         scores = {name: s for name, s in counted.scores.items() if name in thresholds}
         for name, column in scores.items():

@@ -45,23 +45,6 @@ class Event:
 
     Guards that were alike stay so if the same events are applied to them in the same order.
 
-    Attributes
-    ----------
-    change
-        What has happened.
-    entries
-        To which entries, in full; ``None`` where ids are enough.
-    ids
-        To which entries otherwise.
-    accused
-        Of held and recalled entries, by id, the detectors that accused them.
-    counted
-        What was decided of a batch.
-    measured
-        How clean entries score, where thresholds were taken in the background.
-    failed
-        Of what was let in, by id, the detectors that failed on it, and what was said of each.
-
     Examples
     --------
     >>> batch = Batch.of(ids=["a"], texts=["hi"], embeddings=[[3, 4]])
@@ -72,11 +55,13 @@ class Event:
     """
 
     change: Change
-    entries: Batch | None = None
+    entries: Batch | None = None  # in full; none where ids are enough
     ids: tuple[str, ...] = ()
+    # Of held and recalled entries, by id, the detectors that accused them.
     accused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    counted: Counted | None = None
-    measured: Measured | None = None
+    counted: Counted | None = None  # what was decided of a batch
+    measured: Measured | None = None  # how clean entries score, taken in the background
+    # Of what was let in, by id, the detectors that failed on it, and what was said of each.
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -144,18 +129,10 @@ class Event:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Intent:
-    """Events that are going to happen, once a store is written.
-
-    Attributes
-    ----------
-    events
-        In their order.
-    positions
-        Of a journal that has them as pending, and whose guards know of them already; none where
-        nobody has to know before.
-    """
+    """Events that are going to happen, once a store is written."""
 
     events: tuple[Event, ...]
+    # Of a journal that has them as pending, and whose guards know of them already.
     positions: tuple[int, ...] = ()
 
 

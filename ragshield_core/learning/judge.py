@@ -243,14 +243,6 @@ class Judge:
             return replace(report, spent=self._state.calibrator.arrivals.of().share)
 
     def check_dim(self, batch: Batch) -> None:
-        """Refuse entries whose vectors are of another dimension than those that were learned.
-
-        Raises
-        ------
-        InvalidBatchError
-            If they are; says both.
-        CalibrationError
-            If they are of another dimension than those of a calibration that was taken over.
-        """
+        """Refuse vectors of another dimension than those learned, or of a borrowed calibration."""
         self._state.knowledge.check_dim(batch)
         self._state.calibrator.check_dim(batch)

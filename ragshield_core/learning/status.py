@@ -179,7 +179,12 @@ class Status:
                 f"adopted store was too small; adopt it again at {first_size(self.wanted_rate)} "
                 "entries"
             )
-        found += [_crashed(one) for one in self.writers if not one.alive]
+        found += [
+            f"{one.n_events} events are pending of {printable(one.writer, SHOWN_NAME)}, which is "
+            "gone: the next write recovers them, or store.recover()"
+            for one in self.writers
+            if not one.alive
+        ]
         found += [f"{name} fails: {why}" for name, why in self.failing.items()]
         if self.unscreened:
             found.append(
@@ -232,12 +237,9 @@ class Status:
         if self.snapshot is not None:
             position, made_at = self.snapshot
             values["snapshot"] = {"position": position, "made_at": _iso(made_at)}
-        values["spent"] = asdict(self.spent) | {"share": self.spent.share}
-        values["detectors"] = [
-            {"name": one.name, "in_force": one.in_force, "why_not": one.why_not}
-            | {"spent": asdict(one.spent) | {"share": one.spent.share}}
-            for one in self.detectors
-        ]
+        values["spent"]["share"] = self.spent.share
+        for one, of in zip(values["detectors"], self.detectors, strict=True):
+            one["in_force"], one["spent"]["share"] = of.in_force, of.spent.share
         values["questions"] = [one.to_dict() for one in self.questions]
         values["writers"] = [one._asdict() for one in self.writers]
         values["concerns"] = list(self.concerns())
@@ -310,12 +312,14 @@ class Status:
         return text if self.next_at is None else f"{text}; next at {self.next_at} entries"
 
     def _pending(self) -> str:
-        if not self.pending:
-            return "nothing"
-        return "; ".join(
-            f"{one.n_events} of {printable(one.writer, SHOWN_NAME)} ({_sign_of_life(one)})"
-            for one in self.writers
-        )
+        said = []
+        for one in self.writers if self.pending else ():
+            life = "gone"
+            if one.silent_for is not None:
+                how = "alive" if one.alive else "crashed"
+                life = f"{how}, last sign of life {one.silent_for:.0f} s ago"
+            said.append(f"{one.n_events} of {printable(one.writer, SHOWN_NAME)} ({life})")
+        return "; ".join(said) or "nothing"
 
     def _table(self) -> list[tuple[str, str, str]]:
         return [
@@ -335,16 +339,7 @@ def since_calibration(
 ) -> dict[str, Any]:
     """Return the fields of a :class:`Status` that say what came since the calibration.
 
-    Parameters
-    ----------
-    arrivals
-        What came.
-    rate
-        That is accepted.
-    names
-        Of the detectors.
-    why_not
-        By detector, and by what is left out, why it takes no part.
+    ``why_not`` says of detectors, and of what is left out, why it takes no part.
     """
     return {
         "rate": rate,
@@ -368,20 +363,6 @@ def said(power: Mapping[str, float]) -> str:
 
 def _share(spent: Spent) -> str:
     return f"{spent.share:.2%} of {spent.judged}"
-
-
-def _sign_of_life(one: Intending) -> str:
-    if one.silent_for is None:
-        return "gone"
-    how = "alive" if one.alive else "crashed"
-    return f"{how}, last sign of life {one.silent_for:.0f} s ago"
-
-
-def _crashed(one: Intending) -> str:
-    return (
-        f"{one.n_events} events are pending of {printable(one.writer, SHOWN_NAME)}, which is "
-        "gone: the next write recovers them, or store.recover()"
-    )
 
 
 def _iso(at: dt.datetime | None) -> str | None:

@@ -8,22 +8,8 @@ from collections.abc import Sequence
 def check_type(name: str, value: object, fits: type | Sequence[str], expected: str) -> None:
     """Refuse an argument that is not what is needed; ``None`` always passes.
 
-    Parameters
-    ----------
-    name
-        Of the argument.
-    value
-        What was given.
-    fits
-        A class of which it has to be an instance, or the names of methods that it has to have: a
-        class that has them is no object that has them.
-    expected
-        What to pass, for the error, such as ``"a Policy, such as Policy()"``.
-
-    Raises
-    ------
-    TypeError
-        If it does not fit; says what was given and what to pass.
+    It fits if it is of a class, or has all methods that are named: a class that has them is no
+    object that has them.
 
     Examples
     --------

@@ -19,19 +19,12 @@ logger = logging.getLogger("ragshield")
 
 
 def claim_of(key: str, entry_id: str, value: object) -> str | None:
-    """Return a label or lineage as a str, or None where there is none.
-
-    Parameters
-    ----------
-    key, entry_id
-        Where the value stands, for the message.
-    value
-        A str, a number, a boolean or a path; None, or NaN, for nothing.
+    """Return a label or lineage as a str; None for None, and for NaN.
 
     Raises
     ------
     InvalidBatchError
-        If it is something else; names the entry.
+        If it is no str, number, boolean or path; names the key and the entry.
     """
     if value is None or isinstance(value, str):
         return value
@@ -59,17 +52,9 @@ def lineage_of(
     """Return what an entry was cut from, as its metadata says, and the key that says it.
 
     Readers that make a document of each page name the file as well: pages of one file resemble each
-    other, and are of one lineage.
-
-    Parameters
-    ----------
-    metadata
-        Of the entry.
-    entry_id
-        For messages.
-    key
-        The only key to look at. ``None`` takes the first of :data:`LINEAGE_KEYS` whose value is
-        a name: no page number, which some readers put under ``source``.
+    other, and are of one lineage. ``key`` is the only one to look at. ``None`` takes the first of
+    :data:`LINEAGE_KEYS` whose value is a name: no page number, which some readers put under
+    ``source``.
 
     Raises
     ------
@@ -94,17 +79,9 @@ MAX_SOURCE = 255  # characters of a name
 def source_of(document: str | None) -> str | None:
     """Return where a document comes from, by its name: a host, a bucket or a folder.
 
-    Parameters
-    ----------
-    document
-        A URL, a path, or another name. ``None`` for a document without one.
-
-    Returns
-    -------
-    str | None
-        The host or bucket of a URL; the top folder of a relative path; the first two folders of an
-        absolute one, which are rarely shared by two collections. ``None`` for other names: they
-        belong to the one source that has no name.
+    It is the host or bucket of a URL; the top folder of a relative path; the first two folders of
+    an absolute one, which are rarely shared by two collections. ``None`` for other names: they
+    belong to the one source that has no name.
 
     Examples
     --------
@@ -142,13 +119,8 @@ SOURCE_KEY = "ragshield_source"
 def named_source(metadata: Mapping[str, Any], document: str | None) -> str | None:
     """Return where an entry comes from: as its metadata says, else by its document's name.
 
-    Parameters
-    ----------
-    metadata
-        Its ``"ragshield_source"`` counts, if it is a text that databases can keep; what is longer
-        than 255 characters is cut.
-    document
-        As of :func:`source_of`.
+    ``"ragshield_source"`` counts, if it is a text that databases can keep; what is longer than 255
+    characters is cut.
 
     Examples
     --------

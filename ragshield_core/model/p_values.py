@@ -17,46 +17,6 @@ from ragshield_core.model.errors import CalibrationError
 TIE = 1e-9
 
 
-def conformal_p_values(
-    scores: NDArray[np.float64], clean_scores: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return how surprising each score is among scores of known-clean entries.
-
-    Parameters
-    ----------
-    scores
-        Shape (n_entries,); higher is more suspicious.
-    clean_scores
-        Shape (n_clean,), from entries that the detector was *not* fitted on.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n_entries,), each in [1 / (n_clean + 1), 1].
-
-    Raises
-    ------
-    CalibrationError
-        A :class:`ValueError`, if ``clean_scores`` is empty.
-
-    Notes
-    -----
-    If clean and new entries are exchangeable, ``p <= alpha`` flags at most a share alpha of the
-    clean ones in expectation [1]_.
-
-    References
-    ----------
-    .. [1] Bates et al., "Testing for outliers with conformal p-values",
-       Annals of Statistics 51(1), 2023.
-
-    Examples
-    --------
-    >>> conformal_p_values(np.array([0.0, 0.9]), np.array([0.1, 0.2, 0.3]))
-    array([1.  , 0.25])
-    """
-    return Calibration.of(clean_scores).p_values(scores)
-
-
 def clean_entries_needed(alpha: float) -> int:
     """Return how many clean entries can justify acting at p <= ``alpha``.
 
@@ -84,7 +44,13 @@ def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """Scores that one detector gave to known-clean entries it was not fitted on."""
+    """Scores that one detector gave to known-clean entries it was not fitted on.
+
+    Examples
+    --------
+    >>> Calibration.of(np.array([0.1, 0.2, 0.3])).p_values(np.array([0.0, 0.9]))
+    array([1.  , 0.25])
+    """
 
     clean_scores: NDArray[np.floating[Any]]  # (n_clean,), ascending
 
@@ -112,7 +78,12 @@ class Calibration:
         return np.asarray(len(self.clean_scores) - below, dtype=np.int64)
 
     def p_values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return p-values, shape (n_entries,); see :func:`conformal_p_values`."""
+        """Return how surprising scores are among those of clean entries, each in [1/(n + 1), 1].
+
+        If clean and new entries are exchangeable, ``p <= alpha`` flags at most a share alpha of the
+        clean ones in expectation (Bates et al., "Testing for outliers with conformal p-values",
+        Annals of Statistics 51(1), 2023).
+        """
         p_values = (1.0 + self.as_high(scores)) / (len(self.clean_scores) + 1.0)
         return np.asarray(p_values, dtype=np.float64)
 

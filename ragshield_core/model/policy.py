@@ -140,13 +140,7 @@ class Policy(BaseModel):
     ) -> dict[str, Thresholds]:
         """Return, per detector, the scores above which entries are flagged and quarantined.
 
-        Parameters
-        ----------
-        rules
-            Default thresholds of the detectors, in force for those that are not
-            calibrated.
-        calibration
-            Scores of clean entries, or ``None``.
+        ``rules`` are the default thresholds of detectors, in force for those not calibrated.
 
         Raises
         ------
@@ -176,16 +170,8 @@ class Policy(BaseModel):
     ) -> Decision:
         """Return what becomes of one entry; pure.
 
-        Parameters
-        ----------
-        entry_id
-            The entry.
-        findings
-            Evidence against it, each above the threshold for flagging.
-        unjudged
-            Detectors that had no opinion.
-        judged
-            Whether any detector had one.
+        Findings are each above the threshold for flagging; ``judged`` says whether any detector had
+        an opinion.
         """
         note = None
         failed = [item.detector for item in unjudged if item.failed]

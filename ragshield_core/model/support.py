@@ -27,16 +27,9 @@ class Support:
     of p-values, of the small ones): a detector that would act on one clean entry in a thousand by
     itself acts on one in a hundred where another detector says the same of one in two hundred.
 
-    Parameters
-    ----------
-    calibration
-        Scores of clean entries.
-    thresholds
-        Per detector, the score above which it acts by itself.
-    rank
-        On how many of the clean entries detectors may act, by themselves and together. Where the
-        same clean entries are unusual in many ways, as when detectors look at the same thing, as
-        much surprise is asked for as keeps to it.
+    Detectors may act on ``rank`` of the clean entries, by themselves, above ``thresholds``, and
+    together. Where the same clean entries are unusual in many ways, as when detectors look at the
+    same thing, as much surprise is asked for as keeps to it.
 
     References
     ----------
@@ -78,18 +71,9 @@ class Support:
     ) -> dict[str, NDArray[np.float64]]:
         """Return the score above which each detector acts on each entry, given what others say.
 
-        Parameters
-        ----------
-        scores
-            Per detector, shape (n_entries,); NaN without an opinion.
-        alone
-            Per detector, shape (n_entries,): the score above which it acts by itself.
-
-        Returns
-        -------
-        dict[str, NDArray[np.float64]]
-            As ``alone``, and lower where detectors suspect an entry together. All that support
-            each other are above their limits then.
+        As ``alone``, the scores above which each acts by itself, and lower where detectors suspect
+        an entry together. All that support each other are above their limits then. All are by
+        detector, shape (n_entries,); scores are NaN without an opinion.
         """
         names = [name for name in scores if name in self._known and name in alone]
         found = dict(alone)

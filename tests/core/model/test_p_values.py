@@ -13,7 +13,6 @@ from ragshield_core.model.p_values import (
     Calibration,
     JointCalibration,
     clean_entries_needed,
-    conformal_p_values,
 )
 
 # Multiples of 1/64 tie often, and exactly.
@@ -33,13 +32,13 @@ RATES = st.floats(0.001, 0.9)
 @given(st.lists(GRID, max_size=20), st.lists(GRID, min_size=1, max_size=30))
 def test_p_values_are_the_share_of_clean_scores_as_high(scores, clean):
     naive = [(1 + sum(c >= s for c in clean)) / (1 + len(clean)) for s in scores]
-    np.testing.assert_allclose(conformal_p_values(np.array(scores), np.array(clean)), naive)
+    np.testing.assert_allclose(Calibration.of(np.array(clean)).p_values(np.array(scores)), naive)
 
 
 def test_rounding_in_the_last_bits_does_not_make_an_equal_score_rare():
     clean = np.full(99, 0.3)
     above = np.nextafter(0.3, 1)
-    assert conformal_p_values(np.array([above]), clean) == [1.0]
+    assert Calibration.of(np.asarray(clean)).p_values(np.array([above])) == [1.0]
     assert threshold(clean, 0.01, 0.5) > above
 
 
@@ -92,7 +91,7 @@ def test_a_sample_too_small_for_the_confidence_keeps_the_rate_in_expectation():
 
 def test_no_clean_scores_are_refused():
     with pytest.raises(CalibrationError, match="empty"):
-        conformal_p_values(np.array([0.1]), np.array([]))
+        Calibration.of(np.array([]))
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
