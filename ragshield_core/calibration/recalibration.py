@@ -90,9 +90,8 @@ class Recalibration:
             else:
                 reason = "not calibrated: it could judge none of the clean entries"
             by_itself = collecting and not detector.traits.acts_unfitted
-            waiting[detector.name] = Skipped(
-                detector=detector.name, reason=reason, waiting=by_itself
-            )
+            skipped = Skipped(detector=detector.name, reason=reason, waiting=by_itself)
+            waiting[detector.name] = skipped
         return waiting
 
     def fit(self, batch: Batch) -> None:
@@ -168,8 +167,8 @@ class Recalibration:
             calibrator.by_sample(CleanSample.of(batch, vetted=False), confirmed, at_most)
         except CalibrationError as error:
             logger.warning("not calibrated yet: %s", error)
-            self._collect_again(batch)
-            return
+            calibrator.sample, self.collecting, self._collected = None, True, [batch]
+            return  # wait for more than there was
         watched: set[str] = set()
         for detector in self._knowledge.detectors:
             if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
@@ -260,7 +259,7 @@ class Recalibration:
         if not self.due:
             return
         try:
-            if self.collecting and self._enough_to_begin:
+            if self.collecting and len(self._knowledge) >= first_size(self._rate):
                 self._begin(confirmed)
             elif self.collecting:
                 self._measure_collected(confirmed)
@@ -351,18 +350,9 @@ class Recalibration:
         self.collecting, self._collected, self._held_meanwhile = False, [], []
         self.wanted_rate, self.pending = None, {}
 
-    def _collect_again(self, batch: Batch) -> None:
-        """Wait for more than there was."""
-        self._calibrator.sample, self.collecting, self._collected = None, True, [batch]
-
-    @property
-    def _enough_to_begin(self) -> bool:
-        return len(self._knowledge) >= first_size(self._rate)
-
     def _measure_collected(self, confirmed: Sequence[str]) -> None:
         """Measure what is usual in what has come so far; thresholds are those of another guard."""
-        collected = latest([NOTHING, *self._collected], self._knowledge.known)
-        self._calibrator.measure(CleanSample.of(collected, vetted=False), confirmed)
+        self._calibrator.measure(CleanSample.of(self._standing, vetted=False), confirmed)
         self._calibrator.calibrated_at = len(self._knowledge)
 
     def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
@@ -377,8 +367,8 @@ class Recalibration:
         try:
             calibrator.by_sample(sample, confirmed, at_most)
         except CalibrationError:
-            self._collect_again(collected)
-            raise
+            calibrator.sample, self.collecting, self._collected = None, True, [collected]
+            raise  # wait for more than there was
         finally:
             if len(held):  # by no thresholds of its own: each detector looks at all of them
                 names = [detector.name for detector in self._knowledge.detectors]

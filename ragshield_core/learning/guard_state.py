@@ -162,7 +162,7 @@ class GuardState:
     def force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
         waiting, known = self.recalibration.waiting(), self.knowledge.known
-        unlabelled = bool(len(known)) and not known.labelled
+        unlabelled = bool(len(known)) and not known.counts.any()
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
             why_not[detector.name] = None

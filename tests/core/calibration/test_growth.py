@@ -286,14 +286,6 @@ def test_a_sample_that_somebody_has_vouched_for_is_not_renewed():
     assert (guard.status().n_sample, guard.status().vetted) == (300, True)
 
 
-def test_with_too_few_entries_nothing_is_calibrated():
-    guard = guard_at()
-    guard.learn(KNOWN.take(range(FIRST - 1)))
-    assert not guard.calibrated
-    guard.learn(KNOWN.take([FIRST - 1]))
-    assert guard.calibrated
-
-
 def test_what_comes_and_goes_while_collecting_leaves_nothing_behind(tmp_path):
     guard = guard_at(LabelCentroidDetector())
     labelled = replace(KNOWN, labels=("a", "b") * 300)
@@ -777,29 +769,20 @@ def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
     assert not guard.screen(ferries([9_000], "new", [0])).admitted.any()
 
 
-def test_held_orders_do_not_make_orders_what_a_store_is_about():
-    scores = np.where(np.arange(1_000) < 900, 0.0, 0.9)
-    held = np.arange(1_000) >= 910
-    assert not InstructionDetector().doubtful(scores).any()
-    assert InstructionDetector().doubtful(scores, held).sum() == 100
-    assert not InstructionDetector().doubtful(scores, np.arange(1_000) >= 960).any()
-    assert InstructionDetector().doubtful(scores, np.ones(1_000, dtype=np.bool_)).sum() == 100
+def test_orders_are_doubted_unless_a_store_is_about_them():
+    def orders(n, score=0.9):
+        return np.where(np.arange(1_000) < n, score, 0.0)
 
-
-def test_quiet_orders_in_a_store_are_doubted_as_loud_ones_are():
-    """They score above one strong rule, and below what an audit takes for poison beyond doubt."""
-    detector = InstructionDetector()
+    detector, held = InstructionDetector(), np.arange(1_000) >= 910
+    assert detector.doubtful(orders(40)).sum() == 40
+    # Above one strong rule, and below what an audit takes for poison beyond doubt.
     quiet = (detector.default_threshold + detector.traits.beyond_doubt) / 2
-    scores = np.where(np.arange(1_000) < 30, quiet, 0.0)
-    assert detector.doubtful(scores).sum() == 30
-
-
-def test_what_a_classifier_of_the_users_says_is_not_doubted():
-    scores = np.where(np.arange(1_000) < 40, 0.9, 0.0)
-    assert InstructionDetector().doubtful(scores).sum() == 40
-    assert (
-        not InstructionDetector(classifier=lambda texts: [0.0] * len(texts)).doubtful(scores).any()
-    )
+    assert detector.doubtful(orders(30, quiet)).sum() == 30
+    assert not detector.doubtful(orders(100)).any()
+    # Held ones do not make orders what a store is about.
+    assert detector.doubtful(orders(100)[::-1], held).sum() == 100
+    classifier = InstructionDetector(classifier=lambda texts: [0.0] * len(texts))
+    assert not classifier.doubtful(orders(40)).any()
 
 
 class Rules(Scripted, StatelessDetector):
@@ -896,19 +879,11 @@ class CountingInstructions(InstructionDetector):
         return judged_scores(self, fitted)
 
 
-def test_scores_that_never_change_are_taken_once():
-    detector = CountingInstructions()
-    guard = guard_at(detector, CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
-    assert detector.judged == [len(KNOWN)]
-    guard.calibration.refresh()
-    assert detector.judged == [len(KNOWN)]
-
-
-def test_scores_that_never_change_are_kept_where_the_guard_is(tmp_path):
+def test_scores_that_never_change_are_taken_once_and_kept_where_the_guard_is(tmp_path):
     guard = guard_at(CountingInstructions(), CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
     guard.save(tmp_path, detectors=guard.detectors)
     again = loaded(tmp_path, detectors=[CountingInstructions])
     for one in (guard, again):
         one.calibration.refresh()
-    assert again.detectors[0].judged == []
+    assert [one.detectors[0].judged for one in (guard, again)] == [[len(KNOWN)], []]
     assert again.calibration.thresholds == guard.calibration.thresholds

@@ -18,11 +18,10 @@ from support import (
     knowledge_base,
     saved,
     scored,
-    snapshot,
     topical,
 )
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, Verdict
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Verdict
 from ragshield_core.detectors import DisfluencyDetector, LabelCentroidDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, NotFittedError
@@ -92,15 +91,6 @@ def test_the_realised_rate_on_fresh_clean_entries_keeps_the_budget(held_out, fpr
     assert kept >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / 30)
 
 
-def test_batch_level_keeps_its_rule_next_to_a_calibrated_detector():
-    guard = guard_of(LabelCentroidDetector(), LabelCentroidDetector(level="batch")).fit(KNOWN)
-    guard.calibrate(knowledge_base(40, prefix="clean"), fpr=0.05)
-    findings = {f.detector: f for f in guard.screen(FLIPPED).decisions[0].findings}
-    assert findings["label_centroid.batch"].p_value is None
-    assert findings["label_centroid.batch"].threshold == pytest.approx(0.0, abs=1e-6)
-    assert findings["label_centroid"].p_value == pytest.approx(1 / 121)
-
-
 @pytest.mark.parametrize(("fpr", "n_detectors"), [(0.01, 1), (0.05, 1), (0.05, 2), (0.03, 3)])
 def test_a_refused_sample_is_told_the_size_that_is_then_accepted(fpr, n_detectors):
     guard = guard_of(*(Scripted(f"d{i}") for i in range(n_detectors))).fit(scored([0.0] * 3))
@@ -144,60 +134,12 @@ def test_a_detector_that_judged_too_few_clean_entries_is_skipped_by_name():
     assert report.admitted.tolist() == [False]
 
 
-def test_a_detector_that_suspects_the_same_entries_costs_nothing():
-    clean = [i / 400 for i in range(400)]
-    guard = guard_of(Scripted("one"), Scripted("two")).fit(scored([0.0]))
-    guard.calibrate(scored(clean), fpr=0.02)
-    alone = guard_of(Scripted("one")).fit(scored([0.0])).calibrate(scored(clean), fpr=0.02)
-    report, expected = guard.screen(scored([2.0])), alone.screen(scored([2.0]))
-    assert [f.threshold for f in report.decisions[0].findings] == [
-        expected.decisions[0].findings[0].threshold
-    ] * 2
-
-
-def test_a_refusal_leaves_an_earlier_calibration_in_force():
-    guard = guard_of(Scripted()).fit(scored([0.0])).calibrate(scored([0.1] * 99), fpr=0.01)
-    before = guard.screen(scored([0.05, 0.2])).to_records()
-    with pytest.raises(CalibrationError):
-        guard.calibrate(scored([0.5] * 99), fpr=0.001)
-    assert guard.screen(scored([0.05, 0.2])).to_records() == before
-    assert guard.policy.quarantine_at == 0.01
-
-
-def test_calibration_needs_something_fitted_and_something_that_can_be_judged():
-    with pytest.raises(NotFittedError, match="fit"):
-        by_label().calibrate(fpr=0.1)
-    unlabelled = replace(CLEAN, labels=(None,) * len(CLEAN))
-    with pytest.raises(CalibrationError, match="label_centroid"):
-        by_label().fit(KNOWN).calibrate(unlabelled, fpr=0.1)
-
-
 # Screening
-
-
-def test_a_detector_whose_clean_scores_are_not_finite_is_not_disabled_silently():
-    guard = guard_of(Scripted()).fit(scored([0.0]))
-    with pytest.raises(CalibrationError):
-        guard.calibrate(scored([0.1] * 195 + [math.nan] * 5), fpr=0.01)
 
 
 def test_fitting_again_ends_the_calibration():
     guard = by_label().fit(KNOWN).calibrate(knowledge_base(40, prefix="clean"), fpr=0.05)
     assert not guard.fit(KNOWN).calibrated
-
-
-def test_a_detector_that_could_judge_no_clean_entry_is_skipped_and_says_so():
-    clean = entries(["score=0.1"] * 50, embeddings=np.ones((50, 12)))
-    guard = guard_of(LabelCentroidDetector(), Scripted()).fit(
-        replace(KNOWN, texts=("score=0",) * len(KNOWN))
-    )
-    guard.calibrate(clean, fpr=0.05)
-    new = entries(["score=9"], embeddings=KNOWN.vectors[:1], labels=["billing"])
-    report = guard.screen(new)
-    (skipped,) = report.skipped
-    assert skipped.detector == "label_centroid"
-    assert "not calibrated" in skipped.reason
-    assert verdicts(report) == ["quarantine"]
 
 
 def test_screening_is_pure(tmp_path):
@@ -268,12 +210,6 @@ def test_the_policy_says_what_becomes_of_what_nobody_could_judge(verdict, labels
     assert report.decisions[0].verdict is verdict
     assert (report.decisions[0].note is None) == (verdict is Verdict.ADMIT)
     assert verdicts(guard.screen(CLEAN)) == ["admit"] * len(CLEAN)
-
-
-def test_an_opinion_of_one_detector_is_enough_to_be_judged():
-    guard = guard_of(LabelCentroidDetector(), Scripted(), unjudged=Verdict.QUARANTINE).fit(KNOWN)
-    batch = entries(["score=-1"], embeddings=KNOWN.vectors[:1], labels=["unknown"])
-    assert verdicts(guard.screen(batch)) == ["admit"]
 
 
 def test_flags_stand_between_admission_and_quarantine():
@@ -423,6 +359,9 @@ def test_calibration_without_a_fit_says_so():
     guard = guard_of(LabelCentroidDetector())
     with pytest.raises(NotFittedError, match="call fit first"):
         guard.calibrate()
+    unlabelled = replace(CLEAN, labels=(None,) * len(CLEAN))
+    with pytest.raises(CalibrationError, match="label_centroid"):
+        by_label().fit(KNOWN).calibrate(unlabelled, fpr=0.1)
     guard.learn(KNOWN)  # too few for the rate, and it says so
     with pytest.raises(CalibrationError, match="it calibrates itself at 1000"):
         guard.calibrate()
@@ -444,12 +383,6 @@ def test_what_was_confirmed_as_poisoned_stays_out_even_if_no_detector_objects():
     assert [held.id for held in guard.quarantine.list()] == [again.ids[0]]
 
 
-def test_asking_for_decisions_makes_no_database(tmp_path):
-    guard = guard_of(Scripted(), quarantine=Quarantine(f"sqlite:///{tmp_path}/none.db"))
-    guard.hold(guard.screen(scored([-1.0])))
-    assert list(tmp_path.iterdir()) == []
-
-
 # Learning
 
 
@@ -463,22 +396,6 @@ def test_admit_learns_what_was_kept_and_nothing_else():
     fresh = LabelCentroidDetector().fit(KNOWN)
     np.testing.assert_allclose(guard.detectors[0].score(MIXED), fresh.score(MIXED), atol=1e-9)
     assert guard.writes.known(MIXED.ids) == []
-
-
-def test_forget_undoes_admit_and_passes_over_what_was_never_learned(tmp_path):
-    guard = by_label().fit(KNOWN)
-    before = snapshot(guard.detectors[0])
-    guard.admit(guard.screen(CLEAN))
-    guard.forget(MIXED)
-    values, arrays = snapshot(guard.detectors[0])
-    assert values == before[0]
-    assert arrays["counts"] == before[1]["counts"]
-    sums = [json.loads(each["sums"]) for each in (arrays, before[1])]
-    np.testing.assert_allclose(*sums, atol=1e-9)
-    assert guard.writes.known(MIXED.ids) == []
-    once = saved(guard, tmp_path / "once")
-    guard.forget(MIXED)
-    assert saved(guard, tmp_path / "twice") == once
 
 
 def test_a_guard_may_start_with_nothing_and_learn_as_it_goes():
@@ -505,6 +422,7 @@ def test_detectors_of_the_same_name_and_no_detectors_are_refused():
         {"quarantine_at": 1.0},
         {"quarantine_at": 0.1, "flag_at": 0.01},
         {"on_detect": "delete"},
+        {"on_shift": "ignore"},
         {"quarantine_att": 0.1},
     ],
 )

@@ -221,24 +221,15 @@ def test_the_untouched_state_loads(folder):
     assert loaded(folder).calibrated
 
 
-def test_any_flipped_byte_of_the_manifest_is_noticed(folder):
-    data = (folder / MANIFEST).read_bytes()
-    for position in range(0, len(data), 7):
-        changed = bytearray(data)
-        changed[position] ^= 1
-        (folder / MANIFEST).write_bytes(changed)
-        with pytest.raises(StateError):
-            loaded(folder)
-
-
-def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
-    path = arrays_of(folder)
+@pytest.mark.parametrize("pattern", ["*.json", "*.npz"])
+def test_any_flipped_byte_is_noticed(folder, pattern):
+    (path,) = folder.glob(pattern)
     data = path.read_bytes()
-    for position in np.linspace(0, len(data) - 1, 40).astype(int):
+    for position in np.linspace(0, len(data) - 1, 80).astype(int):
         changed = bytearray(data)
         changed[position] ^= 1
         path.write_bytes(changed)
-        with pytest.raises(StateError, match="checksum"):
+        with pytest.raises(StateError):
             loaded(folder)
 
 

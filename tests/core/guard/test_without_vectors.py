@@ -37,14 +37,6 @@ def test_detectors_that_need_vectors_are_skipped_by_name_and_others_judge(guard)
     assert [decision.entry_id for decision in report.quarantined] == ["s1"]
 
 
-def test_what_is_held_without_a_vector_comes_back_without_one(guard):
-    report = guard.hold(guard.screen(bare([0.5, 0.7])))
-    assert len(report.quarantined) == 2
-    given = batches_of(guard.quarantine.release(["s0"]))
-    assert (given[0].ids, given[0].dim, given[0].texts) == (("s0",), 0, ("score=0.5",))
-    assert guard.screen(KNOWN.take([0])).admitted.all()  # what detectors know is as it was
-
-
 def test_held_with_and_without_vectors_are_released_together_in_batches_of_their_own(guard):
     flipped = replace(KNOWN.take([0]), ids=("wrong",), labels=("shipping",))
     guard.hold(guard.screen(bare([0.5])))

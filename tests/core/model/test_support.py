@@ -159,14 +159,6 @@ def test_a_batch_that_no_calibrated_detector_judged_is_counted(guard):
     assert list(guard.state.calibrator.arrivals.unusual) == []
 
 
-def test_a_held_entry_says_where_it_is_held_from(guard):
-    report = guard.hold(guard.screen(BOTH))
-    held = guard.quarantine.show(BOTH.ids[0])
-    assert [finding.threshold for finding in held.findings] == [
-        finding.threshold for finding in report.decisions[0].findings
-    ]
-
-
 def test_an_explanation_that_fails_lets_nothing_pass():
     guard = guard_of(Half("first"), CannotExplain("second"))
     guard.fit(KNOWN)
@@ -192,9 +184,3 @@ def test_in_a_source_that_a_person_adopted_each_detector_acts_by_itself(guard):
     assert verdicts == [Verdict.ADMIT, Verdict.QUARANTINE]
     other = guard.screen(pairs([1_991], [1_991], "other", sources=["other"])).decisions[0]
     assert other.verdict is Verdict.QUARANTINE
-
-
-def test_a_guard_that_was_saved_holds_the_same(guard, tmp_path):
-    guard.save(tmp_path, detectors=guard.detectors)
-    again = loaded(tmp_path, detectors=[Half("first"), Half("second")])
-    assert again.screen(BOTH).decisions[0].findings == guard.screen(BOTH).decisions[0].findings

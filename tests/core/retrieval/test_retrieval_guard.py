@@ -14,7 +14,6 @@ from ragshield_core import Batch, Policy
 from ragshield_core.detectors import (
     CliqueDetector,
     HiddenTextDetector,
-    InstructionDetector,
     LabelCentroidDetector,
     registry,
 )
@@ -214,12 +213,6 @@ def test_queries_need_vectors_of_the_knowledge_base():
         RetrievalGuard().fit(KNOWN, ["what is it", "and this"], np.ones((1, 32)))
 
 
-def test_text_detectors_take_part():
-    guard = RetrievalGuard([Scripted()])
-    found = Batch.of(ids=["a", "b"], texts=["score=3", "fine"], embeddings=[[1], [1]])
-    assert held_in(guard.screen("q", found, has_vectors=False)) == {"a"}
-
-
 def test_an_entry_detector_without_what_it_needs_is_skipped():
     guard = RetrievalGuard([LabelCentroidDetector()])
     found = Batch.of(ids=["a"], texts=["x"], embeddings=[[1]], labels=["ham"])
@@ -322,33 +315,12 @@ def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
         RetrievalGuard.load(tmp_path, detectors=[mine, Scripted("other")])
 
 
-def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
-    guard = RetrievalGuard([Planted(0.9), QueryEchoDetector()])
-    planted = Planted(0.9)
-    guard.save(tmp_path, detectors=[planted])
-    again = RetrievalGuard.load(tmp_path, detectors=[planted])
-    assert again.detectors[0] is planted
-    vector, found = a_set()
-    assert again.screen("what", found, vector).admitted.tolist() == [False] * len(found)
-
-
 def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
     point = SimpleNamespace(load=lambda: Planted)
     monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
     RetrievalGuard([Planted()]).save(tmp_path)
     (again,) = RetrievalGuard.load(tmp_path).detectors
     assert isinstance(again, Planted)
-
-
-def test_a_classifier_is_not_dropped_silently(tmp_path):
-    detector = InstructionDetector(classifier=lambda texts: [0.0] * len(texts))
-    guard = RetrievalGuard([detector])
-    with pytest.raises(StateError, match=r"classifier.*RetrievalGuard\.load"):
-        guard.save(tmp_path)
-    guard.save(tmp_path, detectors=[detector])
-    with pytest.raises(StateError, match=r"classifier.*RetrievalGuard\.load"):
-        RetrievalGuard.load(tmp_path)
-    assert RetrievalGuard.load(tmp_path, detectors=[detector]).detectors == (detector,)
 
 
 def test_what_is_no_detector_is_refused(tmp_path):
@@ -372,14 +344,6 @@ def test_what_is_no_detector_is_refused(tmp_path):
     guard.save(tmp_path)
     with pytest.raises(TypeError, match="expected a list"):
         RetrievalGuard.load(tmp_path, detectors=Scripted)
-
-
-def test_a_tampered_state_is_refused(tmp_path):
-    RetrievalGuard().save(tmp_path)
-    path = tmp_path / "ragshield.json"
-    path.write_text(path.read_text().replace("0.01", "0.99"))
-    with pytest.raises(StateError, match="checksum"):
-        RetrievalGuard.load(tmp_path)
 
 
 def test_a_flag_lets_pass():
