@@ -25,7 +25,6 @@ from ragshield_core.detectors.base import (
     Scope,
     judged_scores,
     learns,
-    skip_reason,
 )
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
@@ -50,6 +49,7 @@ from ragshield_core.model.findings import Decision, Report, Skipped, Unjudged, V
 from ragshield_core.model.p_values import Calibration, JointCalibration
 from ragshield_core.model.policy import Policy, Thresholds
 from ragshield_core.screening.screening import (
+    InForce,
     Outcome,
     Tally,
     checked,
@@ -57,6 +57,7 @@ from ragshield_core.screening.screening import (
     failure,
     findings_of,
     in_time,
+    judged,
     overruled,
 )
 from ragshield_core.time_budget import TimeBudget
@@ -369,21 +370,23 @@ class RetrievalGuard:
         skipped, timings = list[Skipped](), dict[str, float]()
         seconds = self.policy.time_for(len(passages))
         for detector in self.detectors:
-            start = time.perf_counter()
+            start, reason = time.perf_counter(), None
+            outcome: Outcome | Skipped
             try:
                 if isinstance(detector, RetrievalDetector):
                     reason = detector.skip_reason(retrieved)
                 elif Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
                     reason = "needs the vectors of the passages, which are not known"
+                if reason is None:
+                    run = partial(self._run, detector, retrieved)
+                    outcome = in_time(detector, passages, seconds, self._budget, run)
                 else:
-                    reason = skip_reason(detector, passages)
-                if reason is not None:
-                    skipped.append(Skipped(detector=detector.name, reason=reason))
-                    continue
-                run = partial(self._run, detector, retrieved)
-                outcome = in_time(detector, passages, seconds, self._budget, run)
+                    outcome = Skipped(detector=detector.name, reason=reason)
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 outcome = failure(detector.name, passages, error)
+            if isinstance(outcome, Skipped):
+                skipped.append(outcome)
+                continue
             tally.add(detector.name, outcome)
             timings[detector.name] = time.perf_counter() - start
         return Report(
@@ -394,33 +397,31 @@ class RetrievalGuard:
             timings=timings,
         )
 
-    def _run(self, detector: AnyDetector, retrieved: RetrievedSet, passages: Batch) -> Outcome:
+    def _run(
+        self, detector: AnyDetector, retrieved: RetrievedSet, passages: Batch
+    ) -> Outcome | Skipped:
         """Return one detector's scores, findings and what it could not judge, of some passages."""
+        name, ids, calibration = detector.name, passages.ids, self._calibration
+        if isinstance(detector, Detector):
+            in_force = InForce(calibration.thresholds, calibration.clean, {})
+            return judged(detector, in_force, passages)
         if passages is not retrieved.passages:
             retrieved = replace(retrieved, passages=passages)
-        name, ids = detector.name, passages.ids
-        if isinstance(detector, RetrievalDetector):
-            judged: Any = retrieved
-            column = np.asarray(detector.score(retrieved), dtype=np.float64)
-            too_low = np.flatnonzero(np.isnan(column)).tolist()
-            missing = dict.fromkeys(too_low, "it is ranked too low to be looked at")
-        else:
-            judged, missing = passages, detector.unjudged(passages)
-            column = judged_scores(detector, passages)
-        column = checked(name, column, len(passages), partial=True)
-        thresholds = self._calibration.thresholds[name]
+        column = checked(name, detector.score(retrieved), len(passages), partial=True)
+        thresholds = calibration.thresholds[name]
         hits = np.flatnonzero(column > thresholds.flag)
         found = findings_of(
             detector,
             [ids[hit] for hit in hits],
             column[hits],
             thresholds.quarantine,
-            explained(name, detector.explain, judged, hits.tolist()),
-            self._calibration.clean.get(name),
+            explained(name, detector.explain, retrieved, hits.tolist()),
+            calibration.clean.get(name),
         )
+        reason = "it is ranked too low to be looked at"
         unjudged = [
             (row, Unjudged(detector=name, entry_id=ids[row], reason=reason))
-            for row, reason in missing.items()
+            for row in np.flatnonzero(np.isnan(column)).tolist()
         ]
         return Outcome(column, list(zip(hits.tolist(), found, strict=True)), unjudged)
 

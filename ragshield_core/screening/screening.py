@@ -252,14 +252,14 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
 def _outcome(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
     """Return what a detector says of a batch, or why it takes no part; a crash is what it says."""
     try:
-        return _judged(detector, in_force, batch)
+        return judged(detector, in_force, batch)
     except NeighborsError as error:  # no entry of the batch is to blame: nor are parts tried
         return failure(detector.name, batch, error)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        return isolated(detector.name, batch, error, partial(_judged, detector, in_force))
+        return isolated(detector.name, batch, error, partial(judged, detector, in_force))
 
 
-def _judged(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
+def judged(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | Skipped:
     """Return one detector's scores, findings and what it could not judge, by row."""
     if (reason := skip_reason(detector, batch)) is not None:
         return Skipped(detector=detector.name, reason=reason)
@@ -299,11 +299,11 @@ def _found_together(
     seconds: float | None,
 ) -> list[tuple[int, Finding]]:
     """Return by row what detectors find together, and none of them by itself."""
-    judged = [one for one in detectors if one.name in outcomes]
-    scores = {one.name: outcomes[one.name].scores for one in judged}
+    told = [one for one in detectors if one.name in outcomes]
+    scores = {one.name: outcomes[one.name].scores for one in told}
     limits = in_force.supported(scores, sources)
     found: list[tuple[int, Finding]] = []
-    for detector in judged:
+    for detector in told:
         name, outcome = detector.name, outcomes[detector.name]
         lowered = limits[name] < in_force.thresholds[name].quarantine
         rows = np.flatnonzero(lowered & (outcome.scores > limits[name]))
@@ -315,8 +315,8 @@ def _found_together(
         ids = [outcome.part.ids[hit] for hit in hits]
         high, clean = outcome.scores[rows], in_force.clean.get(name)
         alone = in_force.thresholds[name].quarantine
-        told = findings_of(detector, ids, high, limits[name][rows], why, clean, alone)
-        found += zip(rows.tolist(), told, strict=True)
+        new = findings_of(detector, ids, high, limits[name][rows], why, clean, alone)
+        found += zip(rows.tolist(), new, strict=True)
     return found
 
 
