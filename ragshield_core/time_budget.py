@@ -83,7 +83,12 @@ class TimeBudget:
             raise OutOfTimeError(msg)
         if seconds is None:
             return work()
-        worker = self._worker()
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _Worker()
+        if not worker.thread.is_alive():  # a forked process has none of its parent's
+            worker = _Worker()
         answer, context = Future[T](), copy_context()
         worker.calls.put((lambda: context.run(work), answer))
         ended = False
@@ -98,15 +103,6 @@ class TimeBudget:
             raise OutOfTimeError(msg)
         self._idle.append(worker)
         return answer.result()
-
-    def _worker(self) -> _Worker:
-        while True:
-            try:
-                worker = self._idle.pop()
-            except IndexError:
-                return _Worker()
-            if worker.thread.is_alive():  # a forked process has none of its parent's
-                return worker
 
 
 class _Worker:

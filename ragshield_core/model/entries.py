@@ -46,7 +46,7 @@ class Entry:
     @property
     def text_fingerprint(self) -> str:
         """Identify the revision but for its context: who condemns a text condemns it in any."""
-        return _digest((self.text, self.label, self.lineage))
+        return _fingerprint(self.text, self.label, self.lineage, None)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -276,13 +276,8 @@ def _sources_of(
 
 
 def _fingerprint(text: str, label: str | None, lineage: str | None, context: str | None) -> str:
-    claims = (text, label, lineage)
-    return _digest(claims if context is None else (*claims, context))
-
-
-def _digest(parts: Sequence[str | None]) -> str:
     pieces = []
-    for part in parts:
+    for part in (text, label, lineage) if context is None else (text, label, lineage, context):
         # A length in front of each part, so that text cannot imitate the border to the label.
         if part is None:
             pieces.append(b"True0:")

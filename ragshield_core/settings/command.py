@@ -36,7 +36,7 @@ def show_config(
     path = context.obj
     found = list(listed(Settings.read(path), path))
     if form == "json":
-        values = {each.name: {"value": each.value, "from": each.origin} for each in found}
+        values = {name: {"value": value, "from": origin} for name, value, origin in found}
         typer.echo(json.dumps(values, indent=2))
         return
     table = Table(title=Text(f"settings of {file_of(path) or 'no file'}"))

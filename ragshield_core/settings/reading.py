@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
@@ -184,34 +184,23 @@ class Settings(BaseSettings):
         return names
 
 
-class Setting(NamedTuple):
-    """A setting as it is shown: without secrets."""
+def listed(settings: Settings, path: str | Path | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield every setting that :meth:`Settings.read` returned of a path, and where it is from.
 
-    name: str
-    value: str
-    origin: str
-
-
-def listed(settings: Settings, path: str | Path | None = None) -> Iterator[Setting]:
-    """Yield every setting that :meth:`Settings.read` returned of a path, and where it is from."""
+    By name, as it is shown: without secrets.
+    """
     file = file_of(path)
     of_file = {} if file is None else dict(_flat(_parsed(file)))
     for name, value in _flat(settings.model_dump(mode="json")):
-        variable = _variable(name)
+        variable, origin = _variable(name), "default"
         if any(key.upper() == variable for key in os.environ):
             origin = variable
         elif name in of_file:
             origin = str(file)
-        else:
-            origin = "default"
-        yield Setting(name, _value(name, value), origin)
+        yield name, _value(name, value), origin
     for variable in SECRETS:
-        there = bool(os.environ.get(variable))
-        yield Setting(
-            variable.removeprefix(PREFIX).lower(),
-            "(set, hidden)" if there else "(not set)",
-            variable if there else "default",
-        )
+        name, there = variable.removeprefix(PREFIX).lower(), bool(os.environ.get(variable))
+        yield name, "(set, hidden)" if there else "(not set)", variable if there else "default"
 
 
 def file_of(path: str | Path | None = None) -> Path | None:

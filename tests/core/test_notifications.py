@@ -385,13 +385,13 @@ def test_settings_name_a_webhook_and_hide_it(tmp_path, monkeypatch):
         'webhook = "https://hooks.example/services/hidden"\ngroup = 3\ndatabase = "sqlite://"\n'
         'detectors = ["clique"]\n'
     )
-    shown = {setting.name: setting.value for setting in listed(Settings.read())}
+    shown = {name: value for name, value, _ in listed(Settings.read())}
     assert shown["webhook"] == "(an address of hooks.example)"
     with pytest.raises(ConfigurationError, match="RAGSHIELD_WEBHOOK_SECRET"):
         Guard.from_config()
     monkeypatch.setenv("RAGSHIELD_WEBHOOK_SECRET", SECRET)
     guard = Guard.from_config()
     assert guard._notifier.group == 3
-    shown = {setting.name: setting.value for setting in listed(Settings.read())}
+    shown = {name: value for name, value, _ in listed(Settings.read())}
     assert shown["webhook_secret"] == "(set, hidden)"  # noqa: S105 - as it is shown
     guard.close()
