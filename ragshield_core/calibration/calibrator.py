@@ -68,51 +68,30 @@ class Measured(NamedTuple):
 
 
 class Calibrator:
-    """Measures what is usual, scores clean entries by that, and takes thresholds from them.
-
-    Attributes
-    ----------
-    policy
-        As given; a small sample may justify a larger rate only.
-    thresholds
-        By detector; default ones until clean entries say more.
-    calibration
-        What they come from; ``None`` for default thresholds.
-    calibrated_at
-        How many entries were known then.
-    held_out
-        Scores of fitted entries, each while it was held out, until a calibration asks: of all, up
-        to :data:`MOST_SCORED`.
-    sample
-        What thresholds are taken from whenever the knowledge base has grown. ``None`` if they are
-        not, because nobody has asked for a calibration, or none was possible.
-    sample_scores
-        Of what is inside of the sample, by detector, at the latest calibration.
-    borrowed
-        The calibration of another guard, in force until there is one of one's own, and the length
-        of the vectors that were scored; 0 without any.
-    arrivals
-        What came since, held against what the calibration promised.
-    released
-        What people found to be clean of it, if somebody has decided that it counts.
-    by_source
-        Of sources that a person has adopted, per detector the score above which it acts there,
-        where that is higher than elsewhere.
-    """
+    """Measures what is usual, scores clean entries by that, and takes thresholds from them."""
 
     def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
         self._knowledge, self._seed = knowledge, seed
-        self.policy = policy
+        self.policy = policy  # a small sample may justify a larger rate only
+        # By detector; default ones until clean entries say more.
         self.thresholds: dict[str, Thresholds] = self._rules()
+        # What they come from, and how many entries were known then; none for default thresholds.
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
+        # The calibration of another guard, in force until there is one of one's own, and the length
+        # of the vectors that were scored; 0 without any.
         self.borrowed: tuple[JointCalibration, int] | None = None
+        # Scores of fitted entries, each while it was held out, until a calibration asks.
         self.held_out: dict[str, NDArray[np.float32]] = {}
         self._support: tuple[dict[str, Thresholds], Support] | None = None
+        # What thresholds are taken from whenever the knowledge base has grown, and how what is
+        # inside of it scored last. None if nobody asked for a calibration, or none was possible.
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals()  # what came since, held against what was promised
+        # What people found to be clean of it, if somebody has decided that it counts.
         self.released: Released | None = None
+        # Of sources that a person has adopted, per detector the score above which it acts there.
         self.by_source: dict[str | None, dict[str, float]] = {}
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
         # Scores of revisions in the sample that never change, by detector, id and fingerprint.

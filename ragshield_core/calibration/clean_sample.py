@@ -27,28 +27,18 @@ LARGEST_SOURCE = 0.05
 class CleanSample:
     """Entries that thresholds are taken from, again and again, as the knowledge base grows.
 
-    Attributes
-    ----------
-    inside
-        Those that the knowledge base holds, with their vectors.
-    outside
-        Those that it does not hold, and that are scored as if they came now: clean entries of the
-        user's, and those that were held after all, because nobody had vouched for the sample. These
-        stay part of it: without its most unusual entries it promises less than what comes, and the
-        next one less again.
-    vetted
-        Whether it was said that the sample is clean.
-
-    Notes
-    -----
     What comes in later does not join the sample. How usual it is shows in how the sample scores in
     its midst; but nobody can walk a threshold up by bringing entries, except by lying near to the
     entries of the sample, one by one.
     """
 
-    inside: Batch
+    inside: Batch  # those that the knowledge base holds, with their vectors
+    # Those that it does not hold, and that are scored as if they came now: clean entries of the
+    # user's, and those that were held after all, because nobody had vouched for the sample. These
+    # stay part of it: without its most unusual entries it promises less than what comes, and the
+    # next one less again.
     outside: Batch
-    vetted: bool
+    vetted: bool  # it was said that the sample is clean
 
     @classmethod
     def of(cls, batch: Batch, *, vetted: bool) -> Self:

@@ -38,28 +38,18 @@ NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 class Recalibration:
     """Decides when thresholds are taken, and from which entries; the calibrator takes them.
 
-    Attributes
-    ----------
-    collecting
-        Whether there are not yet enough entries for thresholds of one's own.
-    pending
-        Findings against entries that were admitted while collecting, by id.
-    wanted_rate
-        Error rate that was asked for, where the adopted store was too small for it; ``None`` where
-        the policy's rate is that rate.
-
-    Notes
-    -----
     Only a guard that began with nothing takes thresholds from what arrived. Whoever adopts a small
     store keeps its sample: arrivals that nobody reviewed would set the thresholds otherwise.
     """
 
     def __init__(self, knowledge: Knowledge, calibrator: Calibrator) -> None:
         self._knowledge, self._calibrator = knowledge, calibrator
-        self.collecting = True
+        self.collecting = True  # there are not yet enough entries for thresholds of one's own
+        # Findings against entries that were admitted while collecting, by id.
         self.pending: dict[str, list[Finding]] = {}
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
+        # The rate that was asked for, where the adopted store was too small for it.
         self.wanted_rate: float | None = None
 
     @property

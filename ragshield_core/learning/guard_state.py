@@ -34,41 +34,22 @@ class GuardState:
 
     States that were alike are alike again once the same events were applied to them in the same
     order: the same entries are known, held and trusted, by the same thresholds.
-
-    Attributes
-    ----------
-    lock
-        Held by whoever reads or changes the state.
-    knowledge
-        What the detectors have learned.
-    calibrator, recalibration
-        Thresholds, and when they are taken anew.
-    unscreened
-        By id, entries that were let in although detectors failed on them, and what was said of each
-        detector. Of an entry that was not written after all it may remember more than there is.
-    tries
-        How often each of these was screened again; of this process.
-    failing
-        Detectors that failed when they were asked last, and how; of this process, and not saved.
-    left_out
-        Detectors that take no part, and why.
-    power
-        Share of planted texts that were held when the store was adopted, by the form of the attack.
-    embedder
-        The embedding model; ``None`` where the user wants none, or nobody has offered one.
     """
 
     def __init__(self, detectors: Sequence[Detector], policy: Policy, seed: int) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # held by whoever reads or changes the state
         self.detectors = tuple(detectors)
-        self.seed = seed
+        self.seed = seed  # of the parts that are held out
         self.knowledge = Knowledge(self.detectors)
         self.calibrator = Calibrator(self.knowledge, policy, seed)
         self.recalibration = Recalibration(self.knowledge, self.calibrator)
+        # Entries that were let in although detectors failed on them, and what was said of each
+        # detector, by id. It may remember more than there is: not all were written after all.
         self.unscreened: dict[str, Mapping[str, str]] = {}
-        self.tries: Counter[str] = Counter()
-        self.failing: dict[str, str] = {}
-        self.left_out: tuple[Skipped, ...] = ()
+        self.tries: Counter[str] = Counter()  # to screen each of these again, in this process
+        self.failing: dict[str, str] = {}  # detectors that failed last, and how; in this process
+        self.left_out: tuple[Skipped, ...] = ()  # detectors that take no part, and why
+        # Share of planted texts that were held when the store was adopted, by the form of attack.
         self.power: dict[str, float] = {}
         self.embedder: Callable[[list[str]], Any] | None = None
         self._chosen = False  # the embedder, by the user, so that no store offers its own

@@ -37,22 +37,14 @@ class Writes:
 
     Guards that processes share are told by
     :class:`~ragshield_core.sharing.shared_writes.SharedWrites`, which keeps a journal of events.
-
-    Attributes
-    ----------
-    quarantine
-        Of the guard: all of its namespace, or of one store once the guard is of one.
-    on_learned
-        Called with the entries that were learned here, each time. They are in the knowledge base by
-        then: what a callback raises is logged, by its type, and stops nothing. Not saved.
-    shared
-        Whether other processes know what this guard learns: it was opened.
     """
 
-    shared = False
+    shared = False  # whether other processes know what this guard learns: it was opened
 
     def __init__(self, state: GuardState, quarantine: Quarantine) -> None:
         self._state, self.quarantine = state, quarantine
+        # Called with the entries that were learned here, each time. They are in the knowledge base
+        # by then: what a callback raises is logged, by its type, and stops nothing. Not saved.
         self.on_learned: list[Callable[[Batch], object]] = []
         # By what the last look for confirmations went: a fit or a load puts another table into the
         # place of this one.

@@ -84,22 +84,7 @@ def known_ids(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
 
 
 class Knowledge:
-    """The detectors of a guard, and which entries they have learned.
-
-    Attributes
-    ----------
-    learners
-        The detectors, in the order in which they learn.
-    known
-        The entries that are known, with their labels and fingerprints.
-    dim
-        Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
-    confirmed
-        By id, the fingerprint of the revision that people have confirmed as poisoned and that
-        detectors were told of since they were fitted.
-    missed
-        By detector, what it failed to take note of last, and how.
-    """
+    """The detectors of a guard, and which entries they have learned."""
 
     def __init__(self, detectors: Sequence[Detector]) -> None:
         self.detectors = tuple(detectors)
@@ -110,9 +95,11 @@ class Knowledge:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self.known = Revisions()
-        self.dim: int | None = None
+        self.dim: int | None = None  # of vectors, 0 without any; none before anything was learned
+        # By id, the fingerprint of the revision that people have confirmed as poisoned and that
+        # detectors were told of since they were fitted.
         self.confirmed: dict[str, str] = {}
-        self.missed: dict[str, str] = {}
+        self.missed: dict[str, str] = {}  # by detector, what it failed to take note of, and how
 
     def __len__(self) -> int:
         return len(self.known)
