@@ -80,28 +80,14 @@ class Shift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A source of which far more is held than of clean entries.
+    """A source of which far more is held than of clean entries."""
 
-    Attributes
-    ----------
-    source
-        Its name, a claim of whoever brings the entries; ``None`` for entries that name none.
-    n_entries, n_held
-        How many came since the calibration, and how many of these are held or were recalled.
-    since
-        When the first of these was held, UTC.
-    detectors
-        How many each detector objected to.
-    held_ids, admitted_ids
-        A few of both sides.
-    """
-
-    source: str | None
-    n_entries: int
-    n_held: int
-    since: dt.datetime
-    detectors: Mapping[str, int]
-    held_ids: tuple[str, ...] = ()
+    source: str | None  # a claim of whoever brings the entries; none for those that name none
+    n_entries: int  # that came since the calibration
+    n_held: int  # of these, held or recalled
+    since: dt.datetime  # when the first of these was held, UTC
+    detectors: Mapping[str, int]  # how many each objected to
+    held_ids: tuple[str, ...] = ()  # a few of both sides
     admitted_ids: tuple[str, ...] = ()
 
     def __str__(self) -> str:

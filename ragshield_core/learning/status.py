@@ -66,105 +66,53 @@ class DetectorStanding:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How a guard stands.
+    """How a guard stands."""
 
-    Attributes
-    ----------
-    n_known
-        Entries of the knowledge base.
-    calibrated, calibrated_at, next_at
-        Whether thresholds are calibrated, at which size of the knowledge base they last were, and
-        at which they will be again; ``None`` if they were not, or will not be.
-    n_sample, vetted
-        Entries that thresholds are taken from, and whether they are vouched for.
-    rate
-        Accepted share of clean entries that are ever held or recalled.
-    wanted_rate
-        The rate that was asked for, where the adopted store was too small for it.
-    spent, by_detector, by_source
-        What was held and recalled of what was judged since the first calibration: of all, by
-        detector, and by lineage. An upper bound of what it has cost: poison counts as well.
-    shifts
-        Detectors by which what came lately is unlike the clean sample as a whole.
-    questions
-        Sources of which far more is held than accepted: new ones, or mass attacks.
-    decided
-        What was spent on sources that a person has decided on and that are not asked about again.
-    doubted
-        By detector, how many of the entries that it has learned it takes for poison which was among
-        them; those that doubt none are left out.
-    power
-        By the form of an attack, the share of its texts that the guard would hold: texts that were
-        made up about the knowledge base, and screened when it was adopted. Empty where no embedding
-        model was at hand.
-    failing
-        Detectors that failed when this process asked them last, and how.
-    unscreened
-        How many known entries were let in although a detector failed on them, see
-        :meth:`ragshield_core.learning.writes.Writes.unscreened`.
-    borrowed
-        Whether the calibration is that of another guard, see
-        :meth:`ragshield_core.learning.calibration.CalibrationInForce.borrow`.
-    position, behind, pending
-        Of a guard that was opened: of the last event of the journal that it has read, how many came
-        since, and how many somebody intends. ``None`` and 0 where nothing is shared.
-    writers
-        Who intends them.
-    calibrated_on
-        When thresholds were taken, as far as the journal still says so.
-    detectors
-        All of them, with what keeps those that are not in force from it.
-    held
-        Entries in quarantine that wait for a reviewer.
-    database, namespace
-        Where an opened guard is, without the password.
-    sealed
-        Whether its rows have digests that only holders of the audit key can make.
-    snapshot
-        Position of the latest one, and when it was made.
-    neighbors
-        Where detectors find neighbours, in words: in memory, or in which store.
-    unreachable
-        Why the database could not be asked, or that somebody has changed it, if so: what is held,
-        pending or behind is unknown then, and nothing is written until it answers again.
-    as_of
-        Where nobody but the database was asked: the position of the snapshot that says what is
-        said of calibration, detectors and shifts.
-    """
-
-    n_known: int
+    n_known: int  # entries of the knowledge base
     calibrated: bool
-    calibrated_at: int | None
-    next_at: int | None
-    n_sample: int
-    vetted: bool
-    rate: float
+    calibrated_at: int | None  # at which size of the knowledge base; none if it was not
+    next_at: int | None  # at which it will be again; none if it will not
+    n_sample: int  # entries that thresholds are taken from
+    vetted: bool  # somebody vouches for these
+    rate: float  # accepted share of clean entries that are ever held or recalled
+    # What was held and recalled of what was judged since the first calibration. An upper bound of
+    # what it has cost: poison counts as well.
     spent: Spent
     by_detector: Mapping[str, Spent]
     by_source: Mapping[str, Spent]
-    shifts: tuple[Shift, ...]
-    questions: tuple[Question, ...] = ()
+    shifts: tuple[Shift, ...]  # by which what came lately is unlike the clean sample as a whole
+    questions: tuple[Question, ...] = ()  # sources with far more held than accepted
+    # What was spent on sources that a person has decided on and that are not asked about again.
     decided: Spent = field(default_factory=Spent)
+    # By detector, how many entries that it has learned it takes for poison, if there are any.
     doubted: Mapping[str, int] = field(default_factory=dict)
+    # By the form of an attack, the share of its texts that the guard would hold: texts that were
+    # made up about the knowledge base, and screened when it was adopted with an embedding model.
     power: Mapping[str, float] = field(default_factory=dict)
-    failing: Mapping[str, str] = field(default_factory=dict)
-    unscreened: int = 0
-    borrowed: bool = False
+    failing: Mapping[str, str] = field(default_factory=dict)  # detectors in this process, and how
+    unscreened: int = 0  # known entries that were let in although a detector failed on them
+    borrowed: bool = False  # the calibration is that of another guard
+    # Of a guard that was opened: of the last event of the journal that it has read, how many came
+    # since, and how many somebody intends, and who.
     position: int | None = None
     behind: int = 0
     pending: int = 0
     writers: tuple[Intending, ...] = ()
-    calibrated_on: dt.datetime | None = None
-    wanted_rate: float | None = None
+    calibrated_on: dt.datetime | None = None  # as far as the journal still says so
+    wanted_rate: float | None = None  # where the adopted store was too small for it
     detectors: tuple[DetectorStanding, ...] = ()
-    held: int = 0
-    database: str | None = None
+    held: int = 0  # entries in quarantine that wait for a reviewer
+    database: str | None = None  # of an opened guard, without the password
     namespace: str | None = None
-    sealed: bool = False
-    snapshot: tuple[int, dt.datetime] | None = None
+    sealed: bool = False  # its rows have digests that only holders of the audit key can make
+    snapshot: tuple[int, dt.datetime] | None = None  # position of the latest, and when it was made
+    # Where nobody but the database was asked: the position of the snapshot that says what is said
+    # of calibration, detectors and shifts.
     as_of: int | None = None
+    # Why the database could not be asked, or that somebody has changed it: what is held, pending or
+    # behind is unknown then, and nothing is written until it answers again.
     unreachable: str | None = None
-    neighbors: str = "memory"
+    neighbors: str = "memory"  # where detectors find them, in words
 
     def concerns(self) -> tuple[str, ...]:
         """Return what somebody should look at; nothing where all is well."""

@@ -95,18 +95,13 @@ class Released:
     Only what was held was looked at: below the thresholds of the time nothing is known but how many
     there were. As a sample of what is clean they would be far too suspicious; together with those
     that came and were not held they are the upper end of a larger one.
-
-    Attributes
-    ----------
-    scores
-        Per detector, shape (n_released,), as they were when the entries were held; the same entry
-        has the same row, NaN where the detector did not find it.
-    n_passed
-        How many entries came and were not held. They count as clean, though poison that nobody has
-        found may be among them.
     """
 
+    # Per detector, shape (n_released,), as they were when the entries were held; the same entry has
+    # the same row, NaN where the detector did not find it.
     scores: Mapping[str, NDArray[np.float64]]
+    # Entries that came and were not held. They count as clean, though poison that nobody has found
+    # may be among them.
     n_passed: int
 
     def __len__(self) -> int:
