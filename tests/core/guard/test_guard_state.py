@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import guard_of, join, knowledge_base, loaded, prose, saved, topical
 
-from ragshield_core import Guard, state
+from ragshield_core import state
 from ragshield_core.calibration import calibrator
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StateError
@@ -135,18 +135,6 @@ def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
         assert not asked
         part["sums"]
     assert asked == ["detector.0.sums"]
-
-
-def test_what_opening_a_guard_has_freed_is_given_back(tmp_path, monkeypatch):
-    two_levels().fit(KNOWN).save(tmp_path)
-    given, give_back = [], state.give_back
-    monkeypatch.setattr(state, "give_back", lambda: given.append(give_back()))
-    loaded(tmp_path)
-    assert len(given) == 1
-    url = f"sqlite:///{tmp_path}/guard.db"
-    Guard.open(url, detectors=[LabelCentroidDetector(min_entries=3)]).fit(KNOWN)
-    assert Guard.open(url).writes.known(KNOWN.ids) == list(KNOWN.ids)
-    assert len(given) == 2
 
 
 def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):

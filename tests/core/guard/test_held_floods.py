@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support import Scripted, group, guard_of, passages, scored
+from support import Scripted, group, guard_of, passages
 
 from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
 
@@ -18,23 +18,16 @@ def held_of(guard, batch):
 
 
 def test_a_detector_remembers_the_held_entries_that_it_accused_itself():
-    clique = CliqueDetector()
-    guard = guard_of(Scripted(), clique, quarantine_at=0.05)
+    clique, phrase, bad = CliqueDetector(), TriggerPhraseDetector(), group(5, 3)
+    guard = guard_of(Scripted(), clique, phrase, quarantine_at=0.05)
     guard.fit(KNOWN).calibrate()
-    bad = group(5, 3)
-    with patch.object(clique, "remember_held", wraps=clique.remember_held) as hold:
+    with (
+        patch.object(clique, "remember_held", wraps=clique.remember_held) as hold,
+        patch.object(phrase, "remember_held") as other,
+    ):
         assert held_of(guard, bad) == set(bad.ids)
-    (entries,) = (call.args[0] for call in hold.call_args_list)
-    assert entries.ids == bad.ids
-
-
-def test_a_detector_hears_of_no_held_entry_that_only_others_accused():
-    phrase = TriggerPhraseDetector()
-    guard = guard_of(Scripted(), phrase)
-    guard.fit(scored([0.0] * 5))
-    with patch.object(phrase, "remember_held") as hold:
-        assert held_of(guard, scored([5.0, 5.0], prefix="bad"))
-    hold.assert_not_called()
+    assert [call.args[0].ids for call in hold.call_args_list] == [bad.ids]
+    other.assert_not_called()
 
 
 @pytest.mark.slow
