@@ -249,19 +249,6 @@ class Database:
         self._mine = _OfThread()
         self._commits = 0
 
-    def _before_fork(self) -> None:
-        """Let other threads finish what they write; SQLite does not survive a fork while open."""
-        self._lock.acquire()
-        if self._sqlite and not self.in_memory:
-            self.close()
-
-    def _after_fork(self) -> None:
-        """Leave connections to the parent, which goes on with them."""
-        self._start()
-        if self._engine is not None and not self.in_memory:
-            self._engine.dispose(close=False)
-            self._engine = None
-
 
 def _prepare_schema(engine: Engine) -> None:
     """Make the tables where there are none.
@@ -321,34 +308,41 @@ class _OfThread(threading.local):
     later: tuple[Callable[[], object], ...] = ()
 
 
-class _Forking:
-    """Holds all databases still while the process forks, one fork at a time."""
+# Databases that are held still while the process forks, one fork at a time.
+_STILL: list[Database] = []
+_FORKING = threading.Lock()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._still: list[Database] = []
 
-    def before(self) -> None:
-        self._lock.acquire()
-        self._still = list(_ALL)
-        for database in self._still:
-            database._before_fork()  # noqa: SLF001 - of this very module
+def _before_fork() -> None:
+    """Let other threads finish what they write; SQLite does not survive a fork while open."""
+    _FORKING.acquire()
+    _STILL[:] = _ALL
+    for database in _STILL:
+        database._lock.acquire()  # noqa: SLF001 - of this very module
+        if database._sqlite and not database.in_memory:  # noqa: SLF001
+            database.close()
 
-    def in_parent(self) -> None:
-        for database in self._still:
-            database._lock.release()  # noqa: SLF001
-        self._lock.release()
 
-    def in_child(self) -> None:
-        self._lock = threading.Lock()
-        for database in self._still:
-            database._after_fork()  # noqa: SLF001
+def _after_fork_in_parent() -> None:
+    for database in _STILL:
+        database._lock.release()  # noqa: SLF001
+    _FORKING.release()
+
+
+def _after_fork_in_child() -> None:
+    """Leave connections to the parent, which goes on with them."""
+    global _FORKING  # noqa: PLW0603
+    _FORKING = threading.Lock()
+    for database in _STILL:
+        database._start()  # noqa: SLF001
+        if database._engine is not None and not database.in_memory:  # noqa: SLF001
+            database._engine.dispose(close=False)  # noqa: SLF001
+            database._engine = None  # noqa: SLF001
 
 
 if hasattr(os, "register_at_fork"):
-    _FORKING = _Forking()
     os.register_at_fork(
-        before=_FORKING.before,
-        after_in_parent=_FORKING.in_parent,
-        after_in_child=_FORKING.in_child,
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
     )

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
@@ -22,9 +22,6 @@ from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.steps import Steps, done, own
 from ragshield_core.store.writing import recall_overdue, screen_and_hold, uncover
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -95,24 +92,12 @@ class Reconciliation:
         for what, ids, way_out in self._rows():
             if ids:
                 lines.append(f"{len(ids)} {what}: {named(ids)}" + (f"; {way_out}" * bool(way_out)))
-        return "\n".join([*lines, *self._notes()])
+        if self.n_moving:
+            lines.append(f"{self.n_moving} entries were left out: somebody is just writing them")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.summary()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table  # noqa: PLC0415 - only where something is shown
-        from rich.text import Text  # noqa: PLC0415
-
-        head, *_ = self.summary().splitlines()
-        table = Table(title=head)
-        for column in ("entries", "what", "such as", "what to do"):
-            table.add_column(column, justify="right" if column == "entries" else "left")
-        for what, ids, way_out in self._rows():
-            if ids:  # Text objects, not markup: ids may be hostile
-                table.add_row(*map(Text, (str(len(ids)), what, named(ids), way_out)))
-        yield table
-        yield from map(Text, self._notes())
 
     def _rows(self) -> list[tuple[str, tuple[str, ...], str]]:
         return [
@@ -127,12 +112,6 @@ class Reconciliation:
             ("forgotten", self.forgotten, ""),
         ]
 
-    def _notes(self) -> list[str]:
-        notes = []
-        if self.n_moving:
-            notes.append(f"{self.n_moving} entries were left out: somebody is just writing them")
-        return notes
-
 
 def reconciled(
     adapter: Adapter[Any], *, adopt: Chosen = False, forget: Chosen = False
@@ -142,15 +121,18 @@ def reconciled(
     See :meth:`ragshield_core.store.guarded.Guarded.reconcile`. Earlier parts of a thousand
     entries each are learned if the policy raises on one that is to be adopted.
     """
-    _check_chosen(adopt=adopt, forget=forget)
+    for name, chosen in (("adopt", adopt), ("forget", forget)):
+        if isinstance(chosen, str) or not isinstance(chosen, bool | Iterable):
+            msg = f"{name} is {type(chosen).__name__}, expected True, False or a list of ids."
+            raise TypeError(msg)
     yield own(adapter.refresh)
     found = yield from _compared(adapter)
     adopted: list[str] = []
     held: list[str] = []
     for part in _parts(_of((*found.unguarded, *found.changed), adopt)):
-        judged = yield from _adopted(adapter, part)
-        adopted += judged.adopted
-        held += judged.held
+        learned, suspicious = yield from _adopted(adapter, part)
+        adopted += learned
+        held += suspicious
     forgotten: list[str] = []
     wanted = found.missing if forget is True else (*found.missing, *found.released)
     for part in _parts(_of(wanted, forget)):
@@ -179,7 +161,7 @@ def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> N
             return
         moving = (
             guard.writes.moving()
-        )  # by now: what is known, and was not written yet, is among it
+        )  # by now: known entries that are not written yet are among it
         stored = done(adapter.ids())
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
@@ -216,11 +198,6 @@ def named(ids: Sequence[str]) -> str:
     """Return the first few ids, fit to be shown."""
     shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:NAMED])
     return shown + (", ..." if len(ids) > NAMED else "")
-
-
-class _Judged(NamedTuple):
-    adopted: list[str]
-    held: list[str]
 
 
 @dataclass(slots=True)
@@ -322,8 +299,8 @@ def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[
     return concatenate(batches) if batches else NOTHING, items, odd
 
 
-def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[_Judged]:
-    """Screen and learn those of the entries that are still unguarded or changed."""
+def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[list[str], list[str]]]:
+    """Screen entries that still differ; return the ids of the learned and of the held ones."""
     guard = adapter.guard
     yield own(guard.writes.catch_up)
     moving: frozenset[str] = yield own(guard.writes.moving)
@@ -338,14 +315,14 @@ def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[_Judged]:
     ]
     coming = entries.take(rows)
     if not len(coming):
-        return _Judged([], [])
+        return [], []
     # The store no longer has the revisions that the guard knows of changed entries.
     if stale := [i for i in coming.ids if i in known]:
         yield own(guard.writes.forget_lost, stale)
     report = yield from _take_in(adapter, coming)
     held = [decision.entry_id for decision in report.quarantined]
     learned: list[str] = yield own(guard.writes.known, coming.ids)
-    return _Judged([i for i in learned if i not in held], held)
+    return [i for i in learned if i not in held], held
 
 
 def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
@@ -418,15 +395,6 @@ def _of(found: Sequence[str], chosen: Chosen) -> list[str]:
         return list(found) if chosen else []
     wanted = set(chosen)
     return [entry_id for entry_id in found if entry_id in wanted]
-
-
-def _check_chosen(**given: Any) -> None:
-    for name, chosen in given.items():
-        if isinstance(chosen, bool):
-            continue
-        if isinstance(chosen, str) or not isinstance(chosen, Iterable):
-            msg = f"{name} is {type(chosen).__name__}, expected True, False or a list of ids."
-            raise TypeError(msg)
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -1,13 +1,11 @@
 """A store and a guard that know different things: it is found, named and mended."""
 
-import io
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
-from rich.console import Console
 from shared_store import FolderKeeper, add
 from support import Scripted, guard_of, meanwhile, passages, scored
 
@@ -185,13 +183,10 @@ def test_an_entry_that_cannot_be_judged_bears_it_alone(workers):
     assert (found.unreadable, found.held) == (("past0",), ("past1",))
 
 
-def test_a_table_shows_hostile_ids_escaped(workers):
+def test_hostile_ids_are_shown_escaped(workers):
     workers[0].store.write(Batch.of(ids=["[red]\x1b[2J"], texts=["x"], embeddings=[[1.0, 1.0]]))
-    console = Console(file=io.StringIO(), width=200)
-    console.print(compared(workers[0]))
-    shown = console.file.getvalue()
+    shown = str(compared(workers[0]))
     assert "\x1b" not in shown
-    assert "[red]" in shown
     assert "4 entries in the store, 3 known to the guard" in shown
 
 
