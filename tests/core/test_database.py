@@ -4,14 +4,12 @@ import multiprocessing
 import os
 import pickle
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, make_url, text
 from support import Scripted
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -121,18 +119,6 @@ def test_who_waits_in_vain_for_others_is_told_so(tmp_path, monkeypatch):
     assert count(database) == 1
 
 
-def test_what_cannot_be_run_is_said_and_run_once(database):
-    tries = []
-
-    def work(session):
-        tries.append(session)
-        session.execute(text("SELECT nothing FROM nowhere"))
-
-    with pytest.raises(QuarantineError, match="cannot be used"):
-        database.write(work)
-    assert len(tries) == 1
-
-
 def test_threads_write_one_after_the_other(database):
     start = count(database)
 
@@ -203,55 +189,7 @@ def test_reads_do_not_wait_for_a_write(tmp_path):
     assert seen == [before]
 
 
-def test_a_lost_transaction_is_not_tried_again_blindly(database):
-    """Whether a connection that was lost while committing has committed is not known."""
-    with database.engine() as engine:
-
-        @event.listens_for(engine, "commit")
-        def lose(_connection):
-            message = "server closed the connection"
-            raise ConnectionError(message)
-
-    tries = []
-    with pytest.raises(ConnectionError):
-        database.write(tries.append)
-    assert len(tries) == 1
-
-
 # Making tables
-
-
-OPENING = """
-import sys
-from ragshield_core import Batch, Quarantine
-
-quarantine, name = Quarantine(sys.argv[1]), sys.argv[2]
-print("ready", flush=True)
-sys.stdin.readline()
-quarantine.hold(Batch.of(ids=[name], texts=["t"], embeddings=[[1.0, 0.0]]))
-print(quarantine.count())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
-def test_processes_that_open_an_empty_database_at_once_all_succeed(url):
-    names = ["p", "q", "r", "s"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    children = [
-        subprocess.Popen([sys.executable, "-c", OPENING, url, name], text=True, **pipes)
-        for name in names
-    ]
-    for child in children:
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    assert [child.communicate(timeout=120)[1] for child in children] == [""] * len(names)
-    quarantine = Quarantine(url)
-    assert {held.id for held in quarantine.list()} == set(names)
-    quarantine.log.verify()
-    quarantine.close()
 
 
 @pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)

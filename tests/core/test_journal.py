@@ -14,12 +14,10 @@ from journal_writer import LEASE, Shared, Worker
 from sqlalchemy import select, text
 
 from ragshield_core import Batch
-from ragshield_core.database.tables import TableBase
 from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.errors import (
     OvertakenError,
     PrunedError,
-    QuarantineError,
     StateError,
     TakenOverError,
 )
@@ -210,22 +208,6 @@ def test_a_changed_or_missing_event_is_named(shared, journal, change):
     assert numbers(shared.read(lambda s: journal.since(s, 2, limit=1))) == [2]
 
 
-def test_events_that_swap_places_are_noticed(shared, journal):
-    append(shared, journal, *map(learned, range(2)))
-    for here, there in ((1, 7), (2, 1), (7, 2)):
-        change = f"UPDATE ragshield_journal SET position = {there} WHERE position = {here}"  # noqa: S608
-        sql(shared, change)
-    with pytest.raises(StateError, match="event 1 of"):
-        shared.read(lambda s: journal.since(s, 0))
-
-
-def test_an_end_that_is_gone_is_noticed(shared, journal):
-    append(shared, journal, *map(learned, range(3)))
-    sql(shared, "DELETE FROM ragshield_journal WHERE position = 3")
-    with pytest.raises(StateError, match=r"event 3 of the journal .* is missing"):
-        shared.read(lambda s: journal.since(s, 2))
-
-
 def test_a_process_that_is_ahead_of_the_database_is_told(shared, journal):
     append(shared, journal, learned())
     with pytest.raises(StateError, match=r"at position 1, and this process at 5.*older"):
@@ -233,48 +215,6 @@ def test_a_process_that_is_ahead_of_the_database_is_told(shared, journal):
 
 
 # Appending
-
-
-def test_who_was_overtaken_writes_nothing(shared, journal):
-    append(shared, journal, learned(1))
-
-    def work(session):
-        with pytest.raises(OvertakenError, match="at position 1, expected 0"):
-            journal.append(session, [learned(2)], writer="late", expected=0, pending=[True])
-
-    shared.write(work)  # and commits
-    assert numbers(shared.read(lambda s: journal.since(s, 0))) == [1]
-    assert shared.read(journal.pending) == ()
-
-
-def test_an_event_goes_with_its_transaction(shared, journal):
-    append(shared, journal, learned(1))
-    before = shared.read(journal.head)
-
-    def work(session):
-        journal.append(session, [learned(2)], writer="w", pending=[True])
-        message = "the quarantine failed"
-        raise QuarantineError(message)
-
-    with pytest.raises(QuarantineError):
-        shared.write(work)
-    assert shared.read(journal.head) == before
-    assert shared.read(journal.pending) == ()
-    assert append(shared, journal, learned(3), expected=1) == range(2, 3)
-
-
-def test_namespaces_do_not_see_each_other(shared, journal):
-    theirs = Journal("theirs", lease=LEASE)
-    append(shared, journal, learned(1), learned(2), pending=True)
-    assert shared.write(lambda s: journal.take_turn(s, "w"))
-    assert append(shared, theirs, learned(3), expected=0, pending=True) == range(1, 2)
-    assert numbers(shared.read(lambda s: theirs.since(s, 0))) == [3]
-    assert pending(shared, theirs) == [(1, "w")]
-    shared.write(lambda s: theirs.close_pending(s, [1], writer="w"))
-    assert len(shared.read(journal.pending)) == 2
-    assert shared.read(theirs.turn) is None
-    shared.write(lambda s: Snapshots("ours").write(s, 2, {}, {}))
-    assert shared.read(Snapshots("theirs").latest) is None
 
 
 # Pending events and their recovery
@@ -556,16 +496,6 @@ def run_all(children):
     assert [error for _, error in said if error] == []
     assert {child.returncode for child in children} == {0}
     return [out.strip() for out, _ in said]
-
-
-@pytest.mark.slow
-def test_processes_that_make_the_tables_at_once_all_succeed(url):
-    shared = Shared(url)
-    run_all([start(url, "ours", name, "prepare", 3) for name in "abcd"])
-    for table in TableBase.metadata.tables.keys() - {"ragshield_schema", "ragshield_changes"}:
-        count = text(f"SELECT count(*) FROM {table}")  # noqa: S608 - our own
-        assert shared.read(lambda s, q=count: s.execute(q).scalar()) == 0
-    shared.engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -56,17 +56,6 @@ def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
     assert one.writes.known(known.ids) == list(known.ids[2:])
 
 
-def test_one_that_is_opened_later_knows_what_came_before_without_a_save(url):
-    (one,) = opened(url, 1, fpr=RATE)
-    one.fit(passages(300, 1)).calibrate()
-    one.learn(passages(20, 2, "new"))
-    (late,) = opened(url, 1)
-    assert late.calibrated
-    assert late.policy.quarantine_at == RATE
-    assert late.calibration.thresholds == one.calibration.thresholds
-    assert len(late.writes.known(passages(20, 2, "new").ids)) == 20
-
-
 @pytest.mark.parametrize("workers", [2, 4])
 def test_a_group_that_trickles_over_several_is_found_as_by_one(workers, url):
     alone = Guard([CliqueDetector()], policy=Policy(), quarantine=Quarantine("sqlite://"))
@@ -365,16 +354,6 @@ def test_detectors_are_those_of_the_guard_that_is_there(url):
         Guard.open(url, detectors=[Scripted()])
     with pytest.raises(StateError, match="other options"):
         Guard.open(url, detectors=[CliqueDetector(trusted_lineages=["a"])])
-
-
-def test_namespaces_never_see_each_other(url):
-    (one,), (other,) = (opened(url, 1, namespace=name) for name in ("a", "b"))
-    one.fit(passages(300, 1)).calibrate(fpr=RATE)
-    written(one, group(5, 3))
-    other.writes.catch_up()
-    assert other.status().n_known == 0
-    assert not other.calibrated
-    assert other.quarantine.count() == 0
 
 
 def test_status_tells_how_far_behind_a_guard_is(url):

@@ -225,30 +225,6 @@ def test_what_a_crashed_process_of_one_has_left_is_not_recovered_by_the_other(ur
     assert theirs.keeper.run_recovery() == 1
 
 
-def test_snapshots_and_journals_of_one_are_not_pruned_by_the_other(url, tmp_path):
-    mine, theirs = two(url, tmp_path)
-    add(mine.keeper, GOOD)
-    before = rows_of(mine)
-    for number in range(30):
-        theirs.guard.learn(scored([0.1] * 6, prefix=f"n{number}-"))
-    assert rows_of(mine) == before
-    assert rows_of(theirs)["ragshield_journal"] < 30
-    late = Guard.open(url, MINE, detectors=[Scripted()])
-    assert late.writes.known(IDS) == IDS
-
-
-def rows_of(tenant):
-    """Return how many rows of each table of the journal are a tenant's."""
-    tables = ("ragshield_journal", "ragshield_snapshots", "ragshield_journal_writers")
-    query = "SELECT count(*) FROM {} WHERE namespace = ?"
-    with tenant.quarantine.database.read() as session:
-        connection = session.connection()
-        return {
-            table: connection.exec_driver_sql(query.format(table), (tenant.namespace,)).scalar()
-            for table in tables
-        }
-
-
 # Every statement
 
 
