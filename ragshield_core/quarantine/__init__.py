@@ -11,8 +11,8 @@ from ragshield_core.quarantine.entries import (
     Verified,
     batches_of,
 )
+from ragshield_core.quarantine.grouping import Narrowing
 from ragshield_core.quarantine.log import AuditLog
-from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.quarantine import Quarantine
 from ragshield_core.quarantine.rows import unkeepable
 

@@ -162,8 +162,12 @@ def _check_key(line: Row, digests: Digests) -> None:
 
 
 def _broken(line: int, why: str) -> TamperedError:
-    msg = f"the audit log is broken at line {line}: {why}; {ADVICE}"
-    return TamperedError(msg, where=f"line {line}")
+    return _error(f"line {line}", f"{why}; {ADVICE}", "the audit log is broken at {}: ")
+
+
+def _error(where: str, why: str, how: str = "{} ") -> TamperedError:
+    """Return the error for a row or line that is not as it was written."""
+    return TamperedError(how.format(where) + why, where=where)
 
 
 # Single rows
@@ -230,8 +234,7 @@ def changed(
     where = _where(kind, [values[column.name] for column in table_of(kind).primary_key])
     made, found = digests.of(kind, row), printable(str(values["digest"]), 64)
     way_out = REGROUP if kind in (CaseRow, MemberRow) else RESTORE
-    msg = f"{where} was changed: it has the digest {found}, expected {made}; {way_out}"
-    return TamperedError(msg, where=where)
+    return _error(where, f"was changed: it has the digest {found}, expected {made}; {way_out}")
 
 
 def _differs(kind: type[TableBase], row: Row, why: str, namespace: str) -> TamperedError:
@@ -241,8 +244,7 @@ def _differs(kind: type[TableBase], row: Row, why: str, namespace: str) -> Tampe
     )
     if row["namespace"] != namespace:
         entry = "of another namespace"
-    where = _where(kind, [row["number"]])
-    return TamperedError(f"{where} ({entry}) is broken: {why}; {ADVICE}", where=where)
+    return _error(_where(kind, [row["number"]]), f"({entry}) is broken: {why}; {ADVICE}")
 
 
 def _where(kind: type[TableBase], key: Sequence[object]) -> str:
@@ -293,8 +295,7 @@ def _verify_told(session: Session, digests: Digests, told: Told, namespace: str)
                 raise _differs(kind, row, why, namespace)
         if expected:
             where = _where(kind, [min(expected)])
-            msg = f"{where} is missing; the log knows it: {ADVICE}"
-            raise TamperedError(msg, where=where)
+            raise _error(where, f"is missing; the log knows it: {ADVICE}")
 
 
 def reseal(session: Session, digests: Digests) -> list[tuple[type[HeldRow | RuleRow], Row]]:
@@ -365,9 +366,7 @@ def check_journal(session: Session, digests: Digests, namespace: str) -> None:
     ):
         line = session.scalars(query).first()
         if line is not None and not is_line(session, digests, line):
-            where = f"line {line.seq}"
-            msg = f"the audit log is broken at {where}: it was changed; {ADVICE}"
-            raise TamperedError(msg, where=where)
+            raise _broken(line.seq, "it was changed")
         positions.append(0 if line is None else line.journal_position or 0)
     _check_journal(session, digests, namespace, max(positions), positions[1])
 
@@ -406,10 +405,9 @@ def _check_journal(
         ),
     ):
         if not is_so:
-            where = _where(kind, [namespace])
             why = f"it {is_there}, expected {expected}: rows were deleted, added or set back"
-            msg = f"{where} is not as it was written: {why}; {RESTORE}"
-            raise TamperedError(msg, where=where)
+            where = _where(kind, [namespace])
+            raise _error(where, f"is not as it was written: {why}; {RESTORE}")
 
 
 def _head_of_journal(
@@ -440,8 +438,7 @@ def _verify_snapshots(session: Session) -> None:
                 expected = sum(part[2] for part in json.loads(manifests[snapshot])["parts"])
         if n_found != expected:
             where = _where(ChunkRow, [snapshot])
-            msg = f"{where} has {n_found} pieces, expected {expected}; {RESTORE}"
-            raise TamperedError(msg, where=where)
+            raise _error(where, f"has {n_found} pieces, expected {expected}; {RESTORE}")
 
 
 def _verify_cases(session: Session) -> None:
@@ -453,14 +450,12 @@ def _verify_cases(session: Session) -> None:
     )
     if (number := session.scalar(alone.limit(1))) is not None:
         where = _where(MemberRow, [number])
-        msg = f"{where} is missing, expected one for the held entry; {REGROUP}"
-        raise TamperedError(msg, where=where)
+        raise _error(where, f"is missing, expected one for the held entry; {REGROUP}")
     members = select(MemberRow.case_number, func.count()).group_by(MemberRow.case_number)
     found = dict(session.execute(members).tuples().all())
     wanted = dict(session.execute(select(CaseRow.number, CaseRow.n_members)).tuples().all())
     if found != wanted:
         number = min(n for n in {*found, *wanted} if found.get(n) != wanted.get(n))
-        where = _where(CaseRow, [number])
         why = f"it counts {wanted.get(number, 0)} entries, expected {found.get(number, 0)}"
-        msg = f"{where} is not as it was written: {why}; {REGROUP}"
-        raise TamperedError(msg, where=where)
+        where = _where(CaseRow, [number])
+        raise _error(where, f"is not as it was written: {why}; {REGROUP}")

@@ -11,6 +11,7 @@ The tables of cases hold nothing that entries and their findings do not: see :fu
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import logging
@@ -18,10 +19,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks, table_of
@@ -497,3 +499,63 @@ def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
     for key, value in mapping.items():
         parts[value].append(key)
     return parts
+
+
+# Lists of held entries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """A filter for held entries; fields that are ``None`` do not matter.
+
+    Attributes
+    ----------
+    detector
+        That has found them.
+    source
+        That they claim to be of: their lineage, or the digest by which a case tells a long one.
+    since
+        When they were held at the earliest; without a time zone, in UTC.
+    case
+        To which they belong, by its number.
+    search
+        What is in their ids or the first 4,000 characters of their texts, in upper or lower case.
+        Reads all of them.
+    """
+
+    detector: str | None = None
+    source: str | None = None
+    since: dt.datetime | None = None
+    case: int | None = None
+    search: str | None = None
+
+    def where(self, namespace: str) -> list[ColumnElement[bool]]:
+        """Return conditions on rows of a tenant."""
+        conditions: list[ColumnElement[bool]] = []
+        if self.since is not None:
+            since = self.since if self.since.tzinfo else self.since.replace(tzinfo=dt.UTC)
+            at = since.astimezone(dt.UTC).isoformat(timespec="microseconds")
+            conditions.append(HeldRow.held_at >= at)
+        members: list[ColumnElement[bool]] = []
+        if self.detector is not None:
+            named = alone(self.detector)
+            members.append(MemberRow.detectors.contains(named, autoescape=True))
+        if self.case is not None:
+            members.append(MemberRow.case_number == self.case)
+        if self.search:
+            sought = searched(self.search)
+            members.append(MemberRow.searched.contains(sought, autoescape=True))
+        if members:
+            conditions.append(_of_members(namespace, *members))
+        if self.source is not None:
+            by_key = _of_members(namespace, MemberRow.source == document_key(self.source))
+            # What was never held, but replaced, is in no case.
+            conditions.append(or_(by_key, HeldRow.lineage == self.source))
+        return conditions
+
+
+def _of_members(namespace: str, *members: ColumnElement[bool]) -> ColumnElement[bool]:
+    numbers = select(MemberRow.number).where(MemberRow.namespace == namespace, *members)
+    # Materialised as in Cases: else a planner may go through members one by one.
+    once = numbers.cte().prefix_with("MATERIALIZED", dialect="postgresql")
+    return HeldRow.number.in_(select(once.c.number))

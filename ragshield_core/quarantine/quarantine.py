@@ -21,9 +21,9 @@ from ragshield_core.quarantine.changes import Changes
 from ragshield_core.quarantine.digests import Digests, given_key
 from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, Print, Status
 from ragshield_core.quarantine.evidence import last_lines_of, tampered, verify_some
+from ragshield_core.quarantine.grouping import Narrowing
 from ragshield_core.quarantine.indexes import Indexes
 from ragshield_core.quarantine.log import AuditLog
-from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import (
     check_one_store,
     columns_of,
