@@ -51,29 +51,13 @@ def claim(
 ) -> None:
     """Note that a guard is a store's; from now on it holds entries under the store's name.
 
-    Parameters
-    ----------
-    guard
-        Its quarantine is exchanged for the store's view of the same one.
-    store
-        The one inside.
-    name
-        As the user gave it. ``None`` takes the one that the quarantine was made for, else
-        ``found``.
-    found
-        What identifies the store in every process that uses it: its class and the name of its
-        collection; empty where there is no such thing.
-    folder
-        Where it keeps its data, if that is for one process.
-    stacklevel
-        Of a warning, as :func:`warnings.warn` counts.
+    ``name`` is as the user gave it; ``None`` takes the one that the quarantine was made for,
+    else ``found``: the class and the name of the collection, which identify the store in every
+    process that uses it, empty where there is no such thing. ``folder`` is where the store
+    keeps its data, if that is for one process.
 
-    Raises
-    ------
-    ValueError
-        If the guard is another store's: what it has learned there says nothing here.
-    StateError
-        If the guard was opened in a namespace that is another store's.
+    Raises ValueError if the guard is another store's: what it has learned there says nothing
+    here; and StateError if the guard was opened in a namespace that is another store's.
     """
     theirs = _alive(_STORE_OF.get(guard))
     if theirs is not None and theirs is not store:
@@ -211,27 +195,10 @@ def use_table(
 ) -> bool:
     """Let a guard find neighbours in the store inside, if it is to; return whether it could.
 
-    Parameters
-    ----------
-    guard
-        Of the store.
-    table
-        The store's vectors; ``None`` where it cannot be asked for neighbours.
-    neighbors
-        As of :meth:`ragshield_core.learning.connections.Connections.use_table`.
-    store
-        The one inside.
-    able
-        Kinds of stores of the framework that can be asked, as a list in words.
-
-    Raises
-    ------
-    TypeError
-        If neighbours are to be found in a store that cannot be asked; says which can.
-    ValueError
-        If ``neighbors`` is none of the three, or no detector can leave vectors in the store.
-    NeighborsError
-        If vectors are to be taken into memory, and cannot be fetched.
+    ``table`` are the store's vectors; ``None`` where it cannot be asked for neighbours.
+    ``neighbors`` is as of :meth:`ragshield_core.learning.connections.Connections.use_table`,
+    which raises what cannot be. ``able`` names the kinds of stores of the framework that can be
+    asked.
     """
     if table is not None:
         guard.state.use_table(table, neighbors)

@@ -126,19 +126,6 @@ def test_decisions_are_one_per_id():
     assert keeper.store == {"a": "bad a"}
 
 
-def test_what_the_store_fails_to_delete_is_held_and_hidden_and_can_be_recalled_again():
-    keeper = keeper_of(a="bad a", b="bad b")
-    keeper.guard.learn(entries("a", "b"))
-    with patch.object(keeper.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        recall(keeper, "a")
-    assert keeper.guard.quarantine.held_ids(["a"]) == {"a"}
-    assert keeper.mask.hides(("a", "bad a"))
-    assert keeper.guard.writes.known(["a"]) == ["a"]  # so that detectors name it again
-    assert recall(keeper, "a") == ("a",)
-    assert keeper.store == {"b": "bad b"}
-    assert keeper.guard.writes.known(["a", "b"]) == ["b"]
-
-
 def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
     keeper = keeper_of(a="bad a")
     with patch.object(keeper.store, "delete", side_effect=NotImplementedError):
@@ -156,26 +143,6 @@ def test_what_the_quarantine_fails_to_hold_stays_and_is_seen():
         recall(keeper, "a")
     assert keeper.store == {"a": "bad a"}
     assert not keeper.mask.hides(("a", "bad a"))
-
-
-def test_what_is_admitted_is_written_and_learned_and_what_is_held_is_neither():
-    keeper = keeper_of()
-    report = add(keeper, a="fine", b="score=5")
-    assert [decision.verdict for decision in report.decisions] == [
-        Verdict.ADMIT,
-        Verdict.QUARANTINE,
-    ]
-    assert keeper.store == {"a": "fine"}
-    assert keeper.guard.writes.known(["a", "b"]) == ["a"]
-    assert keeper.guard.quarantine.held_ids(["a", "b"]) == {"b"}
-
-
-def test_what_cannot_be_written_is_not_learned_and_what_is_held_stays_held():
-    keeper = keeper_of()
-    with patch.object(keeper, "write_entries", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        add(keeper, a="fine", b="score=5")
-    assert keeper.guard.writes.known(["a", "b"]) == []
-    assert keeper.guard.quarantine.held_ids(["b"]) == {"b"}
 
 
 def held(keeper, *ids):
