@@ -40,7 +40,7 @@ from ragshield_core.learning.status import Intending
 from ragshield_core.model.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine.digests import PLAIN, Digests, check_key
-from ragshield_core.sharing.rows import JournalRecord, Written, now, raise_damaged, read, written
+from ragshield_core.sharing.rows import JournalRecord, now, raise_damaged, read, written
 from ragshield_core.sharing.snapshots import KEPT
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
@@ -449,7 +449,7 @@ class Journal:
         self,
         session: Session,
         head: Any,
-        rows: Sequence[Written],
+        rows: Sequence[dict[str, Any]],
         writer: str,
         *,
         pending: Sequence[bool] = (),
@@ -458,7 +458,7 @@ class Journal:
         """Write events behind the head."""
         positions = range(head.position + 1, head.position + 1 + len(rows))
         events: list[dict[str, Any]] = [
-            {"namespace": self.namespace, "writer": writer, "position": position} | row._asdict()
+            {"namespace": self.namespace, "writer": writer, "position": position} | row
             for position, row in zip(positions, rows, strict=True)
         ]
         for event in events:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,16 +41,8 @@ class JournalRecord:
     at: float  # seconds since 1970, by the database's clock
 
 
-class Written(NamedTuple):
-    """An event as it is kept."""
-
-    kind: str
-    content: str
-    arrays: bytes
-
-
-def written(event: Event) -> Written:
-    """Return an event as it is kept.
+def written(event: Event) -> dict[str, Any]:
+    """Return the columns in which an event is kept.
 
     Raises
     ------
@@ -69,7 +61,7 @@ def written(event: Event) -> Written:
             f"{MOST_BYTES:,}; write it as several events, or as a snapshot."
         )
         raise ValueError(msg)
-    return Written(kind, content, to_bytes(arrays))
+    return {"kind": kind, "content": content, "arrays": to_bytes(arrays)}
 
 
 def read(row: Mapping[Any, Any], digests: Digests) -> JournalRecord:

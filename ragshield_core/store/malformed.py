@@ -276,18 +276,18 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         _check_model_works([columns.ids[row] for row in rows], odd)
     labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
     lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
-    sized = fitting([columns.metadatas[row] for row in rows], guard.policy)
+    fit, odd_sizes = fitting([columns.metadatas[row] for row in rows], guard.policy)
     batch = Batch.of(
         ids=[columns.ids[row] for row in rows],
         texts=[columns.texts[row] for row in rows],
         embeddings=matrix,
         labels=labels,
         lineages=lineages,
-        metadatas=sized.metadatas,
+        metadatas=fit,
         contexts=[columns.contexts[row] for row in rows],
     )
     odd_metadatas = unkeepable(batch)
-    for found in (odd, odd_labels, odd_lineages, sized.reasons, odd_metadatas):
+    for found in (odd, odd_labels, odd_lineages, odd_sizes, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
@@ -310,7 +310,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         batch=batch.take(left) if gone else batch,
         reasons={position: why[n] for position, n in enumerate(left) if n in why},
         bare=frozenset(position for position, n in enumerate(left) if n in odd),
-        unfit=frozenset(position for position, n in enumerate(left) if n in sized.reasons),
+        unfit=frozenset(position for position, n in enumerate(left) if n in odd_sizes),
         refused=refused | {rows[n]: reason for n, reason in gone.items()},
     )
 

@@ -15,19 +15,14 @@ DEEPEST = 50
 _NESTED = (Mapping, list, tuple, set, frozenset)
 
 
-class Fitting(NamedTuple):
-    """Metadata that stays within the bounds, and why the rest of it does not."""
-
-    metadatas: Sequence[Mapping[str, Any]]
-    reasons: Mapping[int, str]  # by row
-
-
-def fitting(metadatas: Sequence[Mapping[str, Any]], policy: Policy) -> Fitting:
-    """Return metadata without the keys that go beyond the bounds of a policy.
+def fitting(
+    metadatas: Sequence[Mapping[str, Any]], policy: Policy
+) -> tuple[list[Mapping[str, Any]], dict[int, str]]:
+    """Return metadata without the keys beyond the bounds of a policy; and why, by row.
 
     Examples
     --------
-    >>> fitting([{"page": 1, "tags": [0] * 8000}], Policy()).metadatas
+    >>> fitting([{"page": 1, "tags": [0] * 8000}], Policy())[0]
     [{'page': 1}]
     """
     kept, reasons = list(metadatas), dict[int, str]()
@@ -36,7 +31,7 @@ def fitting(metadatas: Sequence[Mapping[str, Any]], policy: Policy) -> Fitting:
             kept[row], reason = _cut(metadata, policy)
             if reason is not None:
                 reasons[row] = reason
-    return Fitting(kept, reasons)
+    return kept, reasons
 
 
 def _is_small(metadata: Mapping[str, Any], policy: Policy) -> bool:

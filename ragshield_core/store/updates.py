@@ -54,14 +54,6 @@ class NewVersion(NamedTuple):
     kept: frozenset[str] = frozenset()
 
 
-class Waiting(NamedTuple):
-    """Entries that a release stores, and entries that it only decides on."""
-
-    entering: tuple[HeldEntry, ...]
-    decided: tuple[HeldEntry, ...]  # another part of their version is undecided, or poisoned
-    versions: tuple[NewVersion, ...]  # that come in as a whole
-
-
 def is_part(held: HeldEntry) -> bool:
     """Return whether an entry is held only because other parts of its version are."""
     return not held.findings and (held.note or "").startswith(PART)
@@ -221,8 +213,14 @@ def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     return [i for i, names in noted.items() if any(n.startswith(WAITING) for n in names)]
 
 
-def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
-    """Return the entries to be stored if a person releases some, or has released them elsewhere."""
+def to_release(
+    asked: Sequence[HeldEntry], quarantine: Quarantine
+) -> tuple[list[HeldEntry], list[HeldEntry], list[NewVersion]]:
+    """Return what becomes of entries that a person releases now, or has released elsewhere.
+
+    First the entries to be stored; then those that are only decided on, since another part of their
+    version is undecided, or poisoned; and the versions that come in as a whole.
+    """
     noted = quarantine.indexes.of([one.id for one in asked])
     wanted = {one.id: one for one in asked}
     entering, decided = dict(wanted), list[HeldEntry]()
@@ -246,7 +244,7 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
         versions.append(
             NewVersion(waiting.removeprefix(WAITING), frozenset(coming), frozenset(replaced))
         )
-    return Waiting(tuple(entering.values()), tuple(decided), tuple(versions))
+    return list(entering.values()), decided, versions
 
 
 def forget(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
