@@ -325,6 +325,7 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
     assert "default-src 'none'" in page
     assert "&lt;worse&gt;" in page
+    assert page.count("<svg") == 1
     cells, values = "\n".join(read.cells), json.loads(found.to_json())
 
     def shown(rate):

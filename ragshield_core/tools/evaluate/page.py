@@ -17,7 +17,7 @@ from ragshield_core.tools.case_report import CaseReport, looked_at, plain
 from ragshield_core.tools.case_report import html_page as page_of
 from ragshield_core.tools.case_report import markdown as markdown_of
 from ragshield_core.tools.evaluate.figures import REGIMES, Evaluation, Rate
-from ragshield_core.tools.page import bullets, escaped, table
+from ragshield_core.tools.page import bars, bullets, escaped, table
 
 MISSED, WRONGLY_HELD = "missed-poison", "clean-entry-held"
 RULES = {
@@ -136,6 +136,9 @@ def html_page(
         if rows
     ]
     parts += [f"<p>{escaped(note)}</p>" for note in notes(found)]
+    shares = {main.attack: main.held.share for main in found.main_recalls if main.held.n}
+    if shares:
+        parts.insert(0, bars(shares, "share of the texts of each attack that is held"))
     for title, lines in (
         ("What was planted", found.recipes),
         ("Detectors that judged nothing here", found.idle),
