@@ -4,76 +4,26 @@ import asyncio
 import threading
 from unittest.mock import patch
 
-import numpy as np
 import pytest
+import small_store
+from small_store import SmallKeeper
 from sqlalchemy import update
 from support import Scripted
-from test_mask import Pairs
 
-from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core import Decision, Guard, Quarantine, Verdict
 from ragshield_core.database.tables import HeldRow
 from ragshield_core.model.errors import QuarantineError
-from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import recalling, reviewing, writing
-from ragshield_core.store.adapter import Stored
-from ragshield_core.store.guarded import Keeper
-from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.steps import own
 
 
-class Store(dict):
-    """Texts by id; all vectors are the same."""
-
-    def delete(self, ids):
-        for entry_id in ids:
-            self.pop(entry_id, None)
-
-
-class DictKeeper(Keeper):
-    """Keeps a dict and a guard in step."""
-
-    def __init__(self, guard, store):
-        super().__init__(guard, Pairs())
-        self.store = store
-
-    def stored(self, ids):
-        there = [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.store]
-        return Stored(entries(*there, texts=self.store), [(i, self.store[i]) for i in there])
-        yield
-
-    def write_entries(self, batch, how, older):  # noqa: ARG002
-        yield own(self.store.update, dict(zip(batch.ids, batch.texts, strict=True)))
-
-    def delete_entries(self, ids, options=None):  # noqa: ARG002
-        yield own(self.store.delete, ids)
-
-    def nearest(self, vector, k):  # noqa: ARG002
-        return [(i, text) for i, text in self.store.items()][:k]
-        yield
-
-    def entries_of(self, held, embed):  # noqa: ARG002
-        return batch_of(held)
-
-    def everything(self, *_):
-        return entries(*self.store, texts=self.store)
-
-
-def entries(*ids, texts=None):
-    return Batch.of(
-        ids=ids,
-        texts=[f"bad {i}" if texts is None else texts[i] for i in ids],
-        embeddings=np.tile([1.0, 0.0], (len(ids), 1)),
-        lineages=["doc"] * len(ids),
-    )
-
-
-def sifted(batch, guard):
-    return sift(Columns.of(batch), guard)
+def entries(*ids):
+    return small_store.entries(**{i: f"bad {i}" for i in ids})
 
 
 def keeper_of(quarantine=None, **texts):
     guard = Guard([Scripted()], quarantine=quarantine or Quarantine("sqlite://"))
-    return DictKeeper(guard, Store(texts))
+    return SmallKeeper(guard, texts)
 
 
 def recall(keeper, *ids, decisions=None, **options):
@@ -81,8 +31,7 @@ def recall(keeper, *ids, decisions=None, **options):
 
 
 def add(keeper, **texts):
-    batch = sifted(entries(*texts, texts=texts), keeper.guard)
-    return keeper.run(writing.add(keeper, batch, lambda report: report.flagged))
+    return keeper.add(**texts)
 
 
 JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.confirm}
@@ -128,7 +77,7 @@ def test_decisions_are_one_per_id():
 
 def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
     keeper = keeper_of(a="bad a")
-    with patch.object(keeper.store, "delete", side_effect=NotImplementedError):
+    with patch.object(keeper, "delete", side_effect=NotImplementedError):
         assert recall(keeper, "a") == ("a",)
     assert keeper.store == {"a": "bad a"}
     assert keeper.mask.hides(("a", "bad a"))
@@ -221,7 +170,7 @@ def test_what_is_unknown_is_named_before_anything_is_written():
 
 def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
     keeper = held(keeper_of(a="fine"), "b", "c")
-    keeper.guard.learn(entries("a", texts={"a": "fine"}))
+    keeper.guard.learn(small_store.entries(a="fine"))
     keeper.guard.quarantine.confirm(["c"])
     keeper.store.update(b="bad b", c="bad c")
     keeper.run(writing.delete(keeper, ["a", "b", "c"]))
@@ -252,8 +201,7 @@ def test_writes_of_threads_and_loops_take_turns():
 
     async def by_loop():
         for number in range(5):
-            batch = sifted(entries("l", texts={"l": f"text {number}"}), keeper.guard)
-            await keeper.arun(writing.add(keeper, batch, lambda report: report.flagged))
+            await keeper.arun(keeper.adding(l=f"text {number}"))
 
     with patch.object(keeper, "write_entries", counted):
         threads = [
@@ -280,10 +228,7 @@ def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled(
         yield from write(*args)
 
     async def cancelled():
-        batch = sifted(entries("a", texts={"a": "fine"}), keeper.guard)
-        task = asyncio.ensure_future(
-            keeper.arun(writing.add(keeper, batch, lambda report: report.flagged))
-        )
+        task = asyncio.ensure_future(keeper.arun(keeper.adding(a="fine")))
         await asyncio.to_thread(reached.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -68,11 +68,14 @@ class SmallKeeper(Keeper):
         yield own(self.store.update, dict(zip(batch.ids, batch.texts, strict=True)))
 
     def delete_entries(self, ids, options=None):  # noqa: ARG002
+        yield own(self.delete, ids)
+
+    def delete(self, ids):
         for entry_id in ids:
-            yield own(self.store.pop, entry_id, None)
+            self.store.pop(entry_id, None)
 
     def nearest(self, vector, k):  # noqa: ARG002
-        return []
+        return list(self.store.items())[:k]
         yield
 
     def entries_of(self, held, embed):  # noqa: ARG002
@@ -83,10 +86,12 @@ class SmallKeeper(Keeper):
 
     def add(self, **texts):
         """Write texts by their ids; return the report."""
-        batch = entries(**texts)
-        sifted = sift(Columns.of(batch), self.guard)
-        steps = writing.add(self, sifted, lambda report: report.flagged)
-        return self.run(steps)
+        return self.run(self.adding(**texts))
+
+    def adding(self, **texts):
+        """Return the steps of that."""
+        sifted = sift(Columns.of(entries(**texts)), self.guard)
+        return writing.add(self, sifted, lambda report: report.flagged)
 
     def seen(self):
         """Return the ids that a reader sees."""
