@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
 from ragshield_core.text.characters import CJK, SPACED_LETTERS
@@ -94,7 +93,7 @@ class Lexicon:
         rests = (len(rest) for phrases in listed for rest, _ in phrases)
         self.longest = 1 + max(rests, default=0)  # words of a phrase
         self._lengths = sorted({*map(len, self.prefixes)})
-        self.bits = lru_cache(maxsize=MAX_KNOWN)(self._bits)
+        self.bits = _Remembered(self._bits).__getitem__
 
     def _bits(self, word: str) -> int:
         """Return the ideas of one word."""
@@ -117,6 +116,19 @@ class Lexicon:
                 ):
                     found[at] |= bits
         return found
+
+
+class _Remembered(dict[str, int]):
+    """What was looked up of words: a dictionary, which is quicker than a cache of functools."""
+
+    def __init__(self, look_up: Callable[[str], int]) -> None:
+        self._look_up = look_up
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        self[word] = bits = self._look_up(word)
+        return bits
 
 
 def _fits(word: str, wanted: str) -> bool:
