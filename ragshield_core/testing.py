@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -441,14 +439,9 @@ def _accused(detector: GroupDetector, batch: Batch) -> tuple[list[str], NDArray[
     return list(ids), np.asarray(scores, dtype=np.float64)
 
 
-def _snapshot(detector: Detector) -> tuple[str, dict[str, list[Any]]]:
+def _snapshot(detector: Detector) -> tuple[str, dict[str, bytes]]:
     values, arrays = detector.state()
-    return json.dumps(values), {key: _plain(array) for key, array in arrays.items()}
-
-
-def _plain(array: NDArray[Any]) -> list[Any]:
-    # NaN is not equal to itself; None is.
-    return [None if isinstance(x, float) and math.isnan(x) else x for x in array.ravel().tolist()]
+    return json.dumps(values), {key: array.tobytes() for key, array in arrays.items()}
 
 
 def _joined(first: Batch, second: Batch) -> Batch:

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import join, knowledge_base, topical
 
 from ragshield_core import Batch
@@ -66,25 +64,6 @@ def test_scores_are_those_of_the_definition(level, n_labels, min_entries):
     if judged:
         scores = detector.score(batch.take(judged))
         np.testing.assert_allclose(scores, [expected[row] for row in judged], atol=1e-6)
-
-
-@LEVELS
-@given(seed=st.integers(0, 50), cut=st.integers(0, 40))
-def test_learning_in_parts_equals_fitting_all_at_once(level, seed, cut):
-    whole = random_batch(seed, 40, 4, unlabelled=0.1)
-    parts = LabelCentroidDetector(level=level).fit(whole.take(range(cut)))
-    parts.learn(whole.take(range(cut, 40)))
-    order = np.random.default_rng(seed).permutation(40)
-    shuffled = LabelCentroidDetector(level=level).fit(whole.take(order))
-    once = LabelCentroidDetector(level=level).fit(whole)
-    batch = random_batch(seed + 1000, 10, 5, prefix="new")
-    assert parts.unjudged(batch) == shuffled.unjudged(batch) == once.unjudged(batch)
-    judged = [row for row in range(10) if row not in once.unjudged(batch)]
-    if judged:
-        part = batch.take(judged)
-        np.testing.assert_allclose(parts.score(part), once.score(part), atol=1e-12)
-        np.testing.assert_allclose(shuffled.score(part), once.score(part), atol=1e-12)
-        assert parts.explain(part, range(len(part))) == once.explain(part, range(len(part)))
 
 
 def test_a_label_that_was_forgotten_altogether_leaves_nothing_behind():
