@@ -84,10 +84,9 @@ class Calibrator:
         # Scores of fitted entries, each while it was held out, until a calibration asks.
         self.held_out: dict[str, NDArray[np.float32]] = {}
         self._support: tuple[dict[str, Thresholds], Support] | None = None
-        # What thresholds are taken from whenever the knowledge base has grown, and how what is
-        # inside of it scored last. None if nobody asked for a calibration, or none was possible.
+        # What thresholds are taken from whenever the knowledge base has grown. None if nobody asked
+        # for a calibration, or none was possible.
         self.sample: CleanSample | None = None
-        self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()  # what came since, held against what was promised
         # What people found to be clean of it, if somebody has decided that it counts.
         self.released: Released | None = None
@@ -207,18 +206,16 @@ class Calibrator:
 
     def by_sample(
         self, sample: CleanSample, confirmed: Sequence[str], at_most: float | None = None
-    ) -> int:
+    ) -> dict[str, NDArray[np.float64]]:
         """Measure what is usual now, score a clean sample by that, and take thresholds.
 
         ``confirmed`` are ids of held entries that a reviewer has confirmed as poisoned; here and
-        below. Returns how many of those outside are not far from all that is usual.
+        below. Returns how the entries inside score, by detector.
         """
-        measured, scores, n_near = self.scored(sample, confirmed)
+        measured, scores = self.scored(sample, confirmed)
         self._check_judged(measured.scores)
         self._take(measured.scores, at_most, measured.n_doubtful, measured.ids)
-        n = len(sample.inside)
-        self.sample_scores = {name: column[:n] for name, column in scores.items()}
-        return n_near
+        return {name: column[: len(sample.inside)] for name, column in scores.items()}
 
     def take_measured(self, measured: Measured, confirmed: Sequence[str]) -> None:
         """Measure what is usual now, and take thresholds by how a copy has scored the sample."""
@@ -229,13 +226,9 @@ class Calibrator:
 
     def scored(
         self, sample: CleanSample, confirmed: Sequence[str]
-    ) -> tuple[Measured, dict[str, NDArray[np.float64]], int]:
-        """Measure what is usual now, and score a clean sample by that; take no thresholds.
-
-        Returns how the sample scores, the scores of all of it, and how many outside are not far.
-        """
-        n = len(sample.inside)
-        far = self.measure(sample, confirmed)
+    ) -> tuple[Measured, dict[str, NDArray[np.float64]]]:
+        """Measure what is usual now, and return how a clean sample scores, and all its scores."""
+        doubtful = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
         if len(sample.outside):
             outside = self._clean_scores(sample.outside)
@@ -249,10 +242,10 @@ class Calibrator:
             for detector in () if sample.vetted else self._knowledge.detectors:
                 if isinstance(detector, DoubtsSample) and detector.name in outside:
                     out |= detector.held_outliers(sample.outside, outside[detector.name])
-            far = np.concatenate([far, out])
+            doubtful = np.concatenate([doubtful, out])
         # Asked of inside and outside at once: who has something held, or recalled, must not have it
         # count as clean.
-        doubtful, held = far.copy(), np.arange(len(sample)) >= n
+        held = np.arange(len(sample)) >= len(sample.inside)
         for detector in () if sample.vetted else self._knowledge.detectors:
             if isinstance(detector, StatelessDetector) and detector.name in scores:
                 doubtful |= detector.doubtful(scores[detector.name], held)
@@ -263,7 +256,7 @@ class Calibrator:
             tuple(entries[row] for row in counting),
             int(np.count_nonzero(doubtful)),
         )
-        return measured, scores, int(np.count_nonzero(~far[n:]))
+        return measured, scores
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.

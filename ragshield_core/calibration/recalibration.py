@@ -154,16 +154,16 @@ class Recalibration:
         if not calibrator.possible:
             return  # default thresholds are all there is
         try:
-            calibrator.by_sample(CleanSample.of(batch, vetted=False), confirmed, at_most)
+            whole = CleanSample.of(batch, vetted=False)
+            scores = calibrator.by_sample(whole, confirmed, at_most)
         except CalibrationError as error:
             logger.warning("not calibrated yet: %s", error)
             calibrator.sample, self.collecting, self._collected = None, True, [batch]
             return  # wait for more than there was
         watched: set[str] = set()
         for detector in self._knowledge.detectors:
-            if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
-                threshold = calibrator.thresholds[detector.name].quarantine
-                high = calibrator.sample_scores[detector.name] > threshold
+            if detector.name in scores and detector.name in calibrator.thresholds:
+                high = scores[detector.name] > calibrator.thresholds[detector.name].quarantine
                 if isinstance(detector, DoubtsSample):
                     high |= detector.outliers(batch)
                 ids = [batch.ids[row] for row in np.flatnonzero(high)]
@@ -178,12 +178,9 @@ class Recalibration:
         calibrator.sample = calibrator.draw(batch, vetted=False)
         self.wanted_rate = wanted if self._rate > wanted else None
 
-    def refresh(self, confirmed: Sequence[str]) -> int:
-        """Take thresholds anew, from the clean sample as it scores now.
-
-        Returns how many entries that are not in the store are not far from all that is usual.
-        """
-        return self._calibrator.by_sample(self._sample(), confirmed)
+    def refresh(self, confirmed: Sequence[str]) -> None:
+        """Take thresholds anew, from the clean sample as it scores now."""
+        self._calibrator.by_sample(self._sample(), confirmed)
 
     def measured(self, confirmed: Sequence[str]) -> Measured:
         """Return how the clean sample scores now, for :meth:`take_measured` of another copy."""
@@ -355,7 +352,7 @@ class Recalibration:
             return
         calibrator.sample = sample = calibrator.draw(collected, vetted=False)
         try:
-            calibrator.by_sample(sample, confirmed, at_most)
+            scores = calibrator.by_sample(sample, confirmed, at_most)
         except CalibrationError:
             calibrator.sample, self.collecting, self._collected = None, True, [collected]
             raise  # wait for more than there was
@@ -363,7 +360,7 @@ class Recalibration:
             if len(held):  # by no thresholds of its own: each detector looks at all of them
                 names = [detector.name for detector in self._knowledge.detectors]
                 self.note_held(held, dict.fromkeys(held.ids, names))
-        self._judge_again(sample.inside, calibrator.sample_scores)
+        self._judge_again(sample.inside, scores)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""

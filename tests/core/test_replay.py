@@ -362,7 +362,7 @@ def test_revisions_and_arrivals_do_not_join_the_sample_of_a_small_store(tmp_path
     written([guard, again], passages(60, 9, "more-"))
     assert guard.status().calibrated_at > 200
     assert guard.status().n_sample == 150
-    assert not guard.state.calibrator.sample_scores["instruction"].any()
+    assert set(revised[0].texts).isdisjoint(guard.state.calibrator.sample.inside.texts)
     assert_same(guard, again, tmp_path)
 
 
