@@ -33,7 +33,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.tools.evaluate.rates import Interval
-from ragshield_langchain import GuardedRetriever, GuardedVectorStore
+from ragshield_langchain import GuardedRetriever, GuardedVectorStore, ingest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
@@ -212,7 +212,7 @@ def attacked(name: str, folder: Path, ways: Sequence[str]) -> list[str]:
             batch = poison[text]
             if not together:
                 batch = batch.take(np.random.default_rng(0).permutation(len(batch)))
-            store.add_documents(documents_of(batch), batch_size=size)
+            list(ingest(documents_of(batch), store, batch_size=size))
             after = asked(store, questions, bad)
             retriever = GuardedRetriever(retriever=store.as_retriever(search_kwargs={"k": K}))
             screened = [
@@ -249,7 +249,7 @@ def ingested(name: str, part: float) -> str:
             guard=Guard.default(FPR, quarantine=Quarantine("sqlite://")),
             progress=False,
         )
-        store.add_documents(documents_of(known.take(new)), batch_size=100)
+        list(ingest(documents_of(known.take(new)), store))
         held += store.quarantine.count()
         n += int(new.sum())
         before.append(clean.gold)

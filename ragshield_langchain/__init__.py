@@ -17,7 +17,7 @@ from ragshield_langchain.indexing import (
     guarded_index,
 )
 from ragshield_langchain.ingest import aingest, ingest
-from ragshield_langchain.inner import InnerStore, Stored
+from ragshield_langchain.inner import InnerStore, Stored, check_inner_store
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -43,6 +43,7 @@ __all__ = [
     "aguarded_index",
     "aingest",
     "areport_detection",
+    "check_inner_store",
     "guarded_index",
     "ingest",
     "report_detection",

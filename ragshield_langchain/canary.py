@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
@@ -20,8 +19,7 @@ from ragshield_core.tools.canary.knowledge_base import (
     Passage,
     Vectors,
 )
-from ragshield_langchain.inner import size_of
-from ragshield_langchain.inner.faiss import FaissInner
+from ragshield_langchain.inner import count_of
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 
@@ -30,7 +28,7 @@ def knowledge_base(source: Any) -> KnowledgeBase | None:
     if isinstance(source, GuardedVectorStore):
         return GuardedStore(source)
     if isinstance(source, VectorStore):
-        return FaissStore(source) if FaissInner.handles(type(source)) else Store(source)
+        return Store(source)
     return Retriever(source) if isinstance(source, Runnable) else None
 
 
@@ -58,7 +56,7 @@ class Retriever(FunctionKnowledgeBase):
 
     def size(self) -> int | None:
         """Return how many documents the store behind it holds."""
-        return size_of(self._retriever)
+        return count_of(self._retriever)
 
     @property
     def embedder(self) -> Any:
@@ -82,7 +80,7 @@ class _Searched(KnowledgeBase):
 
     def size(self) -> int | None:
         """Return how many documents there are, where the store can be asked."""
-        return size_of(self._store)
+        return count_of(self._store)
 
     @property
     def embedder(self) -> Any:
@@ -93,21 +91,19 @@ class _Searched(KnowledgeBase):
         self, queries: Sequence[str], vectors: Vectors | None, k: int
     ) -> list[list[Passage]]:
         """Return the k nearest documents of each query."""
-        if vectors is None or not vectors.size:
-            return [self._by_text(query, k) for query in queries]
-        return [self._one(query, vector, k) for query, vector in zip(queries, vectors, strict=True)]
-
-    def _one(self, query: str, vector: Vectors, k: int) -> list[Passage]:
-        if self._by_vector:
-            try:
-                found = self._store.similarity_search_by_vector(vector.tolist(), k=k)
-                return [_passage(document) for document in found]
-            except (NotImplementedError, AttributeError):
-                self._by_vector = False
-        return self._by_text(query, k)
-
-    def _by_text(self, query: str, k: int) -> list[Passage]:
-        return [_passage(document) for document in self._store.similarity_search(query, k=k)]
+        found: list[list[Passage]] = []
+        for row, query in enumerate(queries):
+            documents = None
+            if self._by_vector and vectors is not None and vectors.size:
+                try:
+                    vector = vectors[row].tolist()
+                    documents = self._store.similarity_search_by_vector(vector, k=k)
+                except (NotImplementedError, AttributeError):
+                    self._by_vector = False
+            if documents is None:
+                documents = self._store.similarity_search(query, k=k)
+            found.append([_passage(document) for document in documents])
+        return found
 
 
 class Store(_Searched):
@@ -124,15 +120,8 @@ class Store(_Searched):
         except NotImplementedError:
             return ids
         except ValueError:  # FAISS deletes none if it does not know one, which another has deleted
-            return [entry_id for entry_id in ids if not self._is_deleted(entry_id)]
+            self._store.delete([*self.texts(ids)])
         return ()
-
-    def _is_deleted(self, entry_id: str) -> bool:
-        try:
-            self._store.delete([entry_id])
-        except ValueError:
-            return False
-        return True
 
     def restore(self, entries: Batch) -> None:
         """Write documents, but those that could not be deleted and are there still."""
@@ -143,24 +132,6 @@ class Store(_Searched):
         if len(entries):
             metadatas = [dict(metadata) for metadata in entries.metadatas]
             self._store.add_texts(list(entries.texts), metadatas, ids=list(entries.ids))
-
-
-class FaissStore(Store):
-    """langchain-community's FAISS, which is asked all queries at once."""
-
-    def search(
-        self, queries: Sequence[str], vectors: Vectors | None, k: int
-    ) -> list[list[Passage]]:
-        """Return the k nearest documents of each query."""
-        if vectors is None or not vectors.size:
-            return super().search(queries, vectors, k)
-        store, index = self._store, self._store.index
-        _, found = index.search(np.ascontiguousarray(vectors), min(k, max(1, index.ntotal)))
-        made: dict[int, Passage] = {}
-        for number in np.unique(found[found >= 0]).tolist():
-            document = store.docstore.search(store.index_to_docstore_id[number])
-            made[number] = _passage(document, _reconstructed(index, number))
-        return [[made[number] for number in row if number >= 0] for row in found.tolist()]
 
 
 class GuardedStore(_Searched):
@@ -177,8 +148,8 @@ class GuardedStore(_Searched):
         return _texts(self._store.inner, ids)
 
 
-def _passage(document: Document, vector: Vectors | None = None) -> Passage:
-    return Passage.of(document.id, document.page_content, document.metadata, vector=vector)
+def _passage(document: Document) -> Passage:
+    return Passage.of(document.id, document.page_content, document.metadata)
 
 
 def _texts(store: Any, ids: Sequence[str]) -> dict[str, str]:
@@ -202,12 +173,3 @@ def _embedder(model: Any) -> Embedder:
     return Embedder(
         lambda texts: [model.embed_query(text) for text in texts], model.embed_documents
     )
-
-
-def _reconstructed(index: Any, number: int) -> Vectors | None:
-    try:
-        vector = np.asarray(index.reconstruct(number), dtype=np.float32)
-    except (RuntimeError, AttributeError):  # an index that keeps no vectors
-        return None
-    norm = float(np.linalg.norm(vector))
-    return vector / np.float32(norm) if norm > 0.0 else None

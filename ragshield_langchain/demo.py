@@ -16,7 +16,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -88,24 +87,12 @@ def demo(
 
 
 def _embedded(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:
-    """Return the model and one vector per text, with progress."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    with bar:
-        loading = bar.add_task("loading the model  ", total=1)
-        from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
+    """Return the model and one vector per text."""
+    from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
 
-        embedding = bar.add_task("embedding once     ", total=len(texts), start=False)
-        model = MiniLMEmbeddings(on_progress=lambda n: bar.advance(embedding, n))
-        bar.advance(loading)
-        bar.start_task(embedding)
-        vectors = np.array(model.embed_documents(texts), dtype=np.float32)
-    return model, vectors
+    with console.status(f"embedding {len(texts)} texts"):
+        model = MiniLMEmbeddings()
+        return model, np.array(model.embed_documents(texts), dtype=np.float32)
 
 
 def _faiss_store(model: Embeddings, dim: int) -> Any:

@@ -25,6 +25,7 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NoReturn
 
 from langchain_core.document_loaders import BaseLoader
@@ -36,12 +37,12 @@ from ragshield_core import Report
 from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.quarantine import Status
+from ragshield_core.store.adapter import NOTHING
+from ragshield_core.store.keys import expect
 from ragshield_core.store.malformed import lacks_vector, taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_core.store.updates import NewVersion, is_part
 from ragshield_core.store.writing import hold_back
-from ragshield_langchain.audit import NO_ENTRIES
-from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.convert import to_document
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -162,7 +163,8 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     >>> done["num_added"], done["num_quarantined"]
     (1, 0)
     """
-    expect_records(record_manager)
+    remembers = "what LangChain's indexing remembers documents by, e.g. an SQLRecordManager"
+    expect("record_manager", record_manager, RecordManager, remembers)
     way_out = "what is not guarded needs no more than langchain_core.indexing.index"
     expect("vector_store", vector_store, GuardedVectorStore, way_out)
     run = _Run(record_manager, vector_store, source_id_key, batch_size)
@@ -222,6 +224,11 @@ def _forget_decided(
     store.quarantine.indexes.forget(decided, records.namespace)
 
 
+def _of_records(name: str) -> Any:
+    """Return an attribute that is a method of the record manager inside."""
+    return property(attrgetter(f"records.{name}"))
+
+
 class _Run(RecordManager, VectorStore):
     """Between LangChain, and record manager and store: one run, for which it is both.
 
@@ -265,17 +272,9 @@ class _Run(RecordManager, VectorStore):
 
     # As a record manager; mypy expects of a twin that it fits any record manager
 
-    def create_schema(self) -> None:
-        self.records.create_schema()
-
-    async def acreate_schema(self) -> None:
-        await self.records.acreate_schema()
-
-    def get_time(self) -> float:
-        return self.records.get_time()
-
-    async def aget_time(self) -> float:
-        return await self.records.aget_time()
+    create_schema, acreate_schema = _of_records("create_schema"), _of_records("acreate_schema")
+    get_time, aget_time = _of_records("get_time"), _of_records("aget_time")
+    delete_keys, adelete_keys = _of_records("delete_keys"), _of_records("adelete_keys")
 
     @synchronous
     def exists(self, keys: Sequence[str]) -> Steps[list[bool]]:
@@ -340,12 +339,6 @@ class _Run(RecordManager, VectorStore):
         return part
 
     alist_keys = asynchronous(list_keys)  # type: ignore[arg-type]
-
-    def delete_keys(self, keys: Sequence[str]) -> None:
-        self.records.delete_keys(keys)
-
-    async def adelete_keys(self, keys: Sequence[str]) -> None:
-        await self.records.adelete_keys(keys)
 
     # As a store
 
@@ -418,7 +411,7 @@ class _Run(RecordManager, VectorStore):
                 for n, (row, reason) in enumerate(error.reasons.items())
             }
         live = yield asked(self.store, "get_by_ids", ids)
-        report = reports[0] if reports else Report(batch=NO_ENTRIES)  # where all was refused
+        report = reports[0] if reports else Report(batch=NOTHING)  # where all was refused
         yield own(self._wrote, documents, set(_ids(live)), report)
 
     def _wrote(self, documents: Sequence[Document], live: set[str], report: Report) -> None:
@@ -474,8 +467,7 @@ class _Run(RecordManager, VectorStore):
         """Return what a document was cut from: its lineage, where there is no key of sources."""
         if self.source_id_key is not None:
             return _groups([document], self.source_id_key)[0]
-        (lineage,) = self.store.keys.tolerant("lineage", [document.metadata], [str(document.id)])
-        return lineage
+        return self.store.keys.claims(document.metadata, str(document.id))[1]
 
     # What cleanup is to delete
 

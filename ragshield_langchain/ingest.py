@@ -15,8 +15,8 @@ from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Report
 from ragshield_core.model.errors import MalformedEntriesError
+from ragshield_core.store.keys import expect
 from ragshield_core.store.steps import adone
-from ragshield_langchain.checks import expect
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 Documents = BaseLoader | Iterable[Document] | AsyncIterable[Document]
@@ -120,12 +120,12 @@ async def aingest(
             "store.add_embeddings with vectors of your own."
         )
         raise ValueError(msg)
-    source = _Source(documents)
+    source = _batches(documents, batch_size)
 
     async def embedded() -> tuple[list[Document], list[Any]]:
-        batch = await source.take(batch_size)
+        batch: list[Document] = await anext(source, [])
         texts = [document.page_content for document in batch]
-        return batch, await adone(store._vectors(texts)) if batch else []  # noqa: SLF001
+        return batch, await adone(store._vectors(texts))  # noqa: SLF001
 
     refused = _Refused(store, batch_size)
     ahead = asyncio.create_task(embedded())
@@ -182,32 +182,25 @@ class _Refused:
             raise MalformedEntriesError(self._reasons)
 
 
-class _Source:
-    """Batches out of whatever documents come in."""
-
-    def __init__(self, documents: Documents) -> None:
-        self._async: AsyncIterator[Document] | None = None
-        self._sync: Iterator[Document] = iter(())
-        if isinstance(documents, BaseLoader):
-            # Its own asynchronous way, if it has one; the inherited one hops threads per document.
-            native = type(documents).alazy_load is not BaseLoader.alazy_load
-            documents = documents.alazy_load() if native else documents.lazy_load()
-        if isinstance(documents, AsyncIterable):
-            self._async = aiter(documents)
-        else:
-            self._sync = iter(documents)
-
-    async def take(self, n: int) -> list[Document]:
-        """Return the next n documents, fewer at the end."""
-        if self._async is None:
-            return await run_in_executor(None, lambda: list(islice(self._sync, n)))
+async def _batches(documents: Documents, size: int) -> AsyncIterator[list[Document]]:
+    """Yield documents in batches, whatever they come from."""
+    if isinstance(documents, BaseLoader):
+        # Its own asynchronous way, if it has one; the inherited one hops threads per document.
+        native = type(documents).alazy_load is not BaseLoader.alazy_load
+        documents = documents.alazy_load() if native else documents.lazy_load()
+    if isinstance(documents, AsyncIterable):
         batch: list[Document] = []
-        while len(batch) < n:
-            try:
-                batch.append(await anext(self._async))
-            except StopAsyncIteration:
-                break
-        return batch
+        async for document in documents:
+            batch.append(document)
+            if len(batch) == size:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+        return
+    source = iter(documents)
+    while some := await run_in_executor(None, lambda: list(islice(source, size))):
+        yield some
 
 
 def _check(store: object, batch_size: int) -> None:

@@ -19,14 +19,14 @@ from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import PART, Progress, Stored
+from ragshield_core.store.adapter import NOTHING, Stored
 from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, no_release, sift
 from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
-from ragshield_langchain.audit import NO_ENTRIES, read_all
 from ragshield_langchain.convert import (
-    MetadataKeys,
+    claimed,
     columns_of,
     copied,
     stored_metadatas,
@@ -52,23 +52,20 @@ class DocumentKeeper(Keeper[Document]):
     ----------
     guard, access, keys
         The guard, access to the store's documents, and the metadata keys of a revision.
-    store
-        The one inside; its model embeds documents that were held without a vector.
     """
 
     mask: Mask
+    access: InnerStore
 
     def __init__(
         self,
         guard: Guard,
         access: InnerStore,
         keys: MetadataKeys,
-        store: VectorStore,
     ) -> None:
         super().__init__(guard, Mask(keys))
         self.access = access
         self.keys = keys
-        self._store = store
 
     # The store
 
@@ -89,7 +86,7 @@ class DocumentKeeper(Keeper[Document]):
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
         """Return stored documents as entries, without claims that cannot be used."""
         if not documents:
-            return NO_ENTRIES
+            return NOTHING
         metadatas = [document.metadata for document in documents]
         ids = [str(document.id) for document in documents]
         return Batch.of(
@@ -97,7 +94,7 @@ class DocumentKeeper(Keeper[Document]):
             texts=[document.page_content for document in documents],
             embeddings=vectors,
             metadatas=[copied(metadata) for metadata in metadatas],
-            **self.keys.claims(metadatas, ids),
+            **claimed(metadatas, ids, self.keys),
         )
 
     def write_entries(
@@ -122,10 +119,6 @@ class DocumentKeeper(Keeper[Document]):
         documents: Sequence[Document] = yield own(self.access.near, vector, k)
         return documents
 
-    def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
-        """Return all documents that reads of the guarded store can return."""
-        return read_all(self.access, self.keys, self.mask, part, tell)
-
     def entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
         """Return held documents with vectors."""
         some = []
@@ -134,14 +127,14 @@ class DocumentKeeper(Keeper[Document]):
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.judge.check_dim(some[-1])
-        batch = concatenate(some) if some else NO_ENTRIES
+        batch = concatenate(some) if some else NOTHING
         for row, reason in self.access.unfit(batch, batch.metadatas).items():
             raise QuarantineError(no_release(batch.ids[row], "stored", reason))
         return batch
 
     def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
         """Return entries with vectors, by the store's model if no other is given."""
-        model = model_of(self._store) if embed is None else embed
+        model = model_of(self.access.inner) if embed is None else embed
         with embedding(batch.ids, batch.texts):
             vectors = model.embed_documents(list(batch.texts))
         return replace(Columns.of(batch), vectors=vectors).batch()
@@ -162,14 +155,6 @@ class DocumentKeeper(Keeper[Document]):
                 "GuardedRetriever around the retriever",
                 *(PARENT_KEY, PARENT_KEY),
             )
-        n = sum(1 for entry in entries if self.mask.wholes_of(entry))
-        if n:
-            logger.warning(
-                "%d held entries are parts of documents: a ParentDocumentRetriever, if you have "
-                "one, keeps these whole in its docstore, and finds none before its parts are "
-                "released",
-                n,
-            )
 
     def updated_document(self, entry: Entry) -> str | None:
         """Return the lineage, which stays the same in each version."""
@@ -186,6 +171,8 @@ class DocumentKeeper(Keeper[Document]):
         Returns the report, and reasons by row for entries that can be neither stored nor held.
         """
         sifted: Sifted = yield own(self._sifted, columns)
+        if sifted.refused and not len(sifted.batch):
+            return Report(batch=NOTHING), sifted.refused
         report = yield from writing.add(
             self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )

@@ -11,10 +11,11 @@ from langchain_core.stores import BaseStore
 from ragshield_core import Quarantine
 from ragshield_core.model.entries import Entry
 from ragshield_core.model.errors import QuarantineError
+from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.mask import PAGE, Claims, Search
 from ragshield_core.store.mask import Mask as CoreMask
 from ragshield_core.store.steps import Steps, asked, own
-from ragshield_langchain.convert import MetadataKeys
+from ragshield_langchain.convert import context_of
 
 T = TypeVar("T")
 
@@ -54,10 +55,8 @@ class Mask(CoreMask[Document]):
 
     def claims_of(self, item: Document) -> Claims:
         """Return text, label, lineage and context of a document."""
-        where = [item.metadata], [self.id_of(item)]
-        (label,) = self._keys.tolerant("label", *where)
-        (lineage,) = self._keys.tolerant("lineage", *where)
-        (context,) = self._keys.contexts([item.metadata])
+        label, lineage = self._keys.claims(item.metadata, self.id_of(item))
+        context = context_of(item.metadata, self._keys.prompt)
         return Claims(item.page_content, label, lineage, context)
 
     def wholes_of(self, entry: Entry) -> frozenset[str]:

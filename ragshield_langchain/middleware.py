@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.messages import ToolMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 
-from ragshield_core.store.parts import good_together, parts_of, sorted_out
+from ragshield_core.store.parts import good_parts
 from ragshield_core.store.steps import Step, Steps, adone, asked, done
 from ragshield_langchain.retrieval import PoisonFilter
 
@@ -149,32 +148,18 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
             documents = kept
         text = str(message.text)
         judged = self._separator.join(document.page_content for document in documents)
-        parts = parts_of(text, self._separator)
-        if not parts or text in (judged, NOTHING_LEFT):
+        if text in (judged, NOTHING_LEFT):
             return message
         query = _query(request, usual=True)
-        kept = yield from self._good_parts(parts, query)
-        kept = yield from good_together(kept, partial(self._passes, query=query))
-        if len(kept) == len(parts):
+
+        def good(texts: list[str]) -> Steps[list[str]]:
+            given = [Document(page_content=one) for one in texts]
+            return [one.page_content for one in (yield self._judging(given, query))]
+
+        left = yield from good_parts(text, self._separator, good)
+        if left is None:
             return message
-        return message.model_copy(update={"content": self._separator.join(kept) or WITHHELD})
-
-    def _good_parts(self, parts: Sequence[str], query: str) -> Steps[list[str]]:
-        """Return the parts that are not suspicious by themselves, or as a group.
-
-        Repeated parts, such as the rule below each section, are judged once, and headings as one:
-        that they are alike is no agreement of sources.
-        """
-        long, short = sorted_out(parts)
-        judged = yield self._judging([Document(page_content=part) for part in long], query)
-        good = {document.page_content for document in judged}
-        if short and (yield from self._passes(short, query)):
-            good.update(short)
-        return [part for part in parts if part in good]
-
-    def _passes(self, parts: Sequence[str], query: str) -> Steps[bool]:
-        whole = Document(page_content=self._separator.join(parts))
-        return bool((yield self._judging([whole], query)))
+        return message.model_copy(update={"content": self._separator.join(left) or WITHHELD})
 
     def _judging(self, documents: list[Document], query: str) -> Step:
         return asked(self.poison_filter, "compress_documents", documents, query)

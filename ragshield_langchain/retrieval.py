@@ -5,14 +5,12 @@ For stores that were filled unguarded. What is dropped stays in the store.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import numpy as np
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
@@ -25,13 +23,21 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.detectors.base import Need
-from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core import Quarantine
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.store.keys import MetadataKeys
+from ragshield_core.store.retrieved import (
+    OVERFETCH,
+    Retrieved,
+    first_size,
+    knowing,
+    next_size,
+    screened,
+    wants_vectors,
+)
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_langchain import events
-from ragshield_langchain.convert import MetadataKeys
+from ragshield_langchain.convert import claimed, context_of
 from ragshield_langchain.inner import InnerStore, access_to, off_loop
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -40,22 +46,6 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # Where a chain's mapping has its query and its documents, if nothing else is said.
 QUERY_KEYS = ("query", "question", "input")
 DOCUMENT_KEYS = ("documents", "context", "source_documents")
-
-# A set is screened together with at least so many passages, because a group stands apart from a
-# rest only where there is one; twice what is wanted, so that as many survive as were asked for.
-LEAST_FETCHED, OVERFETCH = 10, 2
-# Beyond this many, dropped ones are not made up for: more are not judged together either.
-MOST_FETCHED = 64
-
-
-class _Columns(NamedTuple):
-    """Retrieved documents as a batch has them: ids unique, the same document once."""
-
-    ids: list[str]
-    texts: list[str]
-    documents: list[Document]
-    row_of: list[int]  # of each retrieved document
-    doubtful: list[int]  # rows under another id than their own, which stands for another text
 
 
 class PoisonFilter(BaseDocumentCompressor):
@@ -136,10 +126,7 @@ class PoisonFilter(BaseDocumentCompressor):
                 self._access = None
         if self.embeddings is None and store is not None:
             self.embeddings = store.embeddings
-        self._screener = self.guard
-        if self.quarantine is not None and self.guard.quarantine is not self.quarantine:
-            self._screener = copy.copy(self.guard)  # shares what was learned
-            self._screener.quarantine = self.quarantine
+        self._screener = knowing(self.guard, self.quarantine)
         return self
 
     @synchronous
@@ -157,21 +144,27 @@ class PoisonFilter(BaseDocumentCompressor):
         callbacks
             Of the run that this is part of.
         """
-        columns = _columns(documents)
+        found = Retrieved.of((one.id, one.page_content, one) for one in documents)
         vectors: dict[int, Any] = {}
         query_vector = None
-        if self._wants_vectors() and columns.ids:
-            vectors = yield off_loop(partial(self._stored_vectors, columns))
+        if wants_vectors(self._screener) and found.ids:
+            vectors = yield off_loop(partial(self._stored_vectors, found))
             if self.embeddings is not None:
                 query_vector = yield asked(self.embeddings, "embed_query", query)
-                missing = [row for row in range(len(columns.ids)) if row not in vectors]
+                missing = [row for row in range(len(found.ids)) if row not in vectors]
                 if missing:
-                    texts = [columns.texts[row] for row in missing]
+                    texts = [found.texts[row] for row in missing]
                     embedded = yield asked(self.embeddings, "embed_documents", texts)
                     vectors |= dict(zip(missing, embedded, strict=True))
-        report = yield own(self._screened, query, columns, vectors, query_vector)
+        claims = claimed([one.metadata for one in found.items], found.ids, self._keys)
+        columns = {"ids": found.ids, "texts": found.texts, **claims}
+        report = yield own(screened, self._screener, query, vectors, query_vector, **columns)
         yield asked(events, "report_detection", report, callbacks)
-        return self._kept(documents, columns, report)
+        kept = found.passing(report, self._screener, self._own)
+        return [document for document, good in zip(documents, kept, strict=True) if good]
+
+    def _own(self, document: Document) -> tuple[str, str | None]:
+        return str(document.id), context_of(document.metadata, self._keys.prompt)
 
     acompress_documents = asynchronous(compress_documents)  # type: ignore[arg-type]
 
@@ -217,10 +210,7 @@ class PoisonFilter(BaseDocumentCompressor):
             return self.store.keys  # by which it holds what comes
         return MetadataKeys.of(self.label_key, self.lineage_key, self.prompt_keys)
 
-    def _wants_vectors(self) -> bool:
-        return any(Need.EMBEDDING in detector.needs for detector in self._screener.detectors)
-
-    def _stored_vectors(self, columns: _Columns) -> dict[int, Any]:
+    def _stored_vectors(self, columns: Retrieved[Document]) -> dict[int, Any]:
         """Return the vectors that the store has, by row; whatever goes wrong, those are missing."""
         if self._access is None:
             return {}
@@ -237,40 +227,6 @@ class PoisonFilter(BaseDocumentCompressor):
             if row is not None and document.page_content == columns.texts[row]:
                 found[row] = vector
         return found
-
-    def _screened(
-        self,
-        query: str,
-        columns: _Columns,
-        vectors: Mapping[int, Any],
-        query_vector: Sequence[float] | None,
-    ) -> Report:
-        n = len(columns.ids)
-        given: Any = [vectors.get(row) for row in range(n)]
-        metadatas = [document.metadata for document in columns.documents]
-        claims: dict[str, Any] = self._keys.claims(metadatas, columns.ids)
-        batch = partial(Batch.of, ids=columns.ids, texts=columns.texts, **claims)
-        if all(vector is not None for vector in given):
-            try:
-                return self._screener.screen(query, batch(embeddings=given), query_vector)
-            except InvalidBatchError:
-                # A zero vector, or one of another model: that must not stop a chain.
-                logger.warning("vectors of %d retrieved documents are of no use", n)
-        # Rows of one stand for vectors that are not known.
-        unknown = batch(embeddings=np.ones((n, 1)))
-        return self._screener.screen(query, unknown, has_vectors=False)
-
-    def _kept(
-        self, documents: Sequence[Document], columns: _Columns, report: Report
-    ) -> list[Document]:
-        kept = report.admitted.copy()
-        if self.quarantine is not None and columns.doubtful:
-            for row in columns.doubtful:
-                entry_id = str(columns.documents[row].id)
-                (context,) = self._keys.contexts([columns.documents[row].metadata])
-                kept[row] &= not self._screener.masks(entry_id, columns.texts[row], context)
-        rows = columns.row_of
-        return [document for document, row in zip(documents, rows, strict=True) if kept[row]]
 
 
 class GuardedRetriever(BaseRetriever):
@@ -368,94 +324,56 @@ class GuardedRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
         **kwargs: Any,
     ) -> Steps[list[Document]]:
-        plan = _Plan(self.retriever, self.k, kwargs)
-        while True:
-            inner, options = plan.next()
+        how = dict(kwargs)
+        asked_for, k = how.pop("k", None), self.k
+        by_field = _is_limited(self.retriever)
+        limited = by_field or isinstance(self.retriever, VectorStoreRetriever)
+        if asked_for is not None:
+            k = asked_for
+        elif k is None and limited:
+            k = _own_k(self.retriever)
+        size: int | None = first_size(k)
+        while size is not None:
+            inner, options = self.retriever, how
+            if by_field:
+                inner = inner.model_copy(update={"k": size})
+            elif isinstance(inner, VectorStoreRetriever):
+                options = how | _search_options(inner, how, size)
             config: RunnableConfig = {"callbacks": run_manager.get_child()}
             found = yield asked(inner, "invoke", query, config=config, **options)
             judged = found, query, run_manager.get_child()
             kept: list[Document] = yield asked(self._filter, "compress_documents", *judged)
-            if plan.done(len(found), len(kept)):
-                return kept[: plan.k]
+            size = next_size(size, k, len(found), len(kept)) if limited else None
+        return kept[:k]
 
     _aget_relevant_documents = asynchronous(_get_relevant_documents)  # type: ignore[arg-type]
 
 
-class _Plan:
-    """How many documents to ask a retriever for, and how to tell it."""
+def _is_limited(retriever: BaseRetriever) -> bool:
+    """Return whether a field of a retriever says how many documents it returns."""
+    return not isinstance(retriever, VectorStoreRetriever) and "k" in type(retriever).model_fields
 
-    def __init__(self, retriever: BaseRetriever, k: int | None, kwargs: dict[str, Any]) -> None:
-        self._retriever, self._kwargs = retriever, dict(kwargs)
-        self._by_kwarg = isinstance(retriever, VectorStoreRetriever)
-        self._by_field = not self._by_kwarg and "k" in type(retriever).model_fields
-        asked = self._kwargs.pop("k", None)
-        own: int | None = 4  # what vector stores return where nobody says
-        if isinstance(retriever, VectorStoreRetriever):
-            own = retriever.search_kwargs.get("k", own)
-        elif self._by_field:
-            own = retriever.k  # type: ignore[attr-defined]
-        elif asked is None and k is None:
-            own = None  # all that it returns
-        self.k: int | None = asked if asked is not None else k if k is not None else own
-        wanted = 0 if self.k is None else self.k
-        self._fetch = max(LEAST_FETCHED, OVERFETCH * wanted)
 
-    def next(self) -> tuple[BaseRetriever, dict[str, Any]]:
-        """Return the retriever to ask, and with which arguments."""
-        if isinstance(self._retriever, VectorStoreRetriever):
-            return self._retriever, self._kwargs | self._search_options(self._retriever)
-        if self._by_field:
-            return self._retriever.model_copy(update={"k": self._fetch}), self._kwargs
-        return self._retriever, self._kwargs
+def _own_k(retriever: Any) -> int:
+    """Return how many documents a retriever returns as it is set up."""
+    return int(retriever.k if _is_limited(retriever) else retriever.search_kwargs.get("k", 4))
 
-    def done(self, found: int, kept: int) -> bool:
-        """Return whether enough survived, or there is no more to be had."""
-        enough = self.k is None or kept >= self.k
-        exhausted = found < self._fetch or self._fetch >= MOST_FETCHED
-        if enough or exhausted or not (self._by_kwarg or self._by_field):
-            return True
-        self._fetch = min(2 * self._fetch, MOST_FETCHED)
-        return False
 
-    def _search_options(self, retriever: VectorStoreRetriever) -> dict[str, Any]:
-        """Ask for more, of the candidates that the store looks at before it filters as well."""
-        options: dict[str, Any] = {"k": self._fetch}
-        given = retriever.search_kwargs | self._kwargs
-        diverse = retriever.search_type == "mmr"
-        if "fetch_k" in given or diverse or ("filter" in given and _post_filters(retriever)):
-            options["fetch_k"] = max(given.get("fetch_k", 20), OVERFETCH * self._fetch)
-        return options
+def _search_options(
+    retriever: VectorStoreRetriever, kwargs: Mapping[str, Any], size: int
+) -> dict[str, Any]:
+    """Ask for more, of the candidates that the store looks at before it filters as well."""
+    given = retriever.search_kwargs | dict(kwargs)
+    diverse = retriever.search_type == "mmr"
+    if "fetch_k" in given or diverse or ("filter" in given and _post_filters(retriever)):
+        return {"k": size, "fetch_k": max(given.get("fetch_k", 20), OVERFETCH * size)}
+    return {"k": size}
 
 
 def _post_filters(retriever: VectorStoreRetriever) -> bool:
     """Return whether the store filters among ``fetch_k`` candidates, as FAISS does."""
     store = getattr(retriever.vectorstore, "inner", retriever.vectorstore)
     return "fetch_k" in inspect.signature(store.similarity_search).parameters
-
-
-def _columns(documents: Sequence[Document]) -> _Columns:
-    """Return documents with unique ids: the same one counts once, those without get one."""
-    columns = _Columns([], [], [], [], [])
-    rows: dict[tuple[str | None, str], int] = {}
-    taken: set[str] = set()
-    for number, document in enumerate(documents):
-        key = (document.id, document.page_content)
-        if document.id and key in rows:
-            columns.row_of.append(rows[key])
-            continue
-        row = rows[key] = len(columns.ids)
-        entry_id = document.id or f"retrieved-{number}"
-        if entry_id in taken:
-            columns.doubtful.append(row)
-            entry_id = f"{entry_id}#{number}"
-            while entry_id in taken:  # pragma: no cover - somebody names documents like this
-                entry_id += "#"
-        taken.add(entry_id)
-        columns.ids.append(entry_id)
-        columns.texts.append(document.page_content)
-        columns.documents.append(document)
-        columns.row_of.append(row)
-    return columns
 
 
 def _key(given: Mapping[str, Any], wanted: str | None, usual: Sequence[str], argument: str) -> str:

@@ -12,17 +12,14 @@ from typing import Any
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
 
-from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
-from ragshield_core.model.errors import MalformedEntriesError
-from ragshield_core.quarantine import HeldEntry, batches_of
-from ragshield_core.store.held import stays_held
-from ragshield_core.store.malformed import Sifted, sift
+from ragshield_core.store.adapter import NOTHING
+from ragshield_core.store.judging import judged, let_in, sifted_for_step
+from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
+from ragshield_core.store.malformed import Sifted
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
-from ragshield_core.store.writing import judged
-from ragshield_langchain.audit import NO_ENTRIES
-from ragshield_langchain.checks import expect, expect_guard
-from ragshield_langchain.convert import MetadataKeys, columns_of, to_document
+from ragshield_langchain.convert import columns_of, to_document
 from ragshield_langchain.events import report_detection
 
 # Namespace of the ids given to documents that have none.
@@ -106,7 +103,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         self._embeddings = embeddings
         self._learn = learn
         self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
-        self._last_report = Report(batch=NO_ENTRIES)
+        self._last_report = Report(batch=NOTHING)
 
     @property
     def quarantine(self) -> Quarantine:
@@ -169,44 +166,18 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         ragshield_core.model.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-
-        def let_in() -> tuple[HeldEntry, ...]:
-            held = self.quarantine.release(ids, by=by, note=note)
-            for batch in batches_of(held) if self._learn else ():
-                self._learn_entries(batch)
-            self._guard.writes.forget_held(ids)
-            self._guard.trust(ids)
-            return held
-
-        held = self._guard.writes.together(let_in)
+        held = let_in(self._guard, ids, by, note, learn=self._learn)
         return [to_document(item.entry) for item in held]
 
     def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
         sifted = self._sifted(documents, vectors)
-
-        def decide(report: Report) -> Report:
-            report = stays_held(self._guard.hold(report), self._guard)
-            report = sifted.hold_malformed(report, self._guard)
-            if self._learn:
-                self._learn_entries(report.batch.take(report.admitted))
-            return report
-
-        report = judged(self._guard, partial(self._guard.screen, sifted.whole), decide)
-        self._last_report = report
+        screen = partial(self._guard.screen, sifted.whole)
+        report = self._last_report = judged(self._guard, sifted, screen, learn=self._learn)
         report_detection(report, stage="ingestion")
         return [document for document, kept in zip(documents, report.admitted, strict=True) if kept]
 
-    def _learn_entries(self, entries: Batch) -> None:
-        """Learn what is new: the same documents may come again."""
-        known = set(self._guard.writes.known(entries.ids))
-        self._guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))
-
     def _sifted(self, documents: Sequence[Document], vectors: Any) -> Sifted:
-        """Return documents as entries; those without an id get one made of their content.
-
-        What can be neither passed on nor held is refused before anything is held: there is no
-        later, for whoever raises passes nothing on.
-        """
+        """Return documents as entries; those without an id get one made of their content."""
         named = [document.id or f"document {row}" for row, document in enumerate(documents)]
         columns = columns_of(
             named,
@@ -215,10 +186,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             vectors,
             self._keys,
         )
-        sifted = sift(columns, self._guard)
-        sifted.check(self._guard)
-        if sifted.refused:
-            raise MalformedEntriesError(sifted.refused, written=False)
+        sifted = sifted_for_step(columns, self._guard)
         seen: Counter[str] = Counter()
         ids = []
         for document, entry in zip(documents, sifted.batch, strict=True):

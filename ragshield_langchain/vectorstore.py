@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import uuid
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from langchain_core.documents import Document
@@ -20,59 +17,45 @@ from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
 from ragshield_core import Guard, Report
-from ragshield_core.detectors.base import learns
 from ragshield_core.model.arguments import expect_ids
-from ragshield_core.model.errors import (
-    InvalidBatchError,
-    MalformedEntriesError,
-    UnfittedGuardWarning,
-)
+from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import adoption, writing
+from ragshield_core.store.embedding import embedded
 from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
 from ragshield_core.store.malformed import Vectors, unusable
 from ragshield_core.store.one_store import claim, use_table
-from ragshield_core.store.reconciling import warn_if_different
-from ragshield_core.store.steps import (
-    Steps,
-    adone,
-    asked,
-    asynchronous,
-    done,
-    synchronous,
-)
+from ragshield_core.store.opening import look
+from ragshield_core.store.steps import Steps, adone, asked, asynchronous, done, synchronous
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain import events
-from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
-from ragshield_langchain.checks import expect, expect_guard
-from ragshield_langchain.convert import (
-    MetadataKeys,
-    joined,
-    parts,
-)
-from ragshield_langchain.inner import InnerStore, access_to, create_store, in_thread
+from ragshield_langchain.inner import InnerStore, Stored, access_to, off_loop
 from ragshield_langchain.keeper import DocumentKeeper, model_of
-from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.mask import Found, document_of
 
-logger = logging.getLogger("ragshield")  # ids and counts, never text
-
-T = TypeVar("T")
 OnReport = Callable[[Report], object]
 
-# Models raise these for texts that they cannot read, not when they cannot be reached.
-REFUSALS = (ValueError, TypeError)
 # Stores that find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
+# How many documents a search returns where nobody says.
+K = 4
 
-# Settings of the constructor that a new store takes as well; the rest is for the store inside.
-_OF_NEW_STORES = (
-    "label_key",
-    "lineage_key",
-    "prompt_keys",
-    "name",
-    "parent_key",
-    "parent_docstore",
-)
+
+def _searching(name: str) -> tuple[Any, Any]:
+    """Return a search of LangChain's interface without held documents, and its async twin."""
+
+    def search(self: GuardedVectorStore, *args: Any, **kwargs: Any) -> Any:
+        return inspect.unwrap(type(self)._searched)(self, name, *args, **kwargs)  # noqa: SLF001
+
+    of: Any = getattr(VectorStore, name)
+    signature = inspect.signature(of)
+    returned = f"Steps[{signature.return_annotation}]"
+    search.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    search.__name__, search.__doc__ = name, of.__doc__
+    search.__qualname__ = f"GuardedVectorStore.{name}"
+    method = synchronous(search)
+    return method, asynchronous(method)
 
 
 class GuardedVectorStore(Guarded, VectorStore):
@@ -227,56 +210,23 @@ class GuardedVectorStore(Guarded, VectorStore):
         expect_guard(guard)
         if inner_store is not None:
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
+        keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         claim(guard, inner, name, self._access.name, folder=self._access.folder)
-        self._guard = guard
-        self._use_table(neighbors)
+        if use_table(guard, self._access.table, neighbors, store=inner, able=ABLE):
+            with suppress(RuntimeError):  # on an event loop only: with the first writes, then
+                self._access.ready()
+                guard.state.let_go()
         if inner.embeddings is not None:
             guard.state.offer_embedder(inner.embeddings.embed_documents)
-        self._keys = MetadataKeys.of(label_key, lineage_key, prompt_keys)
-        self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
+        self._keeper = DocumentKeeper(guard, self._access, keys)
         self._mask = self._keeper.mask
         parent_keys = frozenset(() if parent_key is None else (parent_key,))
         self._mask.know(parent_keys, guard.quarantine, parent_docstore)
-        self._last_report = Report(batch=NO_ENTRIES)
-        # Async writes queue for a thread of their own, which the reads of others never wait for.
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         if check:
-            self._warn_of_ignorance()
-            warn_if_different(self._keeper, type(inner).__name__, stacklevel=3)
-
-    def _use_table(self, neighbors: Where | None) -> None:
-        """Let the guard find neighbours in the store inside, if it is to."""
-        found = use_table(self._guard, self._access.table, neighbors, store=self._inner, able=ABLE)
-        if found:
-            with suppress(RuntimeError):  # on an event loop only: with the first writes, then
-                self._access.ready()
-                self._guard.state.let_go()
-
-    def _warn_of_ignorance(self) -> None:
-        """Warn where there are documents that detectors should know, and do not."""
-        if self._guard.n_known or not any(learns(d) for d in self._guard.detectors):
-            return
-        try:
-            held = self._access.size()
-        except Exception:  # noqa: BLE001 - the store's own, where it cannot be asked yet
-            return
-        if held:
-            name = type(self._inner).__name__
-            msg = (
-                f"the {name} holds {held} documents, and the guard knows none of them: what comes "
-                "is compared with nothing. Use GuardedVectorStore.adopt(store, guard=guard), or, "
-                "where the guard was saved, Guard.load(folder, quarantine=...)."
-            )
-            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
-
-    def __repr__(self) -> str:
-        name, guard = type(self._inner).__name__, self._guard
-        return (
-            f"<{type(self).__name__} around {name}: a guard that knows {guard.n_known} entries, "
-            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
-        )
+            way_out = "GuardedVectorStore.adopt(store, guard=guard)"
+            look(self._keeper, self._access.count, type(inner).__name__, way_out)
 
     @property
     def inner(self) -> VectorStore:
@@ -286,12 +236,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     @property
     def keys(self) -> MetadataKeys:
         """Where metadata says what belongs to a revision."""
-        return self._keys
-
-    @property
-    def last_report(self) -> Report:
-        """What was decided at the latest write."""
-        return self._last_report
+        return self._keeper.keys
 
     @property
     def embeddings(self) -> Embeddings | None:
@@ -307,11 +252,14 @@ class GuardedVectorStore(Guarded, VectorStore):
         if access is None or name.startswith("_") or missing:
             raise AttributeError(msg)
         if name in access.searches:
-            return partial(self._further_search, name)
+            return partial(self._searched, name)
         if name.removeprefix("a") in access.searches:
-            return partial(self._afurther_search, name.removeprefix("a"))
-        instead = access.refused.get(name, f"use .inner.{name} if that is what you want")
-        msg += f"; {type(inner).__name__} has one, but it would go around the guard: {instead}."
+            return partial(self._asearched, name.removeprefix("a"))
+        msg += (
+            f"; {type(inner).__name__} has one, but it would go around the guard: use "
+            f".inner.{name} if that is what you want, and GuardedVectorStore.adopt(...) for a "
+            "store that it makes or fills."
+        )
         raise AttributeError(msg)
 
     # Writes. Of a twin, mypy expects the arguments that VectorStore gives it, which are fewer.
@@ -322,11 +270,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         documents: Iterable[Document],
         ids: Sequence[str | None] | None = None,
         *,
-        batch_size: int | None = None,
         replacing: Collection[str] = (),
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
-        **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
+        **kwargs: Any,
     ) -> Steps[list[str]]:
         """Screen documents and store those that are admitted.
 
@@ -342,10 +289,6 @@ class GuardedVectorStore(Guarded, VectorStore):
             One per document; default: the documents' own, or new UUIDs. An id that exists is
             replaced, unless the new revision, or another part of its version, is quarantined: then
             the old one stays.
-        batch_size
-            Embed, screen and write so many at a time, each judged by what those before left
-            behind; default: all at once. The report tells of all of them. If one fails, those
-            before it are written.
         replacing
             Ids of stored documents that you will delete once these are written, e.g. the chunks of
             an earlier version. What these resemble them by is no evidence then. Delete them only
@@ -358,6 +301,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         on_report
             Called once with what was decided; where others write as well, :attr:`last_report` may
             be about theirs.
+        **kwargs
+            Options of other stores; ignored.
 
         Returns
         -------
@@ -380,12 +325,13 @@ class GuardedVectorStore(Guarded, VectorStore):
             held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
             ``batch_size``, and as ``ids`` those that the documents have anyway.
         """
-        listed = _documents(documents, ids, None if on_report else batch_size)
+        listed = list(documents)
+        if "batch_size" in kwargs and on_report is None:
+            _refuse_indexing(listed, ids)
         return self._adding(
             [document.page_content for document in listed],
             [document.metadata for document in listed],
             [document.id for document in listed] if ids is None else ids,
-            batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
@@ -400,7 +346,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         metadatas: Sequence[dict[str, Any]] | None = None,
         ids: Sequence[str | None] | None = None,
         *,
-        batch_size: int | None = None,
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> Steps[list[str]]:
@@ -408,7 +353,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         if isinstance(texts, str):
             msg = "texts is a str, expected a list of them; its characters would become documents."
             raise TypeError(msg)
-        return self._adding(list(texts), metadatas, ids, batch_size=batch_size, on_report=on_report)
+        return self._adding(list(texts), metadatas, ids, on_report=on_report)
 
     aadd_texts = asynchronous(add_texts)  # type: ignore[arg-type]
 
@@ -421,7 +366,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         *,
         texts: Sequence[str] | None = None,
         embeddings: Sequence[Sequence[float]] | None = None,
-        batch_size: int | None = None,
         on_report: OnReport | None = None,
     ) -> Steps[list[str]]:
         """Screen texts whose vectors are known and store those that are admitted.
@@ -434,7 +378,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             One per text.
         texts, embeddings
             Instead of pairs, as PGVector takes them; by keyword.
-        batch_size, on_report
+        on_report
             As of :meth:`add_documents`.
 
         Returns
@@ -443,9 +387,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             As of :meth:`add_documents`.
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
-        return self._adding(
-            listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
-        )
+        return self._adding(listed, metadatas, ids, vectors, on_report=on_report)
 
     aadd_embeddings = asynchronous(add_embeddings)
 
@@ -457,26 +399,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Screen new revisions and store those that are admitted; of the others the old stay."""
         self.add_documents(documents, ids)
 
-    def merge_from(self, target: VectorStore, *, batch_size: int = 1000) -> None:
-        """Screen what another store holds and store what is admitted, with its vectors.
-
-        Parameters
-        ----------
-        target
-            Any store that could be guarded; it stays as it is. Where ids are the same, its
-            revisions replace those here.
-        batch_size
-            How many are read and screened at a time.
-        """
-        if isinstance(target, GuardedVectorStore):
-            source, hidden = target._access, target._mask  # noqa: SLF001 - of the same class
-        else:
-            source, hidden = access_to(target), Mask(self._keys)
-        batch = read_all(source, self._keys, hidden, batch_size, lambda *_: None)
-        metadatas = [dict(metadata) for metadata in batch.metadatas]
-        columns = batch.texts, metadatas, batch.ids, batch.vectors
-        done(self._adding(*columns, batch_size=batch_size))
-
     @synchronous
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> Steps[bool | None]:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
@@ -487,36 +409,30 @@ class GuardedVectorStore(Guarded, VectorStore):
         ----------
         ids
             Those that are neither here nor there are ignored.
-
         **kwargs
-            What the store inside chooses by, e.g. ``where`` of Chroma; with ids, of these.
+            Of LangChain's interface; a guarded store deletes by ids alone.
 
         Returns
         -------
         bool | None
-            True; with nothing to choose by, what the store inside makes of that.
+            True.
 
         Raises
         ------
         NotImplementedError
-            If the store inside cannot delete.
+            If there are no ids or other arguments, or the store inside cannot delete.
         """
         expect_ids(ids)
         if ids is None or kwargs:
-            chosen = yield self._off_loop(partial(self._access.matching, **kwargs))
-            if chosen is not None:
-                ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
-        if ids is None:
-            left: bool | None = yield self._off_loop(partial(self._delete_unchosen, kwargs))
-            return left
+            msg = (
+                "a guarded store deletes by ids alone, so that its guard forgets the same "
+                "documents; ask the store inside for the ids: store.delete(ids)."
+            )
+            raise NotImplementedError(msg)
         yield self._in_turn(writing.delete(self._keeper, ids))
         return True
 
     adelete = asynchronous(delete)  # type: ignore[arg-type]
-
-    def _delete_unchosen(self, options: dict[str, Any]) -> bool | None:
-        with self._access.writing():
-            return self._inner.delete(None, **options)
 
     @classmethod
     def adopt(
@@ -580,98 +496,57 @@ class GuardedVectorStore(Guarded, VectorStore):
         guard = guard if guard is not None else Guard.default()
         store = cls(inner, guard=guard, **(settings | {"check": False}))
         store._access.ready()
-        with shown(progress) as tell:
-            adoption.adopt(store._keeper, clean_ids, batch_size, tell)
+        adoption.adopt(store._keeper, clean_ids, batch_size, progress=progress)
         return store
-
-    @classmethod
-    async def aadopt(cls, inner: VectorStore, **options: Any) -> Self:
-        """Do as :meth:`adopt` does, without blocking the event loop."""
-        return await in_thread(partial(cls.adopt, inner, **options))
 
     @classmethod
     def from_texts(
         cls,
         texts: Iterable[str],
-        embedding: Embeddings,
+        embedding: Embeddings,  # noqa: ARG003 - the store has its own
         metadatas: Sequence[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        vectorstore_cls: type[VectorStore] | None = None,
+        inner: VectorStore | None = None,
         guard: Guard | None = None,
-        **kwargs: Any,
+        **settings: Any,
     ) -> Self:
-        """Make a new guarded store and write texts into it.
+        """Guard a store, as the constructor does, and write texts into it.
 
         Parameters
         ----------
-        texts, embedding, metadatas, ids
+        texts, metadatas, ids
             As for any vector store.
-        vectorstore_cls
-            Class of the store inside.
-        guard
+        embedding
+            Of LangChain's interface; the model of the store inside embeds the texts.
+        inner, guard, **settings
             As for the constructor.
-        **kwargs
-            As for the constructor: label_key, lineage_key, prompt_keys, name, parent_key,
-            parent_docstore. Others are for the constructor of the store inside, e.g.
-            ``distance_strategy`` of FAISS.
 
         Raises
         ------
         TypeError
-            If ``vectorstore_cls`` or ``guard`` is missing.
+            If ``inner`` or ``guard`` is missing.
         """
-        made = {"ids": ids, "vectorstore_cls": vectorstore_cls, "guard": guard, **kwargs}
-        return done(cls._making(texts, embedding, metadatas, **made))
-
-    @classmethod
-    async def afrom_texts(cls, *args: Any, **kwargs: Any) -> Self:
-        """Do as :meth:`from_texts` does, without blocking the event loop."""
-        return await adone(cls._making(*args, **kwargs))
-
-    @classmethod
-    def _making(
-        cls,
-        texts: Iterable[str],
-        embedding: Embeddings,
-        metadatas: Sequence[dict[str, Any]] | None = None,
-        *,
-        ids: Sequence[str | None] | None = None,
-        vectorstore_cls: type[VectorStore] | None = None,
-        guard: Guard | None = None,
-        **options: Any,
-    ) -> Steps[Self]:
-        """Make a guarded store around a new, empty one, and write into it."""
-        if vectorstore_cls is None or guard is None:
-            msg = (
-                f"{'guard' if guard is None else 'vectorstore_cls'} is missing; call from_texts("
-                "texts, embedding, vectorstore_cls=FAISS, guard=guard) of GuardedVectorStore."
-            )
-            raise TypeError(msg)
-        expect_guard(guard)
-        texts = list(texts)
-        vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
-        settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
-        # Without a vector at hand, the model is asked for the dimension that an index needs.
-        dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        store = cls(create_store(vectorstore_cls, embedding, dim, options), guard=guard, **settings)
-        yield from store._adding(texts, metadatas, ids, vectors)
+        store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
+        done(store._adding(list(texts), metadatas, ids))
         return store
 
     @classmethod
-    def load_local(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse; what a folder holds was not judged.
-
-        Raises
-        ------
-        NotImplementedError
-            Always; says what to do instead.
-        """
-        msg = (
-            "GuardedVectorStore cannot load a folder, whose documents were not judged: use "
-            "GuardedVectorStore.adopt(FAISS.load_local(...), guard=guard), then scan()."
-        )
-        raise NotImplementedError(msg)
+    async def afrom_texts(
+        cls,
+        texts: Iterable[str],
+        embedding: Embeddings,  # noqa: ARG003 - as above
+        metadatas: Sequence[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        inner: VectorStore | None = None,
+        guard: Guard | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Do as :meth:`from_texts` does, without blocking the event loop."""
+        store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
+        await adone(store._adding(list(texts), metadatas, ids))
+        return store
 
     # Reads: those of the store inside, without what is held. Relevance scores are inherited: they
     # come from similarity_search_with_score and the store's own function.
@@ -679,76 +554,28 @@ class GuardedVectorStore(Guarded, VectorStore):
     @synchronous
     def get_by_ids(self, ids: Sequence[str], /) -> Steps[list[Document]]:
         """Return stored documents; those that are missing or held are ignored."""
-        return self._mask.visible((yield from self._access.get(ids)))
+        return self._mask.visible((yield off_loop(partial(self._stored, ids))).documents)
 
     aget_by_ids = asynchronous(get_by_ids)  # type: ignore[arg-type]
 
-    @synchronous
-    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> Steps[list[Document]]:
-        """Return the k documents most similar to a query."""
-        return self._search("similarity_search", query, k, kwargs)
-
-    asimilarity_search = asynchronous(similarity_search)  # type: ignore[arg-type]
-
-    @synchronous
-    def similarity_search_with_score(
-        self, query: str, k: int = 4, **kwargs: Any
-    ) -> Steps[list[tuple[Document, float]]]:
-        """Return documents and scores; whether a high one is good, the store inside knows."""
-        return self._search("similarity_search_with_score", query, k, kwargs)
-
-    asimilarity_search_with_score = asynchronous(similarity_search_with_score)  # type: ignore[arg-type]
-
-    @synchronous
-    def similarity_search_by_vector(
-        self, embedding: list[float], k: int = 4, **kwargs: Any
-    ) -> Steps[list[Document]]:
-        """Return the k documents most similar to a vector."""
-        return self._search("similarity_search_by_vector", embedding, k, kwargs)
-
-    asimilarity_search_by_vector = asynchronous(similarity_search_by_vector)  # type: ignore[arg-type]
-
-    @synchronous
-    def max_marginal_relevance_search(
-        self,
-        query: str,
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        **kwargs: Any,
-    ) -> Steps[list[Document]]:
-        """Return k documents that are similar to a query and unlike each other."""
-        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search", query, k, options)
-
-    amax_marginal_relevance_search = asynchronous(max_marginal_relevance_search)  # type: ignore[arg-type]
-
-    @synchronous
-    def max_marginal_relevance_search_by_vector(
-        self,
-        embedding: list[float],
-        k: int = 4,
-        fetch_k: int = 20,
-        lambda_mult: float = 0.5,
-        **kwargs: Any,
-    ) -> Steps[list[Document]]:
-        """Return k documents that are similar to a vector and unlike each other."""
-        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
-
-    amax_marginal_relevance_search_by_vector = asynchronous(max_marginal_relevance_search_by_vector)  # type: ignore[arg-type]
+    similarity_search, asimilarity_search = _searching("similarity_search")
+    similarity_search_with_score, asimilarity_search_with_score = _searching(
+        "similarity_search_with_score"
+    )
+    similarity_search_by_vector, asimilarity_search_by_vector = _searching(
+        "similarity_search_by_vector"
+    )
+    max_marginal_relevance_search, amax_marginal_relevance_search = _searching(
+        "max_marginal_relevance_search"
+    )
+    max_marginal_relevance_search_by_vector, amax_marginal_relevance_search_by_vector = _searching(
+        "max_marginal_relevance_search_by_vector"
+    )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return self._inner._select_relevance_score_fn()  # noqa: SLF001 - the scores are its own
 
     # How reads leave out what is held
-
-    def _search(
-        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
-    ) -> Steps[list[Any]]:
-        """Return the k visible results of a search of the store inside."""
-        found = yield from self._found(name, argument, k, options)
-        return found.results
 
     def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Steps[Found]:
         """Return the k visible results of a search, and how many were hidden."""
@@ -792,11 +619,15 @@ class GuardedVectorStore(Guarded, VectorStore):
                 rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
             found = yield from self._found(search, vector, fetch_k, rest)
             if found.hidden:
-                picked: list[Any] = yield self._off_loop(
+                picked: list[Any] = yield off_loop(
                     lambda: self._pick(vector, found.results, k, options)
                 )
                 return picked
         return (yield from self._call(name, argument, k=k, **options))
+
+    def _stored(self, ids: Sequence[str]) -> Stored:
+        with self._access.reading():
+            return self._access.read(ids)
 
     def _pick(
         self,
@@ -805,8 +636,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         k: int,
         options: Mapping[str, Any],
     ) -> list[Any]:
-        with self._access.reading():
-            stored = self._access.read([str(document_of(one).id) for one in candidates])
+        stored = self._stored([str(document_of(one).id) for one in candidates])
         vectors = {str(d.id): v for d, v in zip(stored.documents, stored.vectors, strict=True)}
         left = [one for one in candidates if str(document_of(one).id) in vectors]
         chosen = maximal_marginal_relevance(
@@ -818,20 +648,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         return [left[number] for number in chosen]
 
     @synchronous
-    def _further_search(self, name: str, *args: Any, **kwargs: Any) -> Steps[list[Any]]:
-        """Call a search that only this kind of store has."""
-        argument, k, options = self._arguments(name, args, kwargs)
-        if k is None:  # it says how many in a way of its own
-            return self._mask.visible((yield from self._call(name, argument, **options)))
-        search = self._diverse if name.startswith("max_marginal_relevance") else self._search
-        return (yield from search(name, argument, k, options))
-
-    _afurther_search = asynchronous(_further_search)
-
-    def _arguments(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, int | None, dict[str, Any]]:
-        """Return what to search for, how many (None where that is no argument), and the rest."""
+    def _searched(self, name: str, *args: Any, **kwargs: Any) -> Steps[list[Any]]:
+        """Call a search of the store inside; leave out what is held."""
         bound = inspect.signature(getattr(self._inner, name)).bind(*args, **kwargs)
         known = bound.signature.parameters
         given = dict(bound.arguments)
@@ -839,8 +657,15 @@ class GuardedVectorStore(Guarded, VectorStore):
             if parameter.kind is parameter.VAR_KEYWORD:
                 given.update(given.pop(key, {}))
         argument = given.pop(next(iter(known)))
-        k = given.pop("k", known["k"].default) if "k" in known else None
-        return argument, k, given
+        if "k" not in known:  # it says how many in a way of its own
+            return self._mask.visible((yield from self._call(name, argument, **given)))
+        k = given.pop("k", known["k"].default)
+        k = K if k is None else k
+        if name.startswith("max_marginal_relevance"):
+            return (yield from self._diverse(name, argument, k, given))
+        return (yield from self._found(name, argument, k, given)).results
+
+    _asearched = asynchronous(_searched)
 
     def _fetch_k(self, name: str) -> int | None:
         """Return among how many candidates a search filters; None where it filters all."""
@@ -856,84 +681,43 @@ class GuardedVectorStore(Guarded, VectorStore):
         ids: Sequence[str | None] | None,
         vectors: Vectors | None = None,
         *,
-        batch_size: int | None = None,
         replacing: Collection[str] = (),
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
     ) -> Steps[list[str]]:
-        """Embed and write part by part; the report is one of all parts.
-
-        What can be neither stored nor held is refused by name, once the rest is written.
-        """
+        """Embed and write texts; those that can be neither stored nor held are refused by name."""
         if metadatas is None:
             metadatas = [{}] * len(texts)
         names = _aligned(texts, metadatas, ids, vectors)
         refused = unusable(names, texts)
-        usable = [row for row in range(len(names)) if row not in refused]
-        reports: list[Report] = []
-        report: Report | None = None
-        try:
-            for part in parts(len(usable), batch_size) if usable or not refused else ():
-                rows = usable[part]
-                listed = _taken(texts, rows)
-                if vectors is None:
-                    found = yield from self._vectors(listed)
-                else:
-                    found = _taken(vectors, rows)
-                columns = _taken(names, rows), listed, _taken(metadatas, rows), found
-                # Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
-                writing = self._keeper.add_columns(columns, list(replacing), versions)
-                of_part, not_kept = yield self._in_turn(writing)
-                refused |= {rows[row]: reason for row, reason in not_kept.items()}
-                if len(of_part.batch) or not not_kept:
-                    reports.append(of_part)
-        finally:  # of a write that failed, tell of the parts before
-            if reports:
-                report = joined(reports)
-                self._tell(report, on_report)
-        if report is not None and (report.remarkable or report.retroactive):
-            yield asked(events, "report_detection", report, stage="ingestion")
+        rows = [row for row in range(len(names)) if row not in refused]
+        written = False
+        if rows or not refused:
+            listed = _taken(texts, rows)
+            given = (
+                _taken(vectors, rows) if vectors is not None else (yield from self._vectors(listed))
+            )
+            columns = _taken(names, rows), listed, _taken(metadatas, rows), given
+            steps = self._keeper.add_columns(columns, list(replacing), versions)
+            report, not_kept = yield self._in_turn(steps)
+            refused |= {rows[row]: reason for row, reason in not_kept.items()}
+            written = len(report.batch) > 0
+            if on_report is not None and (written or not refused):
+                on_report(report)
+            if report.remarkable or report.retroactive:
+                yield asked(events, "report_detection", report, stage="ingestion")
         if refused:
-            written = any(len(report.batch) for report in reports)
             raise MalformedEntriesError(refused, ids=names if written else (), written=written)
         return names
-
-    def _tell(self, report: Report, on_report: OnReport | None) -> None:
-        self._last_report = report
-        if on_report is not None:
-            on_report(report)
 
     def _ready(self) -> None:
         self._access.ready()
 
-    async def _arun(self, steps: Steps[T]) -> T:
-        return await self._in_thread(partial(self._run, steps))
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await in_thread(work, self._worker)
-
-    def _vectors(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+    def _vectors(self, texts: Sequence[str]) -> Steps[list[list[float] | None]]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""
-        found = yield from self._tried(texts)
-        if not any(found):
-            found = yield from self._embedded(texts)  # raises what it raised before
-        return found
-
-    def _tried(self, texts: list[str]) -> Steps[list[list[float] | None]]:
         try:
-            return (yield from self._embedded(texts))
-        except REFUSALS:
-            if len(texts) == 1:
-                return [None]
-        half = len(texts) // 2
-        first = yield from self._tried(texts[:half])
-        return first + (yield from self._tried(texts[half:]))
-
-    def _embedded(self, texts: list[str]) -> Steps[list[list[float] | None]]:
-        if not texts:
-            return []
-        try:
-            return [*(yield asked(model_of(self._inner), "embed_documents", texts))]
+            ask = partial(asked, model_of(self._inner), "embed_documents")
+            return (yield from embedded(texts, ask)) if texts else []
         except Exception as error:
             error.add_note(
                 f"RAGShield: the embedding model of the {type(self._inner).__name__} failed on "
@@ -943,26 +727,37 @@ class GuardedVectorStore(Guarded, VectorStore):
             raise
 
 
+def _there(inner: VectorStore | None, guard: Guard | None) -> VectorStore:
+    """Return the store that texts go into.
+
+    Raises
+    ------
+    TypeError
+        If it or its guard is missing.
+    """
+    if inner is None or guard is None:
+        msg = (
+            f"{'guard' if guard is None else 'inner'} is missing; call GuardedVectorStore."
+            "from_texts(texts, embedding, inner=an empty store, guard=guard)."
+        )
+        raise TypeError(msg)
+    return inner
+
+
 def _taken(column: Any, rows: Sequence[int]) -> Any:
     """Return rows of a column; all of them as it came, arrays included."""
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
-def _documents(
-    documents: Iterable[Document], ids: Sequence[str | None] | None, batch_size: int | None
-) -> list[Document]:
-    """Return documents as a list, unless LangChain's own indexing writes them.
-
-    It passes the ids that the documents have, a batch size, and no ``on_report``; nobody else needs
-    to do so.
+def _refuse_indexing(documents: Sequence[Document], ids: Sequence[str | None] | None) -> None:
+    """Refuse what LangChain's own indexing writes: a batch size, and ids that documents have.
 
     Raises
     ------
     TypeError
-        If it does; says what to use.
+        Says what to use.
     """
-    listed = list(documents)
-    if batch_size is not None and ids and list(ids) == [document.id for document in listed]:
+    if ids and list(ids) == [document.id for document in documents]:
         msg = (
             "langchain_core.indexing.index over a guarded store records held documents as indexed, "
             "skips them for ever after, and deletes the good versions that they were to replace; "
@@ -971,7 +766,6 @@ def _documents(
             "nothing. If it was yours: documents that have ids need no ids= beside batch_size=."
         )
         raise TypeError(msg)
-    return listed
 
 
 def _aligned(

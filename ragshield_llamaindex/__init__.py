@@ -20,9 +20,8 @@ from ragshield_llamaindex.index import (
     GuardedVectorStoreIndex,
     adopt,
     answering,
-    guarded_index_from_documents,
 )
-from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.inner import InnerStore, check_inner_store
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
     GuardedRetriever,
@@ -62,8 +61,8 @@ __all__ = [
     "UnfittedGuardWarning",
     "adopt",
     "answering",
+    "check_inner_store",
     "check_order",
     "check_transformations",
-    "guarded_index_from_documents",
     "guarded_tools",
 ]

@@ -70,7 +70,7 @@ class Asked(FunctionKnowledgeBase):
         if not isinstance(index, VectorStoreIndex):
             return None
         try:
-            return access_behind(index).size()
+            return access_behind(index).count()
         except Exception:  # noqa: BLE001 - a store of another kind, or one that does not answer
             return None
 

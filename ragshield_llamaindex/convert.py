@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.model.claims import HIDDEN_KEY, NODE_KEY, claim_of, lineage_of
-from ragshield_core.model.entries import concatenate, unfit
+from ragshield_core.model.claims import HIDDEN_KEY, NODE_KEY
+from ragshield_core.model.entries import concatenate
 from ragshield_core.model.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.model.findings import Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
-from ragshield_core.store.malformed import UNSTORABLE, Columns, unusable, usable_vectors
+from ragshield_core.store.keys import MetadataKeys
+from ragshield_core.store.malformed import Columns, unusable
 
 logger = logging.getLogger("ragshield")
 
@@ -46,6 +47,9 @@ PATH_KEY = "file_path"
 # From so many nodes on, half of which have a path of at least this share of their text, it is said.
 FEWEST_PATHS, LONG_PATH = 10, 0.25
 
+# Fields of nodes that hold an image.
+IMAGES = ("image", "image_path", "image_url", "image_resource")
+
 # Types of metadata that stores keep as they are.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 
@@ -53,49 +57,6 @@ NUMBERS = frozenset({float, int})
 
 # What fields of wrong types, templates and texts bring about.
 BROUGHT_ABOUT = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-
-NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataKeys:
-    """Where a node's metadata says what is claimed about it.
-
-    A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.model.claims.lineage_of`.
-    """
-
-    label: str
-    lineage: str | None = None
-
-    def claims(
-        self, node: BaseNode, reasons: list[str] | None = None
-    ) -> tuple[str | None, str | None]:
-        """Return label and lineage of a node, None for one that is none: say why in ``reasons``.
-
-        Where metadata does not say what a node was cut from, its source document does.
-        """
-
-        def label() -> str | None:
-            return claim_of(self.label, node.node_id, node.metadata.get(self.label))
-
-        def lineage() -> str | None:
-            claimed, _ = lineage_of(node.metadata, node.node_id, self.lineage)
-            return claimed if claimed is not None else node.ref_doc_id
-
-        found: list[str | None] = []
-        reasons = [] if reasons is None else reasons
-        for read in (label, lineage):
-            try:
-                claim = read()
-            except InvalidBatchError as error:
-                reasons.append(str(error))
-                claim = None
-            if claim is not None and unfit(claim):
-                reasons.append(f"a label or lineage {UNSTORABLE}")
-                claim = None
-            found.append(claim)
-        return found[0], found[1]
 
 
 class Keyed(BaseModel):
@@ -110,7 +71,7 @@ class Keyed(BaseModel):
     @property
     def keys(self) -> MetadataKeys:
         """Where metadata says what belongs to a revision."""
-        return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+        return MetadataKeys.of(self.label_key, self.lineage_key)
 
 
 def text_of(node: BaseNode) -> str:
@@ -131,11 +92,17 @@ def context_of(node: BaseNode) -> str | None:
         If it cannot be rendered, or is an object that answers by itself; names the node.
     """
     text = text_of(node)
-    marks = node.metadata.get(HIDDEN_KEY)
-    parts = [_beside(node, text), *windows_of(node.metadata, text)]
+    shown, body, marks = _shown(node), text.strip(), node.metadata.get(HIDDEN_KEY)
+    # As it stands in a prompt, without its text where that stands apart.
+    beside = shown.strip()
+    if body:
+        before, _, after = shown.rpartition(body)
+        apart = before.endswith("\n") and (not after or after.startswith("\n"))
+        beside = f"{before}{after}".strip() if apart else shown
+        beside = "" if shown.strip() == body else beside
+    parts = [beside, *windows_of(node.metadata, text)]
     parts += [marks] if isinstance(marks, str) else []
-    behind = _behind(node)
-    if behind is not None:
+    if (behind := _behind(node)) is not None:
         parts += [_shown(behind), context_of(behind) or ""]
     return "\n\n".join(part for part in parts if part) or None
 
@@ -199,41 +166,6 @@ def _shown(node: BaseNode) -> str:
         raise InvalidBatchError(msg) from None
 
 
-def _beside(node: BaseNode, text: str) -> str:
-    """Return a node as it stands in a prompt, without its text where that stands apart."""
-    shown, body = _shown(node), text.strip()
-    if not body or shown.strip() == body:
-        return shown.strip() if not body else ""
-    before, _, after = shown.rpartition(body)
-    apart = before.endswith("\n") and (not after or after.startswith("\n"))
-    return f"{before}{after}".strip() if apart else shown
-
-
-def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return nodes as a batch that can be turned back into them.
-
-    Parameters
-    ----------
-    nodes
-        May be changed afterwards: the batch shares nothing with them.
-    keys
-        Where metadata says what belongs to a revision.
-
-    Raises
-    ------
-    InvalidBatchError
-        If a node has no vector or cannot be judged or kept as it is; names it.
-    """
-    columns = columns_of(nodes, keys)
-    for reason in (*columns.refused.values(), *columns.reasons.values()):
-        raise InvalidBatchError(reason)
-    _, wrong = usable_vectors([node.embedding for node in nodes], None)
-    for place, reason in wrong.items():
-        msg = f"{_named(place, nodes[place])}: {reason}."
-        raise InvalidBatchError(msg)
-    return columns.batch()
-
-
 def columns_of(
     nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
 ) -> Columns:
@@ -247,7 +179,11 @@ def columns_of(
     """
     rows = _rows(nodes, keys)
     if with_vectors and nodes and all(node.embedding is None for node in nodes):
-        raise InvalidBatchError(_bare(nodes[0]))
+        msg = (
+            f"node {printable(nodes[0].node_id)!r} has no embedding, expected a vector; embed "
+            "nodes before they are stored, or put the embedding model in front of the guard."
+        )
+        raise InvalidBatchError(msg)
     return Columns(
         vectors=[node.embedding for node in nodes] if with_vectors else None,
         reasons={n: row.reason for n, row in enumerate(rows) if row.reason is not None},
@@ -256,8 +192,11 @@ def columns_of(
     )
 
 
-def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return nodes that are, or go, in the store as a batch, without claims that are none."""
+def to_batch(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
+    """Return nodes with vectors as a batch that can be turned back into them.
+
+    The batch shares nothing with them, and has no claims that cannot be used.
+    """
     vectors = [node.get_embedding() for node in nodes]
     return Batch.of(embeddings=vectors, **_by_column(_rows(nodes, keys)))
 
@@ -364,33 +303,26 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
     if not isinstance(node_id, str) or not isinstance(text, str):
         return _Row(node_id, text)  # nothing of it can be kept
     reasons: list[str] = []
-    refused = None
+    refused: list[str] = []
+    context = None
     try:
         _behind(node)
     except InvalidBatchError as error:
-        refused = str(error)
+        refused.append(str(error))
     try:
         metadata = _packed(node)
     except InvalidBatchError as error:
         reasons.append(str(error))
         node = _cut_down(place, node)
         metadata = _packed(node)
-    label, lineage = keys.claims(node, reasons)
-    context = None
+    label, lineage = keys.claims(node.metadata, node_id, node.ref_doc_id, reasons)
     try:
         context = context_of(node)
     except InvalidBatchError as error:
-        refused = refused or str(error)
-    return _Row(
-        id=node_id,
-        text=text,
-        label=label,
-        lineage=lineage,
-        context=context,
-        metadata=metadata,
-        reason="; ".join(dict.fromkeys(reasons)) or None,
-        refused=refused,
-    )
+        refused.append(str(error))
+    reason = "; ".join(dict.fromkeys(reasons)) or None
+    why = refused[0] if refused else None
+    return _Row(node_id, text, label, lineage, context, metadata, reason, why)
 
 
 def text_or_none(node: BaseNode) -> Any:
@@ -404,14 +336,6 @@ def text_or_none(node: BaseNode) -> Any:
 def _named(place: int, node: BaseNode) -> str:
     entry_id = node.id_
     return f"node {printable(entry_id)!r}" if isinstance(entry_id, str) else f"nodes[{place}]"
-
-
-def _bare(node: BaseNode) -> str:
-    """Return what to say of a node without a vector."""
-    return (
-        f"node {printable(node.node_id)!r} has no embedding, expected a vector; embed nodes before "
-        "they are stored, or put the embedding model in front of the guard."
-    )
 
 
 def to_node(held: HeldEntry) -> BaseNode:
@@ -511,33 +435,30 @@ def in_stages(reports: Sequence[Report]) -> Report:
         return last
     parts.append((last, np.arange(len(last.batch))))
     decisions = [report.remarkable.get(row) for report, rows in parts for row in rows.tolist()]
+    batch = concatenate([report.batch.take(rows) for report, rows in parts])
+    nothing = np.empty((len(batch), 0), dtype=np.float32)
 
     def scores_of(name: str) -> NDArray[np.float64]:
-        nothing = np.full(max(len(report.batch) for report, _ in parts), np.nan)
-        return np.concatenate([report.scores.get(name, nothing)[rows] for report, rows in parts])
+        none = np.full(max(len(report.batch) for report, _ in parts), np.nan)
+        return np.concatenate([report.scores.get(name, none)[rows] for report, rows in parts])
 
     return replace(
         last,
-        batch=concatenate([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
+        batch=replace(batch, embeddings=nothing, vectors=nothing),
         remarkable={row: one for row, one in enumerate(decisions) if one is not None},
         scores={name: scores_of(name) for report, _ in parts for name in report.scores},
     )
 
 
-def _without_vectors(batch: Batch) -> Batch:
-    nothing = np.empty((len(batch), 0), dtype=np.float32)
-    return replace(batch, embeddings=nothing, vectors=nothing)
-
-
 def noting_images(report: Report) -> Report:
     """Say of nodes that hold an image and no text that they were admitted without being judged."""
-    rows = [
-        row
-        for row, (text, metadata) in enumerate(
-            zip(report.batch.texts, report.batch.metadatas, strict=True)
-        )
-        if not text.strip() and _pictured(metadata) and report.admitted[row]
-    ]
+    rows = []
+    for row, (text, metadata) in enumerate(
+        zip(report.batch.texts, report.batch.metadatas, strict=True)
+    ):
+        content = metadata.get(NODE_KEY, {}).get("content", {})
+        if not text.strip() and any(map(content.get, IMAGES)) and report.admitted[row]:
+            rows.append(row)
     if not rows:
         return report
     logger.warning("%d nodes hold an image and no text: they were not judged", len(rows))
@@ -551,19 +472,17 @@ def noting_images(report: Report) -> Report:
     return replace(report, remarkable={**report.remarkable, **noted})
 
 
-def _pictured(metadata: Mapping[str, Any]) -> bool:
-    content = metadata.get(NODE_KEY, {}).get("content", {})
-    return any(content.get(key) for key in ("image", "image_path", "image_url", "image_resource"))
-
-
 def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
     """Return the nodes that a report admits; changed ones are copies.
 
     Relationships skip what was held, windows lack it, and metadata says of flagged ones by whom,
     unseen by models.
     """
-    rows = zip(nodes, report.batch.metadatas, report.admitted, strict=True)
-    kept = [_with_windows(node, metadata) for node, metadata, good in rows if good]
+    kept = []
+    for node, metadata, good in zip(nodes, report.batch.metadatas, report.admitted, strict=True):
+        if good:  # with its windows as they were admitted
+            keys = window_keys(node.metadata, text_of(node))
+            kept.append(with_metadata(node, {k: metadata[k] for k in keys if k in metadata}))
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     names = {
         decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
@@ -573,12 +492,6 @@ def passed(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
         _annotated(node, names[node.node_id]) if node.node_id in names else node
         for node in (relinked(kept, held) if held else kept)
     ]
-
-
-def _with_windows(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
-    """Return a node with its windows as they were admitted; a changed one is a copy."""
-    keys = window_keys(node.metadata, text_of(node))
-    return with_metadata(node, {key: metadata[key] for key in keys if key in metadata})
 
 
 def with_metadata(node: BaseNode, changed: Mapping[str, Any]) -> BaseNode:
@@ -596,26 +509,25 @@ def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list
     The source document stays: it says where a node comes from, not what is stored.
     """
     gone = {node.node_id: node for node in dropped}
-    return [_relinked(node, gone) for node in survivors]
-
-
-def _relinked(node: BaseNode, gone: Mapping[str, BaseNode]) -> BaseNode:
-    changes: dict[NodeRelationship, RelatedNodeInfo | list[RelatedNodeInfo] | None] = {}
-    for kind, related in node.relationships.items():
-        if kind is NodeRelationship.SOURCE:
-            continue
-        if isinstance(related, list):
-            left = [info for info in related if info.node_id not in gone]
-            if len(left) < len(related):
-                changes[kind] = left or None
-        elif related.node_id in gone:
-            changes[kind] = _beyond(related, kind, gone)
-    if not changes:
-        return node
-    copy = node.model_copy()
-    kept = {kind: related for kind, related in node.relationships.items() if kind not in changes}
-    copy.relationships = kept | {k: related for k, related in changes.items() if related}
-    return copy
+    made = []
+    for node in survivors:
+        changes: dict[NodeRelationship, RelatedNodeInfo | list[RelatedNodeInfo] | None] = {}
+        for kind, related in node.relationships.items():
+            if kind is NodeRelationship.SOURCE:
+                continue
+            if isinstance(related, list):
+                left = [info for info in related if info.node_id not in gone]
+                if len(left) < len(related):
+                    changes[kind] = left or None
+            elif related.node_id in gone:
+                changes[kind] = _beyond(related, kind, gone)
+        if changes:
+            old = node.relationships
+            node = node.model_copy()  # noqa: PLW2901 - in its place
+            kept = {kind: related for kind, related in old.items() if kind not in changes}
+            node.relationships = kept | {k: related for k, related in changes.items() if related}
+        made.append(node)
+    return made
 
 
 def _beyond(
@@ -660,7 +572,10 @@ def _packed(node: BaseNode) -> dict[str, Any]:
         _made_of(described, "")
         metadata = _plain(node.metadata)
     except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
-        where = _where_odd(node)
+        where = " as metadata"
+        if isinstance(node.metadata, dict):
+            odd = [key for key, value in node.metadata.items() if not _keeps(key, value)]
+            where = f" in metadata[{_key(odd[0])}]" if odd else ""
         msg = (
             f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
             f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
@@ -683,14 +598,6 @@ def check_fields(node: BaseNode) -> None:
             raise TypeError
         if not all(isinstance(i, RelatedNodeInfo) and isinstance(i.node_id, str) for i in infos):
             raise TypeError
-
-
-def _where_odd(node: BaseNode) -> str:
-    """Return which key of metadata is in the way, if one is."""
-    if not isinstance(node.metadata, dict):
-        return " as metadata"
-    odd = [key for key, value in node.metadata.items() if not _keeps(key, value)]
-    return f" in metadata[{_key(odd[0])}]" if odd else ""
 
 
 def _cut_down(place: int, node: BaseNode) -> BaseNode:

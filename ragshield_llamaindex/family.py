@@ -2,26 +2,49 @@
 
 Auto-merging and recursive retrieval return a whole parent in place of its children, and a
 postprocessor replaces a sentence by its window. What is held in one node must not come out of
-another: parents are held as well, and windows are cut (:mod:`ragshield_llamaindex.windows`).
+another: parents are held as well, and windows lose the sentence and stay. A sentence is judged
+together with its own window, since an attack may spread over several sentences.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, RelatedNodeInfo
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
-from ragshield_core import Guard, Report, Verdict
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.model.claims import NODE_KEY
-from ragshield_core.model.findings import Decision, printable
-from ragshield_llamaindex.convert import source_of, text_of, windows_of
-from ragshield_llamaindex.windows import held_for_its_text, with_windows_cut
+from ragshield_core.model.findings import Decision, Finding, Verdict, printable
+from ragshield_core.quarantine import Status
+from ragshield_core.store.updates import is_part
+from ragshield_core.text.lexicon import WORD
+from ragshield_llamaindex.convert import (
+    context_of,
+    node_of,
+    source_of,
+    text_of,
+    window_keys,
+    windows_of,
+    with_metadata,
+)
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# Note on a sentence that is suspicious together with those around it.
+TOGETHER = "suspicious together with the sentences around it"
+# Sentences that are looked for in a window, to each side: parsers are rarely told of more.
+REACH = 10
+# Sentences speak of the same if they share so many words, and this share of those of the first: by
+# their first letters, so many.
+SAME, SAME_SHARE, STEM = 2, 1 / 3, 4
+
+
+# Parents
 
 
 def with_family(report: Report, guard: Guard | None = None) -> Report:
@@ -167,3 +190,239 @@ def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:
     packed = metadata.get(NODE_KEY) or {"content": {}}
     related = packed["content"].get("relationships", {}).get(kind.value) or []
     return [str(one["node_id"]) for one in (related if isinstance(related, list) else [related])]
+
+
+# Windows
+
+
+def held_for_its_text(findings: Sequence[Finding], note: str | None) -> bool:
+    """Return whether an entry is held, and not for its metadata alone: that is its own."""
+    beside = [finding.beside and finding.span is None for finding in findings]
+    return not (beside and all(beside)) or (note or "").startswith(TOGETHER)
+
+
+def with_windows_cut(report: Report, guard: Guard) -> Report:
+    """Return a report whose admitted entries have no held sentence in their windows.
+
+    An entry that is held for its window alone is admitted if nothing suspicious is left in that.
+
+    Parameters
+    ----------
+    report
+        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before anything is held.
+    guard
+        Judges what is left of windows, and knows what people have released.
+    """
+    if report.admitted.all():
+        return report
+    batch = report.batch
+    documents: dict[str, list[int]] = {}
+    for row, (metadata, text) in enumerate(zip(batch.metadatas, batch.texts, strict=True)):
+        source = source_of(metadata)
+        if source is not None and window_keys(metadata, text):
+            documents.setdefault(source, []).append(row)
+    documents = {one: rows for one, rows in documents.items() if not report.admitted[rows].all()}
+    if not documents:
+        return report
+    released = _released(report, guard)
+    remarkable = dict(report.remarkable)
+    metadatas, contexts = list(batch.metadatas), list(batch.contexts)
+    for rows in documents.values():
+        changed, kept, cut = _Document(report, rows, released, guard).judged()
+        remarkable |= {row: one for row, one in changed.items() if one is not None}
+        for row in [row for row, one in changed.items() if one is None]:
+            del remarkable[row]
+        for row, metadata, context in zip(kept, cut.metadatas, cut.contexts, strict=True):
+            metadatas[row], contexts[row] = metadata, context
+    batch = replace(batch, metadatas=tuple(metadatas), contexts=tuple(contexts))
+    return replace(report, batch=batch, remarkable=remarkable)
+
+
+class _Document:
+    """Sentences of one document, in their order."""
+
+    def __init__(
+        self, report: Report, rows: Sequence[int], released: Collection[str], guard: Guard
+    ) -> None:
+        self._batch, self._rows, self._guard = report.batch, rows, guard
+        self._decisions = {row: report.decisions[row] for row in rows}
+        self._released = {row for row in rows if report.batch.ids[row] in released}
+        self._held = [r for r in rows if not report.admitted[r] and r not in self._released]
+        self._gone = {row for row in self._held if _for_text(self._decisions[row])}
+
+    def judged(self) -> tuple[dict[int, Decision | None], list[int], Batch]:
+        """Return changed decisions, None for no remark, and the admitted rows as they are cut."""
+        # The window holds the sentence as well: evidence of both names the more suspicious.
+        by_text = set(self._loud(self._held, lambda batch: _beside(batch, [None] * len(batch))))
+        beside = {row for row in self._held if row not in self._gone | by_text}
+        # What is suspicious without a window is so for other metadata.
+        alone = set(self._loud(sorted(beside), lambda batch: _cut(batch, None)))
+        beside -= alone
+        loud = set(self._loud(sorted(beside), self._to_judge)) if self._released else beside
+        core = self._core(sorted(by_text | loud), by_text) - self._released
+        self._gone |= by_text | core
+        still = self._loud(sorted(loud - self._gone), self._to_judge)
+        freed = (beside - self._gone).difference(still)
+        changed: dict[int, Decision | None] = dict.fromkeys(freed)
+        for row in core - by_text:
+            decision = self._decisions[row]
+            changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=TOGETHER)
+        out = core.union(self._held) - freed
+        kept = [row for row in self._rows if row not in out]
+        return changed, kept, self._cut(self._take(kept), self._gone)
+
+    def _core(self, suspects: Sequence[int], by_text: Collection[int]) -> set[int]:
+        """Return the sentences that make windows suspicious: all those of a run have them.
+
+        Each leads into the sentence behind it, and into those that speak of the same, as a question
+        leads into its answer.
+        """
+        among, core, common, last = set(suspects), set(by_text), set[int](), -1
+        if len(among) == len(self._rows):
+            return among  # a short document, or one that is an attack as a whole
+        for place, row in enumerate(self._rows):
+            if row not in among:
+                continue
+            inside = self._inside(place) & among
+            in_run = common & inside if place == last + 1 else set[int]()
+            if not in_run:
+                core |= common
+            common, last = in_run or inside, place
+        core |= common
+        places = [place for place, row in enumerate(self._rows) if row in core]
+        alone = {place: among if self._rows[place] in by_text else () for place in places}
+        return core.union(*(self._led_by(place, next_ones) for place, next_ones in alone.items()))
+
+    def _led_by(self, place: int, next_ones: Collection[int]) -> Iterator[int]:
+        """Yield the sentences to which one leads that have it in their windows."""
+        text = self._batch.texts[self._rows[place]].strip()
+        said = _stems(text)
+        for n, row in enumerate(self._rows[place + 1 : place + 1 + REACH]):
+            again = len(said & _stems(self._batch.texts[row]))
+            same = again >= max(SAME, len(said) * SAME_SHARE)
+            around = any(text in window for window in _windows_around(self._batch, row))
+            if around and (same or (n == 0 and row in next_ones)):
+                yield row
+
+    def _inside(self, place: int) -> set[int]:
+        """Return the sentences that stand in the window of one, itself among them."""
+        row = self._rows[place]
+        windows = list(_windows_around(self._batch, row))
+        near = self._rows[max(0, place - REACH) : place + REACH + 1]
+        texts = ((other, self._batch.texts[other].strip()) for other in near)
+        return {row} | {other for other, text in texts if text and any(text in w for w in windows)}
+
+    def _loud(self, rows: Sequence[int], change: Callable[[Batch], Batch]) -> list[int]:
+        """Return rows that are suspicious, with their contexts changed."""
+        if not rows:
+            return []
+        quiet = self._guard.judge.finds_nothing(change(self._take(rows)))
+        return [row for row, nothing in zip(rows, quiet.tolist(), strict=True) if not nothing]
+
+    def _take(self, rows: Sequence[int]) -> Batch:
+        return self._batch.take(rows)
+
+    def _to_judge(self, batch: Batch) -> Batch:
+        """Return entries without what is held around them, and without what people let in."""
+        return self._cut(batch, self._gone | self._released)
+
+    def _cut(self, batch: Batch, rows: Iterable[int]) -> Batch:
+        return _cut(batch, [self._batch.texts[row] for row in rows])
+
+
+def _released(report: Report, guard: Guard) -> Collection[str]:
+    """Return the ids of suspicious entries that people have released."""
+    if not guard.quarantine.exists():
+        return ()
+    rows = np.flatnonzero(~report.admitted).tolist()
+    decisions = [report.remarkable[row] for row in rows]
+    return guard.quarantine.released_among(report.batch.take(rows), decisions)
+
+
+def _stems(text: str) -> set[str]:
+    """Return the beginnings of words, without short words; of Chinese and Japanese, characters."""
+    words = WORD.findall(text.lower())
+    return {word[:STEM] for word in words if len(word) >= STEM or not word.isascii()}
+
+
+def _for_text(decision: Decision) -> bool:
+    return held_for_its_text(decision.findings, decision.note)
+
+
+def _windows_around(batch: Batch, row: int) -> Iterator[str]:
+    metadata = batch.metadatas[row]
+    return (metadata[key] for key in window_keys(metadata, batch.texts[row]))
+
+
+def _cut(batch: Batch, texts: Sequence[str] | None) -> Batch:
+    """Return entries with windows that hold none of the texts, or without any windows."""
+    metadatas, contexts = list(batch.metadatas), list(batch.contexts)
+    for row, entry in enumerate(batch):
+        keys = window_keys(entry.metadata, entry.text)
+        given = {key: entry.metadata[key] for key in keys}
+        new = {k: entry.text if texts is None else without(w, texts) for k, w in given.items()}
+        if new != given:
+            metadatas[row] = {**entry.metadata, **new}
+            contexts[row] = context_of(node_of(replace(entry, metadata=metadatas[row]), None))
+    return replace(_beside(batch, contexts), metadatas=tuple(metadatas))
+
+
+def _beside(batch: Batch, contexts: Sequence[str | None]) -> Batch:
+    return replace(batch, contexts=tuple(contexts))
+
+
+def without(window: str, texts: Iterable[str]) -> str:
+    """Return a window without these texts."""
+    for text in sorted({text.strip() for text in texts}, key=len, reverse=True):
+        if text:
+            window = window.replace(text, "")
+    return window
+
+
+def _document_of(node: BaseNode) -> str | None:
+    """Return the document of a node; None for one whose relations are malformed."""
+    try:
+        document: object = node.ref_doc_id
+    except (AttributeError, TypeError, ValueError):  # of LlamaIndex, for what is no relation
+        return None
+    return document if isinstance(document, str) else None
+
+
+class Sentences(NamedTuple):
+    """Held sentences, by document, and all ids that are held of these."""
+
+    of: Mapping[str, Sequence[str]]
+    ids: Collection[str]
+
+    @classmethod
+    def held(cls, quarantine: Quarantine, nodes: Sequence[BaseNode]) -> Sentences:
+        """Return those that are held of the documents of nodes with windows."""
+        documents = {
+            document
+            for node in nodes
+            if (document := _document_of(node)) is not None
+            and window_keys(node.metadata, text_of(node))
+        }
+        found, ids = dict[str, list[str]](), set[str]()
+        if documents and quarantine.exists():
+            for one in quarantine.list(None, documents=sorted(documents)):
+                source = source_of(one.entry.metadata)
+                if one.status not in (Status.HELD, Status.CONFIRMED) or is_part(one):
+                    continue
+                ids.add(one.id)
+                if source is not None and held_for_its_text(one.findings, one.note):
+                    found.setdefault(source, []).append(one.entry.text)
+        return cls(found, ids)
+
+    def cut_from(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
+        """Return nodes whose windows hold none of these; changed ones are copies.
+
+        A held node that comes again is left as it is, so that it is known again.
+        """
+        cut = (_document_of(node) in self.of and node.node_id not in self.ids for node in nodes)
+        return [self._cut(node) if one else node for node, one in zip(nodes, cut, strict=True)]
+
+    def _cut(self, node: BaseNode) -> BaseNode:
+        texts = self.of[_document_of(node) or ""]
+        given = {key: node.metadata[key] for key in window_keys(node.metadata, text_of(node))}
+        return with_metadata(node, {key: without(one, texts) for key, one in given.items()})

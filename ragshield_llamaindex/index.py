@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -32,7 +31,10 @@ from ragshield_core import Guard
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import adoption, writing
+from ragshield_core.store.embedding import embedded
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.malformed import unusable
+from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
     check_are_nodes,
@@ -42,8 +44,6 @@ from ragshield_llamaindex.convert import (
     without_path,
 )
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.guarded import Guarded
-from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.index_nodes import RECORDED, IndexKeeper, IndexView, access_of
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
@@ -60,9 +60,6 @@ _SETTINGS = (
     *("embed_model", "callback_manager", "transformations", "use_async"),
     *("store_nodes_override", "insert_batch_size", "show_progress"),
 )
-
-# What models raise at texts that they cannot read, rather than when they cannot be reached.
-REFUSALS = (ValueError, TypeError)
 
 # What a query engine answers where no passage is left, in place of "Empty Response".
 ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
@@ -160,7 +157,13 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         access = access_of(self, store, inner_store)
         self._keeper = IndexKeeper(guard, access, label_key, lineage_key, name, neighbors)
         self._keeper.index = self
-        self._keeper.look("index", check=check)
+        if check:
+            look(
+                self._keeper,
+                access.count,
+                "index",
+                "ragshield_llamaindex.adopt(index, guard=guard)",
+            )
         self._reads = IndexView(store, access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
         super().__init__(
@@ -210,6 +213,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         clean_ids: Iterable[str] | None = None,
         inner_store: InnerStore | None = None,
         fit: bool = True,
+        progress: bool = True,
         **options: Any,
     ) -> Self:
         """Guard an index that holds nodes already.
@@ -231,6 +235,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         fit
             False for a guard that has learned the index already: ``Guard.load(folder)``, beside
             ``load_index_from_storage``.
+        progress
+            Whether to show on standard error how far it is.
 
         Raises
         ------
@@ -247,7 +253,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         >>> from ragshield_core.detectors import LabelCentroidDetector
         >>> bare = VectorStoreIndex([TextNode(text="foo")], embed_model=MockEmbedding(8))
         >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-        >>> index = GuardedVectorStoreIndex.adopt(bare, guard=guard)
+        >>> index = GuardedVectorStoreIndex.adopt(bare, guard=guard, progress=False)
         >>> len(index.as_retriever().retrieve("foo"))
         1
         """
@@ -255,7 +261,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         guard = Guard.default() if guard is None else guard
         if fit:
             access = access_of(index, index.vector_store, inner_store)
-            adoption.adopt(NodeKeeper(guard, access, **options), clean_ids)
+            adoption.adopt(NodeKeeper(guard, access, **options), clean_ids, progress=progress)
         adopted = cls(
             guard=guard,
             inner_store=inner_store,
@@ -303,18 +309,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Return nodes with vectors; those that the model refuses without, unless it is all."""
         self._offer_embedder()
         some = _embeddable(nodes)
-        try:
-            found = list((yield self._vectors(some, progress)))
-        except REFUSALS:
-            found = []
-            for node in some:
-                with suppress(*REFUSALS):
-                    found += yield self._vectors([node], progress)
-            if not found:
-                raise
-        asked = {id(node) for node in some}  # another one under the same id has a vector of its own
-        made = {node.node_id: node for node in found}
-        return [made.get(node.node_id, node) if id(node) in asked else node for node in nodes]
+        found = yield from embedded(some, lambda part: self._vectors(part, progress))
+        pairs = zip(some, found, strict=True)
+        # By the object: another one under the same id has a vector of its own.
+        made = {id(given): new for given, new in pairs if new is not None}
+        return [made.get(id(node), node) for node in nodes]
 
     def _vectors(self, nodes: Sequence[BaseNode], progress: bool = False) -> Step:  # noqa: FBT001, FBT002
         """Embed nodes as LlamaIndex does, without the paths of their files."""
@@ -435,8 +434,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         # Some have no synthesizer: they ask a query engine, or no index at all.
         return answering(engine) if hasattr(engine, "_get_response_synthesizer") else engine
 
-    def _embedder(self, model: BaseEmbedding | None) -> Embed:
-        return embedding_with(self._embed_model if model is None else model)
+    def _embedder(self, model: BaseEmbedding | None) -> BaseEmbedding:
+        return self._embed_model if model is None else model
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         unsettle(self._docstore, restored)
@@ -453,34 +452,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             return False
         self._docstore.delete_document(ref_doc_id, raise_error=False)
         return True
-
-
-def guarded_index_from_documents(
-    documents: Sequence[Document], *, guard: Guard, **kwargs: Any
-) -> GuardedVectorStoreIndex:
-    """Return an index of those parts of documents that the guard admits.
-
-    Parameters
-    ----------
-    documents
-        To be cut into nodes, embedded and screened.
-    guard
-        New for a new index.
-    **kwargs
-        As of :class:`GuardedVectorStoreIndex` and ``VectorStoreIndex.from_documents``.
-
-    Examples
-    --------
-    >>> from llama_index.core import MockEmbedding
-    >>> from ragshield_core import Quarantine
-    >>> from ragshield_core.detectors import LabelCentroidDetector
-    >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-    >>> index = guarded_index_from_documents(
-    ...     [Document(text="foo")], guard=guard, embed_model=MockEmbedding(8))
-    >>> len(index.as_retriever().retrieve("foo"))
-    1
-    """
-    return GuardedVectorStoreIndex.from_documents(documents, guard=guard, **kwargs)
 
 
 def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None:
@@ -592,7 +563,8 @@ def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerSt
     if isinstance(source, VectorStoreIndex) and isinstance(source.vector_store, Guarded):
         source = source.vector_store
     if isinstance(source, Guarded):
-        return source._keeper.access  # noqa: SLF001 - one way to read vectors back
+        access: Any = source._keeper.access  # noqa: SLF001 - one way to read vectors back
+        return access  # type: ignore[no-any-return]
     if isinstance(source, VectorStoreIndex):
         return access_of(source, source.vector_store)
     return access_to(source)

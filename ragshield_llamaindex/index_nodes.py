@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import BaseNode, NodeRelationship
@@ -13,7 +12,7 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 from pydantic import PrivateAttr
 
-from ragshield_core.store.steps import Step, Steps, asked, own
+from ragshield_core.store.steps import Steps, own
 from ragshield_llamaindex.convert import embedded, relinked
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import NodeKeeper
@@ -98,10 +97,6 @@ class HalvedInner(InnerStore):
         except NotImplementedError:
             logger.info("%d vectors stay, of no node any more: they are ignored", len(vector_ids))
 
-    async def adelete(self, ids: Sequence[str]) -> None:
-        """Do as :meth:`delete` does: these stores are in memory."""
-        self.delete(ids)
-
 
 # Option of a write after which LlamaIndex records itself what the index holds: to do it twice, with
 # all ids of the index, would double the time of an insertion.
@@ -114,18 +109,15 @@ class IndexKeeper(NodeKeeper):
     index: VectorStoreIndex
 
     def _put(
-        self, step: Literal["write", "replace"], nodes: Sequence[BaseNode], options: dict[str, Any]
+        self, nodes: Sequence[BaseNode], options: dict[str, Any], *, replacing: bool
     ) -> Steps[None]:
         recorded = options.get(RECORDED, False)
         options = {name: value for name, value in options.items() if name != RECORDED}
-        if step == "replace":
-            yield from super()._put(step, nodes, options)
+        if replacing:
+            yield own(self.access.write, list(nodes), **options)
         # As an index does it, which changes nothing in a store that holds them.
         to = self.index, self.index.index_struct, list(nodes)
-        yield Step(
-            partial(VectorStoreIndex._add_nodes_to_index, *to, **options),  # noqa: SLF001
-            partial(VectorStoreIndex._async_add_nodes_to_index, *to, **options),  # noqa: SLF001
-        )
+        yield own(VectorStoreIndex._add_nodes_to_index, *to, **options)  # noqa: SLF001
         if not recorded:
             yield own(self.record)
 
@@ -133,7 +125,7 @@ class IndexKeeper(NodeKeeper):
         self, ids: Sequence[str], options: dict[str, Any] | None = None
     ) -> Steps[None]:
         """Delete nodes from the store, the index and, unless it is to keep them, the docstore."""
-        yield asked(self.access, "delete", list(ids))
+        yield own(self.access.delete, list(ids))
         yield own(self._forget, ids, **(options or {}))
         yield own(self.record)
 

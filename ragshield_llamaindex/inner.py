@@ -1,15 +1,11 @@
-"""What a guard needs of the store inside: to read nodes back with their vectors.
-
-LlamaIndex's ``get_nodes`` is there for only some stores, and gives vectors for fewer. One small
-class per kind of store fills the gap.
-"""
+"""Access to the kinds of stores that can be guarded: nodes by their ids, with vectors."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import NoneType
@@ -25,13 +21,14 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
+from ragshield_core.model.entries import Batch
 from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import VectorTable
-from ragshield_core.store import postgres_vectors, qdrant_vectors
+from ragshield_core.store import contract, inner, postgres_vectors, qdrant_vectors
+from ragshield_core.store.inner import CALLERS_LOOP, chunks, on_loop
 from ragshield_core.store.one_store import folder_of_chroma, name_of
-from ragshield_core.store.steps import Step, Steps, adone, asked, asynchronous, done, synchronous
-from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
+from ragshield_llamaindex.convert import check_fields, metadata_as_stored, node_of, text_of
 
 # Ids per statement, and points per page.
 CHUNK = 500
@@ -43,34 +40,25 @@ RESERVED = ("#", "$", "chroma:")
 NAMED_BY = ("collection_name", "table_name", "index_name")
 
 
-class InnerStore(ABC):
+class InnerStore(inner.InnerStore[BaseNode]):
     """Access to the nodes of one kind of store, by their ids.
 
-    Subclass it for a kind of store of your own. Asynchronous operations run these methods in a
-    thread, unless there is one of the same name with an ``a`` in front: add it where the store has
-    a better way.
+    LlamaIndex's ``get_nodes`` is there for only some stores, and gives vectors for fewer.
+
+    Attributes
+    ----------
+    text_in_node
+        Whether texts come back in the node as it was written, rather than beside it.
+    replaces
+        Whether ``write`` stores nodes in place of what stands under their ids, in one step: a crash
+        leaves one revision or the other.
+    ids_alone
+        Whether all ids are to be had without the nodes, so that asking for them costs little.
     """
 
-    # Whether texts come back in the node as it was written, rather than beside it.
-    TEXT_IN_NODE: ClassVar[bool] = False
-    # Whether there is a method `replace` that stores nodes in place of what stands under their ids,
-    # in one step: a crash leaves one revision or the other.
+    text_in_node: ClassVar[bool] = False
     replaces: ClassVar[bool] = False
-    # Whether all ids are to be had without the nodes, so that asking for them costs little.
     ids_alone: ClassVar[bool] = True
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    @property
-    def inner(self) -> Any:
-        """The store inside."""
-        return self._store
-
-    @property
-    def folder(self) -> str | None:
-        """Where it keeps its data, if that is for one process."""
-        return None
 
     @property
     def name(self) -> str:
@@ -83,26 +71,25 @@ class InnerStore(ABC):
         """Return nodes with their vectors; missing ones are ignored."""
 
     @abstractmethod
-    def ids(self) -> list[str]:
-        """Return the ids of all nodes."""
-
-    def size(self) -> int:
-        """Return how many nodes there are."""
-        return len(self.ids())
-
-    @abstractmethod
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
-    @property
-    def table(self) -> VectorTable | None:
-        """The vectors, searched by the store for detectors; ``None`` where it cannot be asked."""
-        return None
+    def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes; ``kwargs`` are those of the store's ``add``."""
+        self.call("add", list(nodes), **kwargs)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete nodes; missing ones are ignored."""
+        self.call("delete_nodes", node_ids=list(ids))
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector, with or without their vectors."""
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k)
-        return list(self._store.query(query).nodes or ())
+        return list(self.call("query", query).nodes or ())
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a method of the store returns."""
+        return getattr(self._store, name)(*args, **kwargs)
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that this store cannot keep, each with the reason.
@@ -145,13 +132,13 @@ class InnerStore(ABC):
 
     def _read_back(self, node: BaseNode) -> None:
         """Raise where LlamaIndex cannot make the node again of what it writes."""
-        left_out = {"embedding"} if self.TEXT_IN_NODE else {"embedding", "text_resource"}
+        left_out = {"embedding"} if self.text_in_node else {"embedding", "text_resource"}
         content = node.model_dump(mode="json", exclude=left_out, warnings=False)
         written = json.dumps(content, ensure_ascii=False)
         if getattr(self._store, "stores_text", True):
             written.encode()  # valid Unicode
         made = {"_node_content": written, "_node_type": node.class_name()}
-        metadata_dict_to_node(made, None if self.TEXT_IN_NODE else text_of(node))
+        metadata_dict_to_node(made, None if self.text_in_node else text_of(node))
 
     def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
         """Return whether the store can keep a plain value under a key of metadata."""
@@ -161,35 +148,14 @@ class InnerStore(ABC):
         """Return whether the store cannot keep a text for a character in it."""
         return False
 
-    def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
-        self._store.add(list(nodes), **kwargs)
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Delete nodes; missing ones are ignored.
-
-        Raises
-        ------
-        NotImplementedError
-            If this store cannot delete; a guarded store then hides what it holds.
-        """
-        self._store.delete_nodes(node_ids=list(ids))
-
-    async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
-        """Do as :meth:`write` does, by the store's own async method."""
-        await self._store.async_add(list(nodes), **kwargs)
-
-    async def adelete(self, ids: Sequence[str]) -> None:
-        """Do as :meth:`delete` does, by the store's own async method."""
-        await self._store.adelete_nodes(node_ids=list(ids))
-
 
 class ChromaInner(InnerStore):
     """llama-index-vector-stores-chroma.
 
-    Its ``add`` passes over ids that are there: those are replaced by Chroma's own method.
+    Its ``add`` passes over ids that are there: nodes are written by Chroma's own method.
     """
 
+    of = ("llama_index.vector_stores.chroma.base", "ChromaVectorStore")
     replaces = True
 
     @property
@@ -217,7 +183,7 @@ class ChromaInner(InnerStore):
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
         nodes = []
-        for part in chunks(ids):
+        for part in chunks(ids, CHUNK):
             found = self._store.client.get(
                 ids=part, include=["embeddings", "documents", "metadatas"]
             )
@@ -226,15 +192,14 @@ class ChromaInner(InnerStore):
                 nodes.append(_node(metadata, text, vector))
         return nodes
 
-    def replace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+    def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes in place of what stands under their ids.
 
         Metadata that these have and the new ones lack goes in a second step, since Chroma merges.
         """
         del kwargs  # its ``add`` knows none
         client, flat = self._store.client, self._store.flat_metadata
-        for start in range(0, len(nodes), CHUNK):
-            part = nodes[start : start + CHUNK]
+        for part in chunks(nodes, CHUNK):
             ids = [node.node_id for node in part]
             there = client.get(ids=ids, include=["metadatas"])
             made = [
@@ -259,7 +224,7 @@ class ChromaInner(InnerStore):
         """Return the ids of all nodes."""
         return list(self._store.client.get(include=[])["ids"])
 
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many nodes there are."""
         return int(self._store.client.count())
 
@@ -275,7 +240,8 @@ class QdrantInner(InnerStore):
     Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
     """
 
-    TEXT_IN_NODE = True
+    of = ("llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
+    text_in_node = True
     replaces = True
 
     @property
@@ -289,7 +255,7 @@ class QdrantInner(InnerStore):
 
     def _place(self) -> qdrant_vectors.Place | None:
         store = self._store
-        if not done(self._there()):
+        if not self._there():
             return None
         # Collections of old have vectors without a name.
         return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
@@ -299,84 +265,76 @@ class QdrantInner(InnerStore):
             return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
         return super()._unfit(node, flat=flat)
 
-    replace = InnerStore.write
-    areplace = InnerStore.awrite
-
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes."""
         super().delete(_uuids(ids))
 
-    async def adelete(self, ids: Sequence[str]) -> None:
-        """Delete nodes."""
-        await super().adelete(_uuids(ids))
-
-    @synchronous
-    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
         nodes: list[BaseNode] = []
-        if (yield from self._there()):
-            for part in chunks(_uuids(ids)):
-                points = yield self._call("retrieve", part, with_payload=True, with_vectors=True)
-                nodes += self._store.parse_to_query_result(points).nodes
+        for part in chunks(_uuids(ids), CHUNK) if self._there() else ():
+            points = self._ask("retrieve", part, with_payload=True, with_vectors=True)
+            nodes += self._store.parse_to_query_result(points).nodes
         return nodes
-
-    aread = asynchronous(read)
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector."""
-        return super().near(vector, k) if done(self._there()) else []
+        return super().near(vector, k) if self._there() else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
-        if self._store.client is None:
-            msg = (
-                "a QdrantVectorStore with an asynchronous client only cannot name its nodes to "
-                "synchronous methods; use the async ones, such as areconcile, or give it a client."
-            )
-            raise NotImplementedError(msg)
-        return done(self._scroll(None))
+        return self._scroll(None)
 
-    async def aids(self) -> list[str]:
-        """Return the ids of all nodes, by the asynchronous client."""
-        return await adone(self._scroll(None))
-
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many nodes there are."""
-        store = self._store
-        return store.client.count(store.collection_name).count if done(self._there()) else 0
+        return int(self._ask("count").count) if self._there() else 0
 
-    @synchronous
-    def document(self, ref_doc_id: str) -> Steps[list[str]]:
+    def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
-        return (yield from self._scroll(_cut_from(ref_doc_id)))
+        from qdrant_client import models  # noqa: PLC0415 - only where there is such a store
 
-    adocument = asynchronous(document)
+        match = models.MatchValue(value=ref_doc_id)
+        return self._scroll(models.Filter(must=[models.FieldCondition(key="doc_id", match=match)]))
 
-    def _scroll(self, condition: Any) -> Steps[list[str]]:
+    def _scroll(self, condition: Any) -> list[str]:
         found: list[str] = []
-        there, offset = (yield from self._there()), None
+        there, offset = self._there(), None
         while there:
-            points, offset = yield self._call(
+            points, offset = self._ask(
                 "scroll", scroll_filter=condition, limit=CHUNK, offset=offset, with_payload=False
             )
             found += [str(point.id) for point in points]
             there = offset is not None
         return found
 
-    def _there(self) -> Steps[bool]:
+    def _there(self) -> bool:
         """Return whether the collection was made; the store makes it at the first write."""
-        return bool((yield self._call("collection_exists")))
+        return bool(self._ask("collection_exists"))
 
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Step:
-        """Ask one of the clients about the collection; without the one meant, there is none."""
-        store = self._store
-        work, awork = (
-            None
-            if one is None
-            else partial(getattr(one, method), store.collection_name, *args, **kwargs)
-            for one in (store.client, store._aclient)  # noqa: SLF001 - no public way to it
+    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Ask the client about the collection."""
+        store, args = self._store, (self._store.collection_name, *args)
+        if store.client is not None:
+            return getattr(store.client, method)(*args, **kwargs)
+        return _on_callers_loop(getattr(store._aclient, method), *args, **kwargs)  # noqa: SLF001
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a method of the store returns, or its twin where it has no other client."""
+        if self._store.client is not None:
+            return super().call(name, *args, **kwargs)
+        twin = getattr(self._store, "async_add" if name == "add" else f"a{name}")
+        return _on_callers_loop(twin, *args, **kwargs)
+
+
+def _on_callers_loop(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    loop = CALLERS_LOOP.get()
+    if loop is None:
+        msg = (
+            "a QdrantVectorStore with an asynchronous client only cannot be used by synchronous "
+            "methods; use the async ones, such as areconcile, or give it a client."
         )
-        return Step(work or (lambda: False), awork)
+        raise NotImplementedError(msg)
+    return on_loop(loop, partial(method, *args, **kwargs))
 
 
 class PostgresInner(InnerStore):
@@ -384,6 +342,8 @@ class PostgresInner(InnerStore):
 
     Its filters paste values into SQL text, so the table is asked directly, with parameters.
     """
+
+    of = ("llama_index.vector_stores.postgres.base", "PGVectorStore")
 
     @property
     def name(self) -> str:
@@ -434,7 +394,7 @@ class PostgresInner(InnerStore):
         columns = (table.metadata_, table.text, table.embedding)
         return [
             _node(metadata, text, vector)
-            for part in chunks(ids)
+            for part in chunks(ids, CHUNK)
             for metadata, text, vector in self._select(columns, table.node_id.in_(part))
         ]
 
@@ -442,7 +402,7 @@ class PostgresInner(InnerStore):
         """Return the ids of all nodes."""
         return [node_id for (node_id,) in self._select((self._table().node_id,))]
 
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many nodes there are."""
         from sqlalchemy import func  # noqa: PLC0415 - only where there is such a store
 
@@ -478,12 +438,9 @@ class GenericInner(InnerStore):
     USED = ("get_nodes", "delete_nodes")
     ids_alone = False
 
-    @synchronous
-    def read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes, with their vectors if the store gives them."""
-        return list((yield asked(self._store, "get_nodes", node_ids=list(ids)))) if ids else []
-
-    aread = asynchronous(read)
+        return list(self._store.get_nodes(node_ids=list(ids))) if ids else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
@@ -495,12 +452,7 @@ class GenericInner(InnerStore):
         return [node.node_id for node in self._store.get_nodes(filters=only)]
 
 
-# By the module and name of the class of the store, which need not be imported for it.
-KINDS: dict[tuple[str, str], type[InnerStore]] = {
-    ("llama_index.vector_stores.chroma.base", "ChromaVectorStore"): ChromaInner,
-    ("llama_index.vector_stores.qdrant.base", "QdrantVectorStore"): QdrantInner,
-    ("llama_index.vector_stores.postgres.base", "PGVectorStore"): PostgresInner,
-}
+KINDS = (ChromaInner, QdrantInner, PostgresInner)
 
 
 def access_to(store: BasePydanticVectorStore) -> InnerStore:
@@ -516,11 +468,11 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
             f"{type(store).__name__} keeps vectors only (stores_text=False), and an index maps its "
             "ids to nodes by position: leaving a node out would serve its text under the vector of "
             "another. Guard the index: GuardedVectorStoreIndex(nodes, guard=guard, "
-            "storage_context=...), or guarded_index_from_documents(documents, guard=guard)."
+            "storage_context=...), or its from_documents(documents, guard=guard)."
         )
         raise TypeError(msg)
-    for (module, name), kind in KINDS.items():
-        if comes_from(type(store), module, name):
+    for kind in KINDS:
+        if kind.handles(type(store)):
             return kind(store)
     missing = [name for name in GenericInner.USED if _inherits(store, name)]
     if missing:
@@ -545,10 +497,10 @@ def vectors_of(store: BasePydanticVectorStore, ids: Sequence[str]) -> dict[str, 
     TypeError
         If the store is of no known kind.
     """
-    if comes_from(type(store), "llama_index.core.vector_stores.simple", "SimpleVectorStore"):
+    if _comes_from(type(store), "llama_index.core.vector_stores.simple", "SimpleVectorStore"):
         known = store.data.embedding_dict  # type: ignore[attr-defined]
         return {one: known[one] for one in ids if one in known}
-    if comes_from(type(store), "llama_index.vector_stores.faiss.base", "FaissVectorStore"):
+    if _comes_from(type(store), "llama_index.vector_stores.faiss.base", "FaissVectorStore"):
         index = store.client
         return {one: index.reconstruct(int(one)).tolist() for one in ids if int(one) < index.ntotal}
     msg = (
@@ -558,14 +510,9 @@ def vectors_of(store: BasePydanticVectorStore, ids: Sequence[str]) -> dict[str, 
     raise TypeError(msg)
 
 
-def comes_from(store_cls: type, module: str, name: str) -> bool:
+def _comes_from(store_cls: type, module: str, name: str) -> bool:
     """Return whether a class is, or inherits from, one that need not be imported for it."""
     return any(c.__module__ == module and c.__name__ == name for c in store_cls.__mro__)
-
-
-def chunks(items: Sequence[str]) -> Iterator[list[str]]:
-    """Yield parts of at most ``CHUNK`` items."""
-    return (list(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK))
 
 
 def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
@@ -592,8 +539,21 @@ def _as_qdrant_writes(ids: Sequence[str]) -> list[str]:
     return [one for one in _uuids(ids) if str(uuid.UUID(one)) == one]
 
 
-def _cut_from(ref_doc_id: str) -> Any:
-    from qdrant_client import models  # noqa: PLC0415 - only where there is such a store
+def check_inner_store(access: InnerStore, dim: int = contract.DIM) -> None:
+    """Check access to an empty store of your own, as tests of it should.
 
-    match = models.MatchValue(value=ref_doc_id)
-    return models.Filter(must=[models.FieldCondition(key="doc_id", match=match)])
+    Raises
+    ------
+    AssertionError
+        Says what the store does otherwise.
+    """
+
+    def write(batch: Batch) -> None:
+        pairs = zip(batch, batch.vectors, strict=True)
+        access.write([node_of(entry, vector.tolist()) for entry, vector in pairs])
+
+    def read(ids: Sequence[str]) -> dict[str, Any]:
+        nodes = access.read(ids)
+        return {one.node_id: (text_of(one), one.metadata, one.get_embedding()) for one in nodes}
+
+    contract.check_inner_store(access, write, read, dim)

@@ -3,57 +3,55 @@
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
-from llama_index.core.schema import BaseNode
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from ragshield_core import Batch, Guard, Report
-from ragshield_core.model.arguments import kind_of
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.model.entries import Entry
 from ragshield_core.model.errors import (
     MalformedEntriesError,
     QuarantineError,
-    UnfittedGuardWarning,
 )
 from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import PART, Progress, Stored, leave
+from ragshield_core.store.adapter import NOTHING, Stored, leave
 from ragshield_core.store.guarded import Keeper
-from ragshield_core.store.malformed import Sifted, lacks_vector, no_release, sift
+from ragshield_core.store.keys import MetadataKeys, expect_guard
+from ragshield_core.store.malformed import Sifted, embedding, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.recalling import recall_found
-from ragshield_core.store.reconciling import warn_if_different
-from ragshield_core.store.steps import Steps, asked, own
+from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
 from ragshield_llamaindex.convert import (
-    NO_ENTRIES,
-    MetadataKeys,
-    as_stored,
     check_are_nodes,
     columns_of,
+    embedded,
     node_of,
     noting_images,
     passed,
     source_of,
+    text_of,
     to_batch,
     to_node,
+    version_of,
     warn_of_paths,
     with_plain_vectors,
+    without_path,
 )
 from ragshield_llamaindex.events import report_detection
-from ragshield_llamaindex.family import relatives_of, with_family
-from ragshield_llamaindex.held_nodes import Embed, nodes_of, replaced_of, with_vectors
+from ragshield_llamaindex.family import Sentences, relatives_of, with_family
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
-from ragshield_llamaindex.windows import Sentences
 
 logger = logging.getLogger("ragshield")
 
@@ -63,11 +61,10 @@ HOPS = 5
 ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
 # Name under which the quarantine notes the nodes of new documents that are held as a whole.
 HELD_WHOLE = "ragshield: all of a new document"
-# The call that adopts a store or an index which has nodes already.
-ADOPT = {
-    "store": "GuardedVectorStore.adopt(store, guard=guard)",
-    "index": "ragshield_llamaindex.adopt(index, guard=guard)",
-}
+
+
+# Returns nodes with vectors.
+Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
 
 
 class How(NamedTuple):
@@ -94,6 +91,7 @@ class NodeKeeper(Keeper[BaseNode]):
     """
 
     mask: Mask
+    access: InnerStore
 
     def __init__(
         self,
@@ -104,36 +102,15 @@ class NodeKeeper(Keeper[BaseNode]):
         name: str | None = None,
         neighbors: Where | None = None,
     ) -> None:
-        claim(checked(guard), access.inner, name, access.name, folder=access.folder, stacklevel=4)
+        expect_guard(guard)
+        claim(guard, access.inner, name, access.name, folder=access.folder, stacklevel=4)
         if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
             guard.state.let_go()
-        self.access = access
-        self.keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        self.keys = MetadataKeys.of(label_key, lineage_key)
         super().__init__(guard, Mask(self.keys))
+        self.access = access
         # Documents that a plain index deletes to make room for the new version that it brings next.
         self._updated_next: set[str] = set()
-
-    def look(self, what: str, *, check: bool = True) -> None:
-        """Warn of a guard that knows no node of its store, or other nodes than these."""
-        if self.guard.n_known:
-            if check and self.access.ids_alone:
-                warn_if_different(self, what, stacklevel=4)
-            return
-        try:
-            holds = self.access.size() > 0
-        except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
-            logger.warning(
-                "a guard that knows nothing: whether its store holds nodes could not be asked (%s)",
-                type(error).__name__,
-            )
-            return
-        if holds:
-            msg = (
-                f"this guard knows nothing of the nodes that the {what} holds: what is new is "
-                f"compared with nothing. Use Guard.load(folder) where the guard was saved, else "
-                f"adopt the {what}: {ADOPT[what]}."
-            )
-            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     # What the store is asked for
 
@@ -144,11 +121,11 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def ids(self) -> Steps[list[str]]:
         """Return the ids of all nodes that the store holds."""
-        ids: list[str] = yield asked(self.access, "ids")
+        ids: list[str] = yield own(self.access.ids)
         return ids
 
     def _read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
-        nodes: list[BaseNode] = yield asked(self.access, "read", list(ids))
+        nodes: list[BaseNode] = yield own(self.access.read, list(ids))
         return nodes
 
     def write_entries(
@@ -160,53 +137,47 @@ class NodeKeeper(Keeper[BaseNode]):
             how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
         options = how.options or {}
         # Most stores skip an id that is there, or keep both.
-        step: Literal["write", "replace"]
-        step = "replace" if older and self.access.replaces else "write"
-        if older and step == "write":
+        replacing = bool(older) and self.access.replaces
+        if older and not replacing:
             yield from self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            yield from self._put(step, how.nodes, options)
+            yield from self._put(how.nodes, options, replacing=replacing)
         except Exception:
             if older:  # as it was before
-                yield from self._put(step, older, options)
+                yield from self._put(older, options, replacing=replacing)
             raise
 
     def _put(
-        self, step: Literal["write", "replace"], nodes: Sequence[BaseNode], options: dict[str, Any]
+        self,
+        nodes: Sequence[BaseNode],
+        options: dict[str, Any],
+        *,
+        replacing: bool,  # noqa: ARG002 - for an index
     ) -> Steps[None]:
-        yield asked(self.access, step, list(nodes), **options)
+        yield own(self.access.write, list(nodes), **options)
 
     def delete_entries(
         self, ids: Sequence[str], options: dict[str, Any] | None = None
     ) -> Steps[None]:
         """Delete nodes."""
-        yield asked(self.access, "delete", list(ids), **(options or {}))
+        yield own(self.access.delete, list(ids), **(options or {}))
 
     def nearest(self, vector: list[float], k: int) -> Steps[Sequence[BaseNode]]:
         """Return the nodes nearest to a vector."""
-        nodes: Sequence[BaseNode] = yield asked(self.access, "near", vector, k)
+        nodes: Sequence[BaseNode] = yield own(self.access.near, vector, k)
         return nodes
 
     def _document(self, ref_doc_id: str) -> Steps[list[str]]:
-        ids: list[str] = yield asked(self.access, "document", ref_doc_id)
+        ids: list[str] = yield own(self.access.document, ref_doc_id)
         return ids
 
-    def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
-        """Return all nodes that can be seen, the latest revision under each id."""
-        ids = list(dict.fromkeys(self.access.ids()))
-        nodes: dict[str, BaseNode] = {}
-        for start in range(0, len(ids), part):
-            tell("reading", start, len(ids))
-            read = self.mask.visible(self.access.read(ids[start : start + part]))
-            nodes |= {node.node_id: node for node in read}
-        return to_batch(list(nodes.values()), self.keys) if nodes else NO_ENTRIES
-
-    def entries_of(self, held: Sequence[HeldEntry], embed: Embed | None) -> Batch:
+    def entries_of(self, held: Sequence[HeldEntry], embed: BaseEmbedding | Embed | None) -> Batch:
         """Return held nodes with vectors."""
-        nodes = with_vectors([to_node(one) for one in held], embed)
+        how = embedding_with(embed) if isinstance(embed, BaseEmbedding) else embed
+        nodes = with_vectors([to_node(one) for one in held], how)
         for row, reason in self.access.unfit(nodes).items():
             raise QuarantineError(no_release(nodes[row].node_id, "stored", reason))
-        batch = as_stored(nodes, self.keys)
+        batch = to_batch(nodes, self.keys)
         self.guard.judge.check_dim(batch)
         return batch
 
@@ -452,7 +423,7 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[None]:
         """Delete nodes, or those of them, or of all, that filters choose."""
         if filters is not None:
-            found = yield asked(self.access.inner, "get_nodes", ids, filters)
+            found = yield own(self.access.call, "get_nodes", ids, filters)
             ids = [node.node_id for node in found]
         yield from writing.delete(self, ids or [])
 
@@ -463,7 +434,7 @@ class NodeKeeper(Keeper[BaseNode]):
         yield from leave(self, older, self._cleared())
 
     def _cleared(self) -> Steps[None]:
-        yield asked(self.access.inner, "clear")
+        yield own(self.access.call, "clear")
 
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
         """Return documents, with the hashes of their versions, that have missing nodes here.
@@ -505,24 +476,7 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
         )
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
-    return as_stored(list(latest.values()), keys) if latest else NO_ENTRIES
-
-
-def checked(guard: object) -> Guard:
-    """Return a guard.
-
-    Raises
-    ------
-    TypeError
-        If it is none.
-    """
-    if isinstance(guard, Guard):
-        return guard
-    msg = (
-        f"guard is {kind_of(guard)}, expected a ragshield_core.Guard; "
-        "Guard.default() has all detectors."
-    )
-    raise TypeError(msg)
+    return to_batch(list(latest.values()), keys) if latest else NOTHING
 
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
@@ -536,3 +490,84 @@ def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:
         with suppress(Exception):  # malformed nodes are named when they are judged
             if isinstance(node.ref_doc_id, str):
                 yield node.ref_doc_id, node.node_id
+
+
+# Held nodes, found by their ids or documents, and made ready to be stored
+
+
+def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
+    """Return ids with those of documents replaced by the ids of their held nodes."""
+    nodes = quarantine.held_ids(ids)
+    by_document: dict[str, list[str]] = {}
+    others = [entry_id for entry_id in ids if entry_id not in nodes]
+    for one in quarantine.list(documents=others) if others else ():
+        source = source_of(one.entry.metadata)
+        if source is not None:
+            by_document.setdefault(source, []).append(one.id)
+    wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
+    return list(dict.fromkeys(chain.from_iterable(wanted)))
+
+
+def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
+    """Return the nodes that were replaced last under ids of nodes, or as parts of documents.
+
+    Raises
+    ------
+    QuarantineError
+        If there are none; names the id.
+    """
+    latest: dict[str, HeldEntry] = {}
+    by_document: dict[str, list[HeldEntry]] = {}
+    replaced = partial(quarantine.list, Status.REPLACED)
+    some = (*replaced(ids=ids), *replaced(documents=ids))
+    for one in sorted(some, key=lambda one: one.held_at):
+        latest[one.id] = one
+        source = source_of(one.entry.metadata)
+        if source is not None:
+            by_document.setdefault(source, []).append(one)
+    found: dict[str, HeldEntry] = {}
+    for wanted in ids:
+        if wanted in latest:
+            found[wanted] = latest[wanted]
+        elif wanted in by_document:
+            version = version_of(by_document[wanted][-1])
+            same = [one for one in by_document[wanted] if version_of(one) == version]
+            found |= {one.id: one for one in same}
+        else:
+            quarantine.show(wanted, Status.REPLACED)  # raises
+    return list(found.values())
+
+
+def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNode]:
+    """Return nodes, those that were held without a vector embedded now.
+
+    Raises
+    ------
+    QuarantineError
+        If there is one, and nothing to embed it with; names it.
+    """
+    bare = [node for node in nodes if node.embedding is None]
+    if not bare:
+        return list(nodes)
+    with embedding([node.node_id for node in bare], [text_of(node) for node in bare]):
+        made = {} if embed is None else {node.node_id: node for node in embed(bare)}
+    missing = [node for node in bare if node.node_id not in made]
+    missing += [node for node in made.values() if node.embedding is None]
+    if missing:
+        msg = (
+            f"node {missing[0].node_id!r} was held without a vector, and nothing was released; "
+            "pass embed_model=, the one that the store is filled with."
+        )
+        raise QuarantineError(msg)
+    return [made.get(node.node_id, node) for node in nodes]
+
+
+def embedding_with(model: BaseEmbedding) -> Embed:
+    """Return a function that embeds nodes as an index does, without the paths of their files."""
+
+    def embed(nodes: Sequence[BaseNode]) -> list[BaseNode]:
+        texts = [without_path(one).get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+        vectors = model.get_text_embedding_batch(texts)
+        return [embedded(node, vector) for node, vector in zip(nodes, vectors, strict=True)]
+
+    return embed

@@ -16,10 +16,11 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import PrivateAttr
 
+from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.mask import PAGE, Claims, Search
 from ragshield_core.store.mask import Mask as CoreMask
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, synchronous
-from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
+from ragshield_llamaindex.convert import context_of, text_of
 from ragshield_llamaindex.events import dispatcher
 
 # Whether a result may be seen, by its id and its node, as far as the store gives them.
@@ -45,7 +46,7 @@ class Mask(CoreMask[BaseNode]):
 
     def claims_of(self, item: BaseNode) -> Claims:
         """Return text, label, lineage and context of a node."""
-        label, lineage = self._keys.claims(item)
+        label, lineage = self._keys.claims(item.metadata, item.node_id, item.ref_doc_id)
         return Claims(text_of(item), label, lineage, context_of(item))
 
     def visible(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:

@@ -18,14 +18,16 @@ from pydantic import PrivateAttr
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.store import reviewing
+from ragshield_core.store.adapter import NOTHING
 from ragshield_core.store.guarded import AnswersSources
+from ragshield_core.store.judging import let_in
+from ragshield_core.store.keys import expect_guard
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
-from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, passed, source_of
+from ragshield_llamaindex.convert import in_stages, naming, passed, source_of
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.held_nodes import Embed, release
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.keeper import NodeKeeper, checked
+from ragshield_llamaindex.keeper import Embed, NodeKeeper, nodes_of
 from ragshield_llamaindex.running import read_by_model
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
@@ -164,7 +166,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     """
 
     _result: PipelineResult = PrivateAttr(
-        default_factory=lambda: PipelineResult(report=Report(batch=NO_ENTRIES))
+        default_factory=lambda: PipelineResult(report=Report(batch=NOTHING))
     )
 
     def __init__(
@@ -179,7 +181,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             self._get_default_transformations() if transformations is None else [*transformations]
         )
         if guard is not None:
-            steps = _guarded(steps, checked(guard))
+            expect_guard(guard)
+            steps = _guarded(steps, guard)
         poison_guard = _last_of([step for step in steps if isinstance(step, PoisonGuard)])
         store = kwargs.get("vector_store")
         if store is not None and poison_guard.learn:
@@ -304,45 +307,24 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     ) -> tuple[HeldEntry, ...]:
         """Put held nodes into the vector store, under their own ids and with their stored vectors.
 
-        An update that was not made goes in whole, in place of the version before, once none of its
-        suspicious nodes is held any more.
-
-        Parameters
-        ----------
-        ids
-            Of held nodes, or of documents: all nodes of theirs that are held.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Raises
-        ------
-        ragshield_core.model.errors.QuarantineError
-            If one of them is not held; nothing is released then.
+        Parameters are those of :meth:`GuardedVectorStore.release`. Without a vector store, nodes
+        are judged good, and go in with the next run.
         """
         keeper = self._keeper()
         if keeper is not None:
             return keeper.run(reviewing.release(keeper, ids, by, note, self._embed()))
-        return release(self.guard, ids, by, note)
+        return let_in(self.guard, nodes_of(self.guard.quarantine, ids), by, note)
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> tuple[HeldEntry, ...]:
         """Put nodes back into the vector store that texts of another lineage have replaced.
 
-        The document store forgets the text that took their place; the next run looks at their
-        documents again.
-
-        Parameters
-        ----------
-        ids
-            Of replaced nodes, or of documents, as of :meth:`GuardedVectorStore.restore`.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
+        Parameters are those of :meth:`GuardedVectorStore.restore`. The document store forgets the
+        text that took their place; the next run looks at their documents again.
 
         Raises
         ------
-        ragshield_core.model.errors.QuarantineError
-            If nothing was replaced under one of the ids; nothing is put back then.
         ValueError
             If the pipeline has no vector store.
         """

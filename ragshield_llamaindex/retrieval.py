@@ -11,9 +11,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -25,27 +24,29 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from pydantic import PrivateAttr
 
-from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.detectors.base import Detector, Need
+from ragshield_core import Quarantine, Report
+from ragshield_core.detectors.base import Detector
 from ragshield_core.model.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.retrieved import (
+    Retrieved,
+    first_size,
+    knowing,
+    next_size,
+    screened,
+    wants_vectors,
+)
 from ragshield_core.store.steps import Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import Keyed, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
-from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.index import access_behind
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.running import read_by_model, running, watch
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
-
-# A set is screened together with at least so many nodes, because a group stands apart from a rest
-# only where there is one; twice what is wanted, so that as many survive as were asked for.
-LEAST_FETCHED, OVERFETCH = 10, 2
-# Beyond this many, dropped ones are not made up for: more are not judged together either.
-MOST_FETCHED = 64
 
 # Postprocessors that put other text into nodes, or add nodes that nobody has judged.
 CHANGE_TEXT = frozenset(
@@ -57,15 +58,6 @@ CHANGE_TEXT = frozenset(
         "NERPIINodePostprocessor",
     }
 )
-
-
-class _Columns(NamedTuple):
-    """Retrieved nodes as a batch has them: ids unique, the same node once."""
-
-    ids: list[str]
-    nodes: list[BaseNode]
-    row_of: list[int]  # of each retrieved node
-    doubtful: list[int]  # rows under another id than their own, which stands for another text
 
 
 class PoisonFilter(Keyed, BaseNodePostprocessor):
@@ -154,10 +146,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         if embed_model is None and isinstance(store, VectorStoreIndex):
             embed_model = store._embed_model  # noqa: SLF001 - there is no public way to it
         self._embed_model = embed_model
-        self._guard = RetrievalGuard() if guard is None else guard
-        if quarantine is not None and self._guard.quarantine is not quarantine:
-            self._guard = copy.copy(self._guard)  # shares what was learned
-            self._guard.quarantine = quarantine
+        self._guard = knowing(RetrievalGuard() if guard is None else guard, quarantine)
 
     @classmethod
     def class_name(cls) -> str:
@@ -177,10 +166,10 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
-        columns = _columns(nodes)
+        columns = Retrieved.of((one.node.node_id, text_of(one.node), one.node) for one in nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
-        if self._wants_vectors() and columns.ids:
+        if wants_vectors(self._guard) and columns.ids:
             vectors = yield from self._own_vectors(columns)
             query_vector = None if query_bundle is None else query_bundle.embedding
             model = self._model()
@@ -191,7 +180,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
                     mode = MetadataMode.EMBED
-                    texts = [columns.nodes[row].get_content(metadata_mode=mode) for row in missing]
+                    texts = [columns.items[row].get_content(metadata_mode=mode) for row in missing]
                     made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
         kept: list[NodeWithScore]
@@ -200,14 +189,11 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
     _apostprocess_nodes = dispatcher.span(asynchronous(_postprocess_nodes))
 
-    def _wants_vectors(self) -> bool:
-        return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
-
     def _model(self) -> BaseEmbedding | None:
         # The setting's getter would make OpenAI's model where nobody has set one.
         return self._embed_model or Settings._embed_model  # noqa: SLF001
 
-    def _own_vectors(self, columns: _Columns) -> Steps[dict[int, Any]]:
+    def _own_vectors(self, columns: Retrieved[BaseNode]) -> Steps[dict[int, Any]]:
         """Return the vectors that nodes or store have, by row; whatever fails, those are missing.
 
         A node whose text was replaced since (a sentence by its window) was found by the vector that
@@ -215,10 +201,10 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         """
         vectors: dict[int, Any] = {
             row: node.embedding
-            for row, node in enumerate(columns.nodes)
+            for row, node in enumerate(columns.items)
             if node.embedding is not None
         }
-        wanted = [node.node_id for row, node in enumerate(columns.nodes) if row not in vectors]
+        wanted = [node.node_id for row, node in enumerate(columns.items) if row not in vectors]
         if self._access is None or not wanted:
             return vectors
         try:
@@ -227,7 +213,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
         except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return vectors
-        for row, node in enumerate(columns.nodes):
+        for row, node in enumerate(columns.items):
             if row not in vectors and stored.get(node.node_id) is not None:
                 vectors[row] = stored[node.node_id]
         return vectors
@@ -235,25 +221,22 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     def _kept(
         self,
         nodes: Sequence[NodeWithScore],
-        columns: _Columns,
+        columns: Retrieved[BaseNode],
         query: QueryBundle | None,
         vectors: Mapping[int, Any],
         query_vector: Sequence[float] | None,
     ) -> list[NodeWithScore]:
         text = None if query is None else query.query_str
         report = self._screened(text, columns, vectors, query_vector)
-        documents = {i: node.ref_doc_id for i, node in zip(columns.ids, columns.nodes, strict=True)}
+        documents = {i: node.ref_doc_id for i, node in zip(columns.ids, columns.items, strict=True)}
         report_detection(report, stage="retrieval", documents=documents)
-        kept = report.admitted.copy()
-        for row in columns.doubtful:
-            node = columns.nodes[row]
-            kept[row] &= not self._guard.masks(node.node_id, text_of(node), _context(node))
-        return [one for one, row in zip(nodes, columns.row_of, strict=True) if kept[row]]
+        kept = columns.passing(report, self._guard, lambda node: (node.node_id, _context(node)))
+        return [one for one, good in zip(nodes, kept, strict=True) if good]
 
     def _screened(
         self,
         query: str | None,
-        columns: _Columns,
+        columns: Retrieved[BaseNode],
         vectors: Mapping[int, Any],
         query_vector: Sequence[float] | None,
     ) -> Report:
@@ -261,32 +244,21 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
 
         Detectors that read contexts have seen all that at once.
         """
-        views = [[text_of(node) for node in columns.nodes]]
+        views = [columns.texts]
         for mode in (MetadataMode.LLM, MetadataMode.EMBED):
-            shown = [node.get_content(metadata_mode=mode) for node in columns.nodes]
+            shown = [node.get_content(metadata_mode=mode) for node in columns.items]
             if shown not in views:
                 views.append(shown)
-        n = len(columns.ids)
-        claims = [self.keys.claims(node) for node in columns.nodes]
+        claims = [self.keys.claims(n.metadata, n.node_id, n.ref_doc_id) for n in columns.items]
         described: dict[str, Any] = {
             "ids": columns.ids,
             "labels": [label for label, _ in claims],
             "lineages": [lineage for _, lineage in claims],
-            "contexts": [_context(node) for node in columns.nodes],
+            "contexts": [_context(node) for node in columns.items],
         }
 
         def judged(guard: RetrievalGuard, texts: Sequence[str]) -> Report:
-            if len(vectors) == n:
-                try:
-                    rows = [vectors[row] for row in range(n)]
-                    batch = Batch.of(texts=texts, embeddings=rows, **described)
-                    return guard.screen(query, batch, query_vector)
-                except InvalidBatchError:
-                    # A zero vector, or one of another model: that must not stop an engine.
-                    logger.warning("vectors of %d retrieved nodes are of no use", n)
-            # Rows of one stand for vectors that are not known.
-            batch = Batch.of(texts=texts, embeddings=np.ones((n, 1)), **described)
-            return guard.screen(query, batch, has_vectors=False)
+            return screened(guard, query, vectors, query_vector, texts=texts, **described)
 
         report = self._with_parents(judged(self._guard, views[0]), columns)
         further = copy.copy(self._guard)
@@ -313,13 +285,13 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
                 report = replace(report, remarkable={**report.remarkable, **found})
         return report
 
-    def _with_parents(self, report: Report, columns: _Columns) -> Report:
+    def _with_parents(self, report: Report, columns: Retrieved[BaseNode]) -> Report:
         """Drop nodes that hold the text of a held one: its parents."""
         quarantine = self._guard.filled_quarantine
         if quarantine is None:
             return report
         children = {
-            row: descendants_of(node, self._docstore) for row, node in enumerate(columns.nodes)
+            row: descendants_of(node, self._docstore) for row, node in enumerate(columns.items)
         }
         wanted = sorted(chain.from_iterable(children.values()))
         if not wanted:
@@ -490,15 +462,14 @@ class GuardedRetriever(BaseRetriever):
             texts = query_bundle.embedding_strs
             vector = yield asked(model, "get_agg_embedding_from_queries", texts)
             query_bundle = replace(query_bundle, embedding=vector)
-        n = max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
-        while True:
-            found = yield asked(self._asking_for(n), "retrieve", query_bundle)
-            kept: list[NodeWithScore]
+        kept: list[NodeWithScore] = []
+        size: int | None = first_size(self._k)
+        while size is not None:
+            found = yield asked(self._asking_for(size), "retrieve", query_bundle)
             kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
-            enough = self._k is None or len(kept) >= self._k
-            if enough or self._field is None or len(found) < n or n >= MOST_FETCHED:
-                return kept if self._k is None else kept[: self._k]
-            n = min(2 * n, MOST_FETCHED)
+            limited = self._field is not None
+            size = next_size(size, self._k, len(found), len(kept)) if limited else None
+        return kept[: self._k]
 
     _aretrieve = dispatcher.span(asynchronous(_retrieve))
 
@@ -551,31 +522,6 @@ def _readable(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         else:
             kept.append(one)
     return kept
-
-
-def _columns(nodes: Sequence[NodeWithScore]) -> _Columns:
-    """Return nodes with unique ids: the same one counts once."""
-    columns = _Columns([], [], [], [])
-    rows: dict[tuple[str, str], int] = {}
-    taken: set[str] = set()
-    for number, scored in enumerate(nodes):
-        node = scored.node
-        key = (node.node_id, text_of(node))
-        if key in rows:
-            columns.row_of.append(rows[key])
-            continue
-        row = rows[key] = len(columns.ids)
-        entry_id = node.node_id or f"retrieved-{number}"
-        if entry_id in taken:
-            columns.doubtful.append(row)
-            entry_id = f"{entry_id}#{number}"
-            while entry_id in taken:  # pragma: no cover - somebody names nodes like this
-                entry_id += "#"
-        taken.add(entry_id)
-        columns.ids.append(entry_id)
-        columns.nodes.append(node)
-        columns.row_of.append(row)
-    return columns
 
 
 def _context(node: BaseNode) -> str | None:

@@ -6,7 +6,6 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
@@ -17,7 +16,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_core.store.parts import good_together, parts_of, sorted_out
+from ragshield_core.store.parts import good_parts
 from ragshield_core.store.steps import Steps, asked, asynchronous, done, own, synchronous
 from ragshield_llamaindex.events import report_detection
 from ragshield_llamaindex.retrieval import PoisonFilter
@@ -110,21 +109,16 @@ class _Screen:
 
     def kept(self, text: str, name: str) -> str | None:
         """Return what is left of a text that a tool returned; ``None`` for all of it."""
-        parts = parts_of(text, SEPARATOR)
-        passages, short = sorted_out(parts)
-        good = set(self._good(passages, name))
-        if short and self._good([SEPARATOR.join(short)], name):
-            good.update(short)
-        left = done(good_together([one for one in parts if one in good], partial(self._pass, name)))
-        return None if len(left) == len(parts) else SEPARATOR.join(left) or WITHHELD
 
-    def _pass(self, name: str, parts: Sequence[str]) -> Steps[bool]:
-        return bool((yield own(self._good, [SEPARATOR.join(parts)], name)))
+        def good(texts: list[str]) -> Steps[list[str]]:
+            found: list[str] = yield own(self._good, texts, name)
+            return found
+
+        left = done(good_parts(text, SEPARATOR, good))
+        return None if left is None else SEPARATOR.join(left) or WITHHELD
 
     def _good(self, texts: Sequence[str], name: str) -> list[str]:
         """Return the texts that are not suspicious."""
-        if not texts:
-            return []
         ids = [f"result of {name}" + (f", part {n}" if n else "") for n in range(len(texts))]
         batch = Batch.of(ids=ids, texts=texts, embeddings=None)
         report = self._texts.screen(None, batch, has_vectors=False)

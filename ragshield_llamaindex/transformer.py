@@ -8,8 +8,6 @@ import json
 import threading
 import warnings
 from collections.abc import Collection, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,20 +15,15 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
-from sqlalchemy import make_url
 
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import check_loadable, kind_of
-from ragshield_core.model.errors import (
-    MalformedEntriesError,
-    PoisonGuardOrderWarning,
-)
-from ragshield_core.store.held import stays_held
-from ragshield_core.store.malformed import Sifted, sift
-from ragshield_core.store.writing import judged
+from ragshield_core.model.errors import PoisonGuardOrderWarning
+from ragshield_core.store.adapter import NOTHING
+from ragshield_core.store.judging import judged, let_in, sifted_for_step
+from ragshield_core.store.keys import expect_guard
 from ragshield_llamaindex.convert import (
-    NO_ENTRIES,
     Keyed,
     check_are_nodes,
     columns_of,
@@ -42,8 +35,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.held_nodes import embedding_with, release
-from ragshield_llamaindex.keeper import checked
+from ragshield_llamaindex.keeper import embedding_with, nodes_of
 from ragshield_llamaindex.running import expect_no_docstore, read_by_model, running, watch
 
 
@@ -128,11 +120,12 @@ class PoisonGuard(Keyed, TransformComponent):
     ) -> None:
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
         watch()
-        self._guard = checked(guard)
+        expect_guard(guard)
+        self._guard = guard
         self._embed_model = embed_model
         if embed_model is not None:
             guard.state.offer_embedder(embed_model.get_text_embedding_batch)
-        self._last_report = Report(batch=NO_ENTRIES)
+        self._last_report = Report(batch=NOTHING)
         self._lock = threading.RLock()
 
     @classmethod
@@ -238,7 +231,7 @@ class PoisonGuard(Keyed, TransformComponent):
             their documents, which are no evidence against them.
         """
         if not nodes:
-            return [], Report(batch=NO_ENTRIES)
+            return [], Report(batch=NOTHING)
         check_are_nodes(nodes)
         nodes = self.with_vectors(nodes)
         with self._lock:
@@ -290,7 +283,8 @@ class PoisonGuard(Keyed, TransformComponent):
         ragshield_core.model.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        return [to_node(one) for one in release(self._guard, ids, by, note)]
+        ids = nodes_of(self.quarantine, ids)
+        return [to_node(one) for one in let_in(self._guard, ids, by, note)]
 
     def _judge(
         self,
@@ -301,23 +295,13 @@ class PoisonGuard(Keyed, TransformComponent):
         with_vectors = all(node.embedding is not None for node in nodes)
         if not with_vectors:
             self._check_able(nodes)
-        sifted = sift(columns_of(nodes, self.keys, with_vectors=with_vectors), self._guard)
-        sifted.check(self._guard)
-        if sifted.refused:  # there is no later: who raises passes nothing on
-            raise MalformedEntriesError(sifted.refused, written=False)
-        screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
-        return judged(
-            self._guard,
-            lambda: with_family(screen(), self._guard),
-            partial(self._decided, sifted=sifted),
-        )
+        guard = self._guard
+        sifted = sifted_for_step(columns_of(nodes, self.keys, with_vectors=with_vectors), guard)
 
-    def _decided(self, report: Report, sifted: Sifted) -> Report:
-        report = stays_held(self._guard.hold(report), self._guard)
-        report = noting_images(sifted.hold_malformed(report, self._guard))
-        if self.learn:
-            self._guard.admit(report)
-        return report
+        def screen() -> Report:
+            return with_family(guard.screen(sifted.whole, replacing=replacing), guard)
+
+        return judged(guard, sifted, screen, learn=self.learn, remarks=noting_images)
 
     def _check_able(self, nodes: Sequence[BaseNode]) -> None:
         """Refuse nodes without vectors where nothing can be done with them."""
@@ -343,7 +327,7 @@ class PoisonGuard(Keyed, TransformComponent):
             )
             raise ValueError(msg)
         check_loadable(self._guard.detectors)  # a worker that cannot start is waited for for ever
-        place = _absolute(held_in.database.url), held_in.namespace, held_in.store
+        place = held_in.database.url, held_in.namespace, held_in.store
         options = {
             "learn": self.learn,
             "label_key": self.label_key,
@@ -410,17 +394,6 @@ def _in_worker(
     if store is not None:
         guard.quarantine = guard.quarantine.for_store(store)
     return cls(guard, embed_model, **options)
-
-
-def _absolute(url: str) -> str:
-    """Return a URL that means the same in a worker, wherever that works."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or parsed.database is None:
-        return url
-    if parsed.database.startswith("file:"):
-        return url
-    path = str(Path(parsed.database).resolve())
-    return parsed.set(database=path).render_as_string(hide_password=False)
 
 
 def _decisions(quarantine: Quarantine) -> list[Any]:

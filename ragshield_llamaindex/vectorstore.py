@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from llama_index.core.callbacks.base import global_stack_trace_ids
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import BaseNode, ImageNode, IndexNode
+from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
@@ -20,10 +20,11 @@ from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.store import adoption
+from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_llamaindex.convert import Keyed
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import MaskedStore
@@ -33,7 +34,6 @@ from ragshield_llamaindex.transformer import check_transformations
 # As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
 # and an insertion that know nothing of each other.
 UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
-INSERTIONS = frozenset({"index_construction", "insert_nodes", "ainsert_nodes"})
 
 
 class GuardedVectorStore(Guarded, Keyed, MaskedStore):
@@ -74,10 +74,10 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             do not see what is held for others. Default: class and collection or table of the store
             inside; stores in memory have none, and share ``""``.
         check: bool
-            Whether ids are compared at once with those that a guard knows which was opened on a
-            database (``Guard.open``); a difference is warned of, see :meth:`reconcile`. Default:
-            True. False where nodes are brought anew at each start, or are so many and far away
-            that listing their ids takes too long.
+            Whether to warn at once of a guard that knows nothing of the store's nodes, and of ids
+            that differ from those that a guard knows which was opened on a database
+            (``Guard.open``), see :meth:`reconcile`. Default: True. False where nodes are brought
+            anew at each start, or are so many and far away that listing their ids takes too long.
 
     Instantiate:
         >>> import chromadb
@@ -136,7 +136,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         )
         watch()
         self._keeper = NodeKeeper(guard, access, label_key, lineage_key, name, neighbors)
-        self._keeper.look("store", check=check)
+        if check:
+            way_out = "GuardedVectorStore.adopt(store, guard=guard)"
+            look(self._keeper, access.count, type(inner).__name__, way_out)
         self._inner, self._mask = inner, self._keeper.mask
 
     @classmethod
@@ -186,8 +188,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         Warns
         -----
         HeldTextElsewhereWarning
-            If a plain pipeline returns what is held as well, or a plain index keeps image or index
-            nodes that are held in its docstore.
+            If a plain pipeline returns held nodes as well.
         PoisonGuardOrderWarning
             If a step of a plain pipeline has a language model read nodes before they come here.
         """
@@ -263,6 +264,8 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         *,
         guard: Guard | None = None,
         clean_ids: Iterable[str] | None = None,
+        batch_size: int = 1000,
+        progress: bool = True,
         inner_store: InnerStore | None = None,
         **options: Any,
     ) -> Self:
@@ -283,6 +286,10 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
             few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
+        batch_size
+            How many nodes are read at a time.
+        progress
+            Whether to show on standard error how far it is.
         inner_store, **options
             As for the constructor.
 
@@ -294,8 +301,9 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             If there are too few ``clean_ids``; says how many would do.
         """
         guard = Guard.default() if guard is None else guard
-        adoption.adopt(NodeKeeper(guard, _access(inner, inner_store), **options), clean_ids)
-        return cls(inner, guard=guard, inner_store=inner_store, **options)
+        store = cls(inner, guard=guard, inner_store=inner_store, **{**options, "check": False})
+        adoption.adopt(store._keeper, clean_ids, batch_size, progress=progress)
+        return store
 
     def _pipeline(self) -> IngestionPipeline | None:
         """Return the pipeline that writes into this store now, if one does.
@@ -338,19 +346,11 @@ def _in_trace(names: frozenset[str]) -> bool:
 
 
 def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) -> None:
-    """Say where nodes that are held here are kept as well."""
-    if pipeline is not None:
-        where = f"what {type(pipeline).__name__}.run() returns contains"
-        instead = "do not pass it on, or use GuardedIngestionPipeline, which returns what went in"
-    elif _in_trace(INSERTIONS):
-        held = [node for node in held if isinstance(node, ImageNode | IndexNode)]
-        where = "the docstore of a VectorStoreIndex keeps"
-        instead = "use a GuardedVectorStoreIndex over store.inner, whose docstore holds none"
-    else:
-        return
-    if held:
+    """Warn of a pipeline that returns nodes which are held here."""
+    if held and pipeline is not None:
         msg = (
-            f"{where} {len(held)} nodes that its vector store holds in quarantine "
-            f"({printable(held[0].node_id)}, ...); {instead}."
+            f"what {type(pipeline).__name__}.run() returns contains {len(held)} nodes that its "
+            f"vector store holds in quarantine ({printable(held[0].node_id)}, ...); do not pass it "
+            "on, or use GuardedIngestionPipeline, which returns what went in."
         )
         warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=5)

@@ -14,12 +14,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ragshield_core.guard import Guard
 from ragshield_core.learning.events import Intent
-from ragshield_core.model.entries import Batch, Entry
+from ragshield_core.model.entries import Batch, Entry, concatenate
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Decision, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.mask import Mask
-from ragshield_core.store.steps import Steps, Turns, own
+from ragshield_core.store.steps import Steps, Turns, done, own
 from ragshield_core.store.updates import NewVersion, came_in
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -114,9 +115,32 @@ class Adapter(ABC, Generic[Item]):
             If one has none and there is nothing to embed it with, or the store cannot keep it.
         """
 
-    @abstractmethod
     def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
-        """Return all entries that reads of the guarded store can return, fetched in parts."""
+        """Return all entries that reads of the guarded store can return, fetched in parts.
+
+        Raises
+        ------
+        InvalidBatchError
+            If an entry cannot be judged; names it.
+        """
+        ids = list(dict.fromkeys(done(self.ids())))
+        batches: list[Batch] = []
+        for start in range(0, len(ids), part):
+            tell("reading", start, len(ids))
+            there = done(self.stored(ids[start : start + part]))
+            hidden = {self.mask.id_of(item) for item in there.items if self.mask.hides(item)}
+            shown = chosen(there.entries, there.entries.ids, hidden) if hidden else there.entries
+            if len(shown):
+                if batches and shown.dim != batches[0].dim:
+                    msg = (
+                        f"the vector of entry {shown.ids[0]!r} has {shown.dim} dimensions, "
+                        f"expected {batches[0].dim} as before it; delete what another model "
+                        "embedded."
+                    )
+                    raise InvalidBatchError(msg)
+                batches.append(shown)
+        tell("reading", len(ids), len(ids))
+        return concatenate(batches) if batches else NOTHING
 
     def ids(self) -> Steps[list[str]]:
         """Return the ids of all stored entries, without reading these if that is possible.

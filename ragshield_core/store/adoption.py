@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,17 +29,38 @@ def adopt(
     adapter: Adapter[Any],
     trusted: Iterable[str] | None,
     part: int = PART,
-    tell: Progress = lambda *_: None,
+    *,
+    progress: bool = False,
 ) -> None:
     """Fit and calibrate a guard on its store, read part by part; not on a store that it knows."""
     guard = adapter.guard
-    with adapter.turns.alone():
+    with adapter.turns.alone(), _told(progress) as tell:
         batch = adapter.everything(part, tell)
         if trusted is None and knows(guard, batch):
             logger.info("the guard knows all %d entries of the store already", len(batch))
             return
         tell("learning", 0, 0)
         learn_store(guard, batch, trusted)
+
+
+@contextmanager
+def _told(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - as the caller got it
+    """Yield a function that shows the progress on standard error."""
+    if not progress:
+        yield lambda *_: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where something is shown
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def tell(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of or None)
+            bar.update(tasks[what], completed=done, total=of or None)
+
+        yield tell
 
 
 def knows(guard: Guard, batch: Batch) -> bool:

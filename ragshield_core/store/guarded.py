@@ -5,24 +5,26 @@ A keeper runs them one at a time, after recovery from those that crashed.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.store import recalling, reviewing
 from ragshield_core.store.adapter import PART, Adapter, recover
+from ragshield_core.store.inner import InnerStore, in_thread
+from ragshield_core.store.mask import Mask
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.store.steps import Step, Steps, asynchronous, done, synchronous
 
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
     from ragshield_core.model.entries import Batch
-    from ragshield_core.model.findings import Decision
+    from ragshield_core.model.findings import Decision, Report
     from ragshield_core.quarantine import HeldEntry, Quarantine
     from ragshield_core.tools.audit import ScanReport
 
@@ -35,6 +37,13 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 class Keeper(Adapter[Item], Generic[Item]):
     """Keeps a store and a guard in step: one operation after the other."""
 
+    access: InnerStore[Item]  # of adapters
+
+    def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
+        super().__init__(guard, mask)
+        # Async operations queue for a thread of their own, which no read ever waits for.
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
+
     def run(self, steps: Steps[T]) -> T:
         """Do an operation by the store's synchronous methods, once no other is being done."""
         with self.turns.alone():
@@ -46,8 +55,8 @@ class Keeper(Adapter[Item], Generic[Item]):
             return done(recover(self))
 
     async def arun(self, steps: Steps[T]) -> T:
-        """Do an operation by the store's asynchronous methods."""
-        return await self.turns.arun(self._recovered(steps))
+        """Do an operation in a thread; once begun it is finished, whoever is cancelled."""
+        return await in_thread(partial(self.run, steps), self.worker)
 
     def step(self, steps: Steps[Any]) -> Step:
         """Return an operation as one step of another, which does not keep others out between."""
@@ -142,6 +151,26 @@ class Guarded(AnswersSources):
     def quarantine(self) -> Quarantine:
         """Where held entries are."""
         return self.guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest write."""
+        return self._keeper.last_report
+
+    def __repr__(self) -> str:  # counts and kinds only: it ends up in logs
+        guard, kind = self.guard, type(self._keeper.access.inner).__name__
+        return (
+            f"<{type(self).__name__} over {kind}: {guard.n_known} entries known, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    @classmethod
+    async def aadopt(cls, inner: Any, **options: Any) -> Self:
+        """Do as ``adopt`` does, without blocking the event loop."""
+        return await in_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
 
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return entries as the store has them; missing ones are left out.
@@ -439,10 +468,10 @@ class Guarded(AnswersSources):
         """Note that documents are as they were, as an index does."""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+        return await in_thread(work, self._keeper.worker)
 
     async def _arun(self, steps: Steps[T]) -> T:
-        return await self._keeper.arun(steps)
+        return await self._in_thread(partial(self._run, steps))
 
     def _run(self, steps: Steps[T]) -> T:
         self._ready()

@@ -11,29 +11,47 @@ SHORT, FEW_WORDS = 40, 4
 # So many runs of parts are taken out of a text; of one with more nothing is handed on.
 MOST_RUNS = 4
 
-# Judges parts as one text.
-Passes = Callable[[Sequence[str]], Steps[bool]]
 
+def good_parts(
+    text: str, separator: str, good: Callable[[list[str]], Steps[Sequence[str]]]
+) -> Steps[list[str] | None]:
+    """Return the parts of a text that are suspicious neither alone nor together.
 
-def parts_of(text: str, separator: str) -> list[str]:
-    """Return the parts of a text that are not blank."""
-    return [part for part in text.split(separator) if part.strip()]
+    Repeated parts, such as the rule below each section, are judged once, and headings as one: that
+    they are alike is no agreement of sources.
 
+    Parameters
+    ----------
+    text, separator
+        What a tool returned, and what stands between its parts.
+    good
+        Judges texts, and returns those that are not suspicious.
 
-def sorted_out(parts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return passages to be judged one by one, and short parts, to be judged as one text.
-
-    Each once: that rules below sections and headings are alike is no agreement of sources.
+    Returns
+    -------
+    list[str] | None
+        ``None`` if all of the text may be handed on.
     """
+    parts = [part for part in text.split(separator) if part.strip()]
     passages: list[str] = []
     short: list[str] = []
     for part in dict.fromkeys(parts):
         few = len(part) < SHORT and len(part.split()) < FEW_WORDS
         (short if few else passages).append(part)
-    return passages, short
+
+    def passes(some: Sequence[str]) -> Steps[bool]:
+        return bool((yield from good([separator.join(some)])))
+
+    kept = set((yield from good(passages)) if passages else ())
+    if short and (yield from passes(short)):
+        kept.update(short)
+    left = yield from _good_together([part for part in parts if part in kept], passes)
+    return None if len(left) == len(parts) else left
 
 
-def good_together(parts: list[str], passes: Passes) -> Steps[list[str]]:
+def _good_together(
+    parts: list[str], passes: Callable[[Sequence[str]], Steps[bool]]
+) -> Steps[list[str]]:
     """Return parts without the shortest runs of them that are suspicious as one text."""
     for _ in range(MOST_RUNS):
         if len(parts) < 2 or (yield from passes(parts)):  # noqa: PLR2004

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Seconds between two looks at whether another write is over.
-PAUSE = 0.005
 # Ids of the turns that this context has, so that a callback of an operation may begin another.
 _INSIDE: ContextVar[frozenset[int]] = ContextVar("ragshield_inside", default=frozenset())
 
@@ -54,9 +52,7 @@ class Turns:
     """Does operations one at a time: each sees the results of the one before."""
 
     def __init__(self) -> None:
-        # No RLock: an asynchronous write may end in another thread than the one it began in.
         self._lock = threading.Lock()
-        self._running: set[asyncio.Task[Any]] = set()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -71,31 +67,6 @@ class Turns:
                 yield
             finally:
                 _INSIDE.reset(token)
-
-    async def arun(self, steps: Steps[T]) -> T:
-        """Do an operation by asynchronous methods; our own work runs in a thread.
-
-        Once begun it is finished, even if the caller is cancelled: between the deletion of an older
-        revision and the write of the new one, neither is there.
-        """
-        inside = _INSIDE.get()
-        if id(self) in inside:
-            return await adone(steps)
-        # Polled, since waiting threads could take all those that the write needs itself.
-        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
-            await asyncio.sleep(PAUSE)
-        token = _INSIDE.set(inside | {id(self)})
-        try:
-            task = asyncio.ensure_future(adone(steps))  # in a copy of the context
-        finally:
-            _INSIDE.reset(token)
-        self._running.add(task)  # the event loop keeps weak references only
-        task.add_done_callback(self._over)
-        return await asyncio.shield(task)
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        self._lock.release()
 
 
 def done(steps: Steps[T]) -> T:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ragshield_core.guard import Guard
 from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
@@ -290,23 +289,6 @@ def note_copies(adapter: Adapter[Any], report: Report) -> Steps[Report]:
         found = keepable((yield from adapter.stored(list(stored))).entries).entries
         yield own(adapter.guard.quarantine.keep_stored, found, Status.READMITTED)
     return report.noted(notes)
-
-
-def judged(
-    guard: Guard, screen: Callable[[], Report], decide: Callable[[Report], Report]
-) -> Report:
-    """Judge entries in a step of a pipeline, which writes no store; return the decisions.
-
-    ``decide`` holds suspicious entries, and learns the others unless a store does. It takes
-    effect as a whole when it returns; see
-    :meth:`~ragshield_core.learning.writes.Writes.together`.
-    """
-    turn = guard.writes.take_turn()
-    try:
-        report = guard.writes.together(partial(decide, screen()), turn=turn)
-        return guard.judge.with_spent(report) if guard.writes.shared else report
-    finally:
-        guard.writes.give_up_turn(turn)
 
 
 # Parts of screening, holding and writing

@@ -1,17 +1,17 @@
-"""What a guard needs of the store inside: to write vectors as they are, and to read them back.
-
-LangChain's interface has neither: ``add_documents`` embeds the texts again, and no method returns
-vectors. One small class per kind of store fills the gap.
-"""
+"""Access to the kinds of stores that can be guarded, a file a kind."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from ragshield_langchain.inner.base import InnerStore, Stored, in_thread, off_loop
+from ragshield_core import Batch
+from ragshield_core.store import contract
+from ragshield_core.store.contract import DIM
+from ragshield_core.store.inner import in_thread
+from ragshield_langchain.inner.base import InnerStore, Stored, off_loop
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.inner.memory import InMemoryInner
@@ -19,7 +19,15 @@ from ragshield_langchain.inner.pgvectorstore import PGVectorStoreInner
 from ragshield_langchain.inner.postgres import PostgresInner
 from ragshield_langchain.inner.qdrant import QdrantInner
 
-__all__ = ["InnerStore", "Stored", "access_to", "create_store", "in_thread", "off_loop", "size_of"]
+__all__ = [
+    "InnerStore",
+    "Stored",
+    "access_to",
+    "check_inner_store",
+    "count_of",
+    "in_thread",
+    "off_loop",
+]
 
 KINDS: tuple[type[InnerStore], ...] = (
     InMemoryInner,
@@ -29,7 +37,6 @@ KINDS: tuple[type[InnerStore], ...] = (
     PostgresInner,
     PGVectorStoreInner,
 )
-EXPECTED = "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or PGVectorStore"
 
 
 def access_to(store: VectorStore) -> InnerStore:
@@ -44,34 +51,15 @@ def access_to(store: VectorStore) -> InnerStore:
         if kind.handles(type(store)):
             return kind(store)
     msg = (
-        f"a store of type {type(store).__name__} cannot be guarded yet, expected {EXPECTED}; pass "
+        f"a store of type {type(store).__name__} cannot be guarded yet, expected "
+        "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or PGVectorStore; pass "
         "inner_store=, a subclass of ragshield_langchain.InnerStore that writes and reads its "
         "vectors."
     )
     raise TypeError(msg)
 
 
-def create_store(
-    store_cls: type[VectorStore], embedding: Embeddings, dim: int, options: dict[str, Any]
-) -> VectorStore:
-    """Return a new, empty store of a known class.
-
-    Raises
-    ------
-    TypeError
-        If the class is of no known kind.
-    """
-    for kind in KINDS:
-        if kind.handles(store_cls):
-            return kind.create(store_cls, embedding, dim, options)
-    msg = (
-        f"vectorstore_cls is {store_cls.__name__}, expected {EXPECTED}; make the empty store "
-        "yourself and wrap it: GuardedVectorStore(store, guard=guard)."
-    )
-    raise TypeError(msg)
-
-
-def size_of(source: Any) -> int | None:
+def count_of(source: Any) -> int | None:
     """Return how many documents there are; None where nobody can be asked.
 
     Parameters
@@ -81,6 +69,26 @@ def size_of(source: Any) -> int | None:
     """
     try:
         store = getattr(source, "vectorstore", source)
-        return access_to(getattr(store, "inner", store)).size()
+        return access_to(getattr(store, "inner", store)).count()
     except Exception:  # noqa: BLE001 - of whatever kind it is
         return None
+
+
+def check_inner_store(access: InnerStore, dim: int = DIM) -> None:
+    """Check access to an empty store of your own, as tests of it should.
+
+    Raises
+    ------
+    AssertionError
+        Says what the store does otherwise.
+    """
+
+    def write(batch: Batch) -> None:
+        access.write(batch, [dict(metadata) for metadata in batch.metadatas])
+
+    def read(ids: Sequence[str]) -> dict[str, Any]:
+        documents, vectors = access.read(ids)
+        pairs = zip(documents, vectors, strict=True)
+        return {str(d.id): (d.page_content, d.metadata, vector) for d, vector in pairs}
+
+    contract.check_inner_store(access, write, read, dim)

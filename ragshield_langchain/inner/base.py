@@ -1,51 +1,29 @@
-"""The contract: what a guard needs of a store, and how it is read while it is written."""
+"""What a guarded store needs of a LangChain store, and how it is read while it is written."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
-from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
-from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.neighbors.stored import VectorTable
-from ragshield_core.store.steps import Step, Steps, asked
+from ragshield_core.store import inner
+from ragshield_core.store.inner import in_thread
+from ragshield_core.store.steps import Step
 
 T = TypeVar("T")
 
-# In the thread that works for a caller on an event loop, that loop: stores whose connections live
-# on it do their part there.
-CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
-    "ragshield_callers_loop", default=None
-)
-
-
-async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """Run work in a thread, from which the store inside may come back to this loop."""
-    loop = asyncio.get_running_loop()
-
-    def there() -> T:
-        CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
-        return work()
-
-    return await loop.run_in_executor(executor, copy_context().run, there)
-
 
 def off_loop(work: Callable[[], Any]) -> Step:
-    """Return work as a step that is done by :func:`in_thread` for a caller on an event loop."""
+    """Return work as a step that runs in a thread for a caller on an event loop."""
     return Step(work, partial(in_thread, work))
 
 
@@ -97,58 +75,34 @@ class Gate:
                 self._changed.notify_all()
 
 
-class InnerStore(ABC):
+class InnerStore(inner.InnerStore[Document]):
     """Access to one kind of vector store, below LangChain's interface.
+
+    LangChain's interface has no method that writes vectors as they are, and none that returns them.
 
     Attributes
     ----------
-    of
-        Module and name of the class of stores, which need not be imported for it.
     gated
         Whether a read in the middle of a write can fail, so that they take turns.
     searches
         Methods of this kind of store, beyond LangChain's interface, whose first argument is what to
         search for and that return documents, or tuples that begin with one. A guarded store offers
         them, without the held documents.
-    refused
-        Methods that would write around the guard, or return what is not judged, and what to do
-        instead.
+    fuses
+        Whether searches by text rank anew what they find in two ways.
     """
 
-    of: ClassVar[tuple[str, str]] = ("", "")
     gated: ClassVar[bool] = False
     searches: ClassVar[frozenset[str]] = frozenset()
-    refused: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, store: Any) -> None:
-        self._store = store
+        super().__init__(store)
         self._gate = Gate() if self.gated else None
 
-    @classmethod
-    def handles(cls, store_cls: type[VectorStore]) -> bool:
-        """Return whether this class knows stores of that class, which inherit from :attr:`of`."""
-        return any((c.__module__, c.__name__) == cls.of for c in store_cls.__mro__)
-
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - for stores that have to be told
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return a new, empty store of that class for vectors of that dimension."""
-        return store_cls(embedding, **options)  # type: ignore[call-arg]
-
     @property
-    def folder(self) -> str | None:
-        """Where it keeps its data, if that is for one process."""
-        return None
-
-    @property
-    def name(self) -> str:
-        """What identifies the store in every process that uses it; empty where nothing does."""
-        return ""
+    def fuses(self) -> bool:
+        """See the class."""
+        return False
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:
@@ -166,81 +120,6 @@ class InnerStore(ABC):
             To be stored, one per entry; they may say more than ``batch.metadatas``.
         """
 
-    def unfit(
-        self,
-        batch: Batch,  # noqa: ARG002 - for those that look at it
-        metadatas: Sequence[Mapping[str, Any]],  # noqa: ARG002
-    ) -> dict[int, str]:
-        """Return the rows of entries that this kind of store cannot keep, each with the reason.
-
-        They are held before anything is written; ``write`` may fail on them. The reason names keys
-        and types, never values.
-        """
-        return {}
-
-    def check(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse what this kind of store cannot keep.
-
-        Raises
-        ------
-        InvalidBatchError
-            Names the first entry.
-        """
-        for row, reason in self.unfit(batch, metadatas).items():
-            msg = f"entry {batch.ids[row]!r} cannot be kept, and nothing was written: {reason}"
-            raise InvalidBatchError(msg)
-
-    @abstractmethod
-    def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; missing ones are ignored.
-
-        Raises
-        ------
-        NotImplementedError
-            If this store cannot delete; a guarded store then hides what it holds.
-        """
-
-    def ids(self) -> list[str]:
-        """Return the ids of all that is stored, if possible without reading it.
-
-        Needed for an audit of the whole store, and to compare it with its guard.
-
-        Raises
-        ------
-        NotImplementedError
-            If this kind of store cannot name them.
-        """
-        msg = (
-            f"{type(self).__name__} does not say which ids its store holds, so the store cannot be "
-            "scanned or reconciled; define ids() in it."
-        )
-        raise NotImplementedError(msg)
-
-    def size(self) -> int:
-        """Return how many entries are stored; may raise where nobody can be asked."""
-        return len(self.ids())
-
-    def ready(self) -> None:  # noqa: B027 - most stores can be written from anywhere
-        """Check that the store can be written from here.
-
-        Raises
-        ------
-        RuntimeError
-            If it can be used from an event loop only, and there is none.
-        """
-
-    def matching(self, **kwargs: Any) -> list[str] | None:  # noqa: ARG002 - for those that can
-        """Return the ids that such arguments of the store's ``delete`` would delete.
-
-        ``None`` where the store knows no deletion without ids.
-        """
-        return None
-
-    @property
-    def table(self) -> VectorTable | None:
-        """The vectors, searched by the store for detectors; ``None`` where it cannot be asked."""
-        return None
-
     def near(self, vector: list[float], k: int) -> list[Document]:
         """Return the k documents nearest to a vector, or none where the store cannot be asked."""
         try:
@@ -249,12 +128,24 @@ class InnerStore(ABC):
             return []
         return [self.outward(document) for document in found]
 
-    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
-        """Return documents as the caller knows them; missing ones are ignored."""
-        if not ids:
-            return []
-        found = yield asked(self, "call", "get_by_ids", self._inward(ids))
-        return [self.outward(document) for document in found]
+    def unfit(
+        self,
+        batch: Batch,  # noqa: ARG002 - for those that look at it
+        metadatas: Sequence[Mapping[str, Any]],  # noqa: ARG002
+    ) -> dict[int, str]:
+        """Return the rows of entries that this kind of store cannot keep, each with the reason."""
+        return {}
+
+    # Beyond the seven: what some kinds of stores do otherwise
+
+    def ready(self) -> None:
+        """Check that the store can be written from here.
+
+        Raises
+        ------
+        RuntimeError
+            If it can be used from an event loop only, and there is none.
+        """
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Return what a reading method of the store returns."""
@@ -283,8 +174,3 @@ class InnerStore(ABC):
     def _inward(self, ids: Sequence[str]) -> list[Any]:
         """Return ids as the store knows them."""
         return list(ids)
-
-
-def chunks(n: int, size: int) -> Iterator[slice]:
-    """Yield slices of at most ``size`` that cover ``n`` items."""
-    return (slice(start, start + size) for start in range(0, n, size))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
+from ragshield_core.store.inner import chunks
 from ragshield_core.store.one_store import folder_of_chroma, name_of
-from ragshield_core.store.steps import Steps, own
 from ragshield_langchain.convert import without_nothing
-from ragshield_langchain.inner.base import InnerStore, Stored, chunks
+from ragshield_langchain.inner.base import InnerStore, Stored
 
 # Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
 # one in a list; it rounds what 64 bits do not hold.
@@ -43,31 +41,6 @@ class ChromaInner(InnerStore):
             "hybrid_search",
         }
     )
-    refused: ClassVar[Mapping[str, str]] = {
-        "add_images": "embed the images and use add_embeddings, with a text that can be judged",
-        "get": "get_by_ids is guarded; for what is not, use .inner.get",
-        "fork": "GuardedVectorStore.adopt(store.inner.fork(...))",
-    }
-
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - the first vector says it
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return the collection of the given name; it is made where there is none."""
-        return store_cls(embedding_function=embedding, **options)  # type: ignore[call-arg]
-
-    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
-        """Return documents; Chroma's own method fails where one has no metadata."""
-        found: list[Document] = yield own(self._documents_of, list(dict.fromkeys(ids)))
-        return found
-
-    def _documents_of(self, ids: list[str]) -> list[Document]:
-        with self.reading():
-            return _documents(self._store.get(ids=ids)) if ids else []
 
     @property
     def name(self) -> str:
@@ -84,8 +57,8 @@ class ChromaInner(InnerStore):
         wanted = list(dict.fromkeys(ids))
         documents: list[Document] = []
         vectors: list[Any] = []
-        for part in chunks(len(wanted), self._at_once()):
-            found = self._store.get(ids=wanted[part], include=COLUMNS)
+        for part in chunks(wanted, self._at_once()):
+            found = self._store.get(ids=part, include=COLUMNS)
             documents += _documents(found)
             vectors += list(found["embeddings"])
         return Stored(documents, np.array(vectors, dtype=np.float32))
@@ -104,7 +77,6 @@ class ChromaInner(InnerStore):
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries; Chroma has no transactions, so half a write is undone by hand."""
-        self.check(batch, metadatas)
         metadatas = [without_nothing(metadata) for metadata in metadatas]
         older = self.read(batch.ids)
         try:
@@ -126,22 +98,16 @@ class ChromaInner(InnerStore):
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what is stored under the ids; Chroma itself refuses an empty list."""
-        for part in chunks(len(ids), self._at_once()):
-            self._store.delete(list(ids[part]))
+        for part in chunks(ids, self._at_once()):
+            self._store.delete(part)
 
     def ids(self) -> list[str]:
         """Return the ids of all that is stored."""
         return list(self._store.get(include=[])["ids"])
 
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many entries are stored."""
         return int(self._store._collection.count())  # noqa: SLF001 - no public way to it
-
-    def matching(self, **kwargs: Any) -> list[str] | None:
-        """Return the ids that ``where`` and ``where_document`` select."""
-        if not kwargs:
-            return None
-        return list(self._store.get(include=[], **kwargs)["ids"])
 
     def _put(
         self,
@@ -152,12 +118,12 @@ class ChromaInner(InnerStore):
         present: Stored,
     ) -> None:
         collection = self._store._collection  # noqa: SLF001 - the only way to write vectors
-        for part in chunks(len(ids), self._at_once()):
+        for rows in chunks(range(len(ids)), self._at_once()):
             collection.upsert(
-                ids=list(ids[part]),
-                documents=list(texts[part]),
-                embeddings=vectors[part],
-                metadatas=[metadata or None for metadata in metadatas[part]],
+                ids=[ids[row] for row in rows],
+                documents=[texts[row] for row in rows],
+                embeddings=vectors[rows],
+                metadatas=[metadatas[row] or None for row in rows],
             )
         wanted = dict(zip(ids, metadatas, strict=True))
         stale = {
@@ -165,9 +131,8 @@ class ChromaInner(InnerStore):
             for document in present.documents
             if document.metadata.keys() - wanted[str(document.id)]
         }
-        names = list(stale)
-        for part in chunks(len(names), self._at_once()):
-            collection.update(ids=names[part], metadatas=[stale[i] for i in names[part]])
+        for part in chunks(list(stale), self._at_once()):
+            collection.update(ids=part, metadatas=[stale[i] for i in part])
 
     def _at_once(self) -> int:
         return int(self._store._client.get_max_batch_size())  # noqa: SLF001

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
-from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
@@ -38,11 +36,6 @@ class FaissInner(InnerStore):
             "max_marginal_relevance_search_with_score_by_vector",
         }
     )
-    refused: ClassVar[Mapping[str, str]] = {
-        "from_embeddings": "GuardedVectorStore(an empty store, guard=guard).add_embeddings(...)",
-        "load_local": "GuardedVectorStore.adopt(FAISS.load_local(...))",
-        "deserialize_from_bytes": "GuardedVectorStore.adopt(FAISS.deserialize_from_bytes(...))",
-    }
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -54,20 +47,6 @@ class FaissInner(InnerStore):
             document = store.docstore.search(entry_id)
             if isinstance(document, Document) and document.id is None:
                 document.id = entry_id
-
-    @classmethod
-    def create(
-        cls, store_cls: type[VectorStore], embedding: Embeddings, dim: int, options: dict[str, Any]
-    ) -> VectorStore:
-        """Return an empty one, with the index that FAISS.from_texts would make."""
-        import faiss  # noqa: PLC0415 - only where such a store is made
-        from langchain_community.docstore.in_memory import InMemoryDocstore  # noqa: PLC0415
-        from langchain_community.vectorstores.utils import DistanceStrategy  # noqa: PLC0415
-
-        inner_product = options.get("distance_strategy") == DistanceStrategy.MAX_INNER_PRODUCT
-        index = faiss.IndexFlatIP(dim) if inner_product else faiss.IndexFlatL2(dim)
-        given = {"docstore": InMemoryDocstore(), "index_to_docstore_id": {}} | options
-        return store_cls(embedding, index, **given)  # type: ignore[call-arg]
 
     async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Return what a reading method returns; texts are embedded by the async method."""

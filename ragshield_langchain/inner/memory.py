@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
@@ -17,9 +17,6 @@ class InMemoryInner(InnerStore):
 
     of = ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore")
     searches = frozenset({"similarity_search_with_score_by_vector"})
-    refused: ClassVar[Mapping[str, str]] = {
-        "load": "load the store, then GuardedVectorStore.adopt(store)",
-    }
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
+from ragshield_core.store.inner import CALLERS_LOOP, on_loop
 from ragshield_core.store.one_store import name_of
 from ragshield_core.store.postgres_vectors import Place, PostgresVectors
-from ragshield_core.store.steps import Steps
-from ragshield_langchain.inner.base import CALLERS_LOOP, off_loop
 from ragshield_langchain.inner.postgres import PostgresRows, Rows
 
 T = TypeVar("T")
@@ -40,10 +36,6 @@ class PGVectorStoreInner(PostgresRows):
             "max_marginal_relevance_search_with_score_by_vector",
         }
     )
-    refused: ClassVar[Mapping[str, str]] = {
-        "create": "await GuardedVectorStore.aadopt(await PGVectorStore.create(...))",
-        "create_sync": "GuardedVectorStore.adopt(PGVectorStore.create_sync(...))",
-    }
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -70,19 +62,10 @@ class PGVectorStoreInner(PostgresRows):
         """Its class and table."""
         return name_of(self._store, self._inside.table_name)
 
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - the table has one
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return a store on a table that exists; ``PGEngine.init_vectorstore_table`` makes it."""
-        store: VectorStore = store_cls.create_sync(  # type: ignore[attr-defined]
-            embedding_service=embedding, **options
-        )
-        return store
+    @property
+    def fuses(self) -> bool:
+        """Whether it also searches for words."""
+        return self._inside.hybrid_search_config is not None
 
     def ready(self) -> None:
         """Check that there is an event loop to work on, other than the one that would wait."""
@@ -103,25 +86,10 @@ class PGVectorStoreInner(PostgresRows):
             return super().call(name, *args, **kwargs)
         return self._wait(lambda: getattr(self._store, f"a{name}")(*args, **kwargs))
 
-    def get(self, ids: Sequence[str]) -> Steps[list[Document]]:
-        """Return documents; ids that the table cannot hold are missing ones."""
-        if not ids:
-            return []
-        known = yield off_loop(partial(self._run, partial(self._holdable, ids=ids)))
-        return (yield from super().get(known))
-
     def near(self, vector: list[float], k: int) -> list[Document]:
         """Return the nearest documents by their vectors alone, also of a hybrid store."""
         search = self._store.asimilarity_search_by_vector
         found: list[Document] = self._wait(lambda: search(vector, k=k, hybrid_search_config=None))
-        return found
-
-    def matching(self, **kwargs: Any) -> list[str] | None:
-        """Return the ids that ``filter`` would delete."""
-        if not kwargs.get("filter"):
-            return None
-        where = kwargs["filter"]
-        found: list[str] = self._wait(lambda: self._store.aget(where=where, include=[]))["ids"]
         return found
 
     @property
@@ -229,7 +197,7 @@ class PGVectorStoreInner(PostgresRows):
         """Have something done on the loop where the connections are."""
         self.ready()
         loop: Any = self._engine._loop or CALLERS_LOOP.get()  # noqa: SLF001
-        return asyncio.run_coroutine_threadsafe(start(), loop).result()
+        return on_loop(loop, start)
 
 
 def _running() -> asyncio.AbstractEventLoop | None:

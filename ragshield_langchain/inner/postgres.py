@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
@@ -16,9 +15,10 @@ from langchain_core.runnables.config import run_in_executor
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
+from ragshield_core.store.inner import CALLERS_LOOP, chunks, on_loop
 from ragshield_core.store.one_store import name_of
 from ragshield_core.store.postgres_vectors import Place, PostgresVectors
-from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks
+from ragshield_langchain.inner.base import InnerStore, Stored
 
 T = TypeVar("T")
 
@@ -88,8 +88,8 @@ class PostgresRows(InnerStore):
             known = self._holdable(connection, wanted)
             return rows, [
                 row
-                for part in chunks(len(known), AT_ONCE)
-                for row in connection.execute(query.where(rows.id.in_(known[part])))
+                for part in chunks(known, AT_ONCE)
+                for row in connection.execute(query.where(rows.id.in_(part)))
             ]
 
         rows, read = self._run(work)
@@ -112,11 +112,16 @@ class PostgresRows(InnerStore):
         return {row: reason for row, reason in reasons.items() if reason is not None}
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
-        """Store entries in one transaction."""
-        from sqlalchemy import Text, bindparam, func  # noqa: PLC0415
-        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
+        """Store entries in one transaction.
 
-        self.check(batch, metadatas)
+        Raises
+        ------
+        InvalidBatchError
+            If the database refused them; says neither texts nor metadata.
+        """
+        from sqlalchemy import Text, bindparam, cast, func, literal  # noqa: PLC0415
+        from sqlalchemy.dialects.postgresql import REGCONFIG, insert  # noqa: PLC0415
+        from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415
 
         def work(connection: Any) -> None:
             rows = self._rows(connection)
@@ -126,36 +131,42 @@ class PostgresRows(InnerStore):
             changed = {name: new.excluded[name] for name in rows.columns if name != key}
             if rows.words is not None:
                 column, language = rows.words
-                of = [] if language is None else [_language(language)]
+                of = [] if language is None else [cast(literal(language), REGCONFIG)]
                 words = func.to_tsvector(*of, bindparam(WORDS, type_=Text))
                 new = new.values({column: words})
                 changed[column] = new.excluded[column]
-            for part in chunks(len(batch), AT_ONCE):
-                columns = zip(
-                    batch.ids[part],
-                    batch.texts[part],
-                    batch.vectors[part].tolist(),
-                    metadatas[part],
-                    strict=True,
-                )
-                values = [
-                    {
-                        **rows.values,
-                        key: entry_id,
-                        content: text,
-                        vectors: vector,
-                        rest: {k: v for k, v in metadata.items() if k not in single},
-                        **{name: _plain(metadata.get(name)) for name in single},
-                        **({} if rows.words is None else {WORDS: text}),
-                    }
-                    for entry_id, text, vector, metadata in columns
-                ]
+            columns = zip(batch.ids, batch.texts, batch.vectors.tolist(), metadatas, strict=True)
+            values = [
+                {
+                    **rows.values,
+                    key: entry_id,
+                    content: text,
+                    vectors: vector,
+                    rest: {k: v for k, v in metadata.items() if k not in single},
+                    **{name: _plain(metadata.get(name)) for name in single},
+                    **({} if rows.words is None else {WORDS: text}),
+                }
+                for entry_id, text, vector, metadata in columns
+            ]
+            for part in chunks(values, AT_ONCE):
                 connection.execute(
-                    new.on_conflict_do_update(index_elements=[key], set_=changed), values
+                    new.on_conflict_do_update(index_elements=[key], set_=changed), part
                 )
 
-        with unquoted(batch, self._place_name):
+        try:
             self._run(work)
+        except OperationalError as error:  # of the server, not of what was written
+            error.hide_parameters = True
+            raise
+        except StatementError as error:
+            # Neither its message nor its cause: both may quote what was to be written.
+            kind = type(error.orig or error).__name__
+            msg = (
+                f"entry {printable(batch.ids[0])!r} and its batch were refused by "
+                f"{self._place_name} ({kind}), nothing was written; expected vectors of its "
+                "dimension, and metadata of the types of its columns."
+            )
+            raise InvalidBatchError(msg) from None
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what is stored under the ids."""
@@ -164,8 +175,8 @@ class PostgresRows(InnerStore):
         def work(connection: Any) -> None:
             rows = self._rows(connection)
             known = self._holdable(connection, ids)
-            for part in chunks(len(known), AT_ONCE):
-                which = rows.condition, rows.id.in_(known[part])
+            for part in chunks(known, AT_ONCE):
+                which = rows.condition, rows.id.in_(part)
                 connection.execute(delete(rows.table).where(*which))
 
         self._run(work)
@@ -181,7 +192,7 @@ class PostgresRows(InnerStore):
 
         return self._run(work)
 
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many entries are stored."""
         from sqlalchemy import func, select  # noqa: PLC0415
 
@@ -209,11 +220,6 @@ class PostgresInner(PostgresRows):
             "max_marginal_relevance_search_with_score_by_vector",
         }
     )
-    refused: ClassVar[Mapping[str, str]] = {
-        "from_embeddings": "GuardedVectorStore(an empty store, guard=guard).add_embeddings(...)",
-        "from_existing_index": "GuardedVectorStore.adopt(PGVector(...))",
-        "afrom_existing_index": "await GuardedVectorStore.aadopt(PGVector(..., async_mode=True))",
-    }
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -275,8 +281,8 @@ class PostgresInner(PostgresRows):
         """Refuse ids of other collections: PGVector would overwrite the other's entry."""
         from sqlalchemy import select  # noqa: PLC0415
 
-        for part in chunks(len(ids), AT_ONCE):
-            foreign = select(rows.id).where(rows.id.in_(ids[part]), ~rows.condition).limit(1)
+        for part in chunks(ids, AT_ONCE):
+            foreign = select(rows.id).where(rows.id.in_(part), ~rows.condition).limit(1)
             if (taken := connection.scalar(foreign)) is not None:
                 msg = (
                     f"id {taken!r} is taken by another collection of this database, and ids are "
@@ -295,7 +301,7 @@ class PostgresInner(PostgresRows):
             found: list[Document] = await self._store.asimilarity_search_by_vector(vector, k=k)
             return found
 
-        return asyncio.run_coroutine_threadsafe(there(), loop).result()
+        return on_loop(loop, there)
 
     def _table(self) -> Any:
         return self._store.EmbeddingStore.__table__
@@ -337,34 +343,7 @@ class PostgresInner(PostgresRows):
                 done: T = await session.run_sync(work)
                 return done
 
-        return asyncio.run_coroutine_threadsafe(there(), loop).result()
-
-
-@contextmanager
-def unquoted(batch: Batch, place: str) -> Iterator[None]:
-    """Keep texts and metadata out of what is said of a write that failed.
-
-    Raises
-    ------
-    InvalidBatchError
-        If the database refused what was to be written.
-    """
-    from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415
-
-    try:
-        yield
-    except OperationalError as error:  # of the server, not of what was written
-        error.hide_parameters = True
-        raise
-    except StatementError as error:
-        # Neither its message nor its cause: both may quote what was to be written.
-        kind = type(error.orig or error).__name__
-        msg = (
-            f"entry {printable(batch.ids[0])!r} and its batch were refused by {place} ({kind}), "
-            "nothing was written; expected vectors of its dimension, and metadata of the types of "
-            "its columns."
-        )
-        raise InvalidBatchError(msg) from None
+        return on_loop(loop, there)
 
 
 def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
@@ -383,10 +362,3 @@ def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
 def _plain(value: Any) -> Any:
     """Return a value as PGVectorStore itself hands it to a column."""
     return json.dumps(value) if isinstance(value, dict) else value
-
-
-def _language(name: str) -> Any:
-    from sqlalchemy import cast, literal  # noqa: PLC0415
-    from sqlalchemy.dialects.postgresql import REGCONFIG  # noqa: PLC0415
-
-    return cast(literal(name), REGCONFIG)

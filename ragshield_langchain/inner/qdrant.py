@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
 from pydantic_core import to_jsonable_python
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.store.inner import chunks
 from ragshield_core.store.one_store import name_of
 from ragshield_core.store.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
-from ragshield_langchain.inner.base import InnerStore, Stored, chunks
+from ragshield_langchain.inner.base import InnerStore, Stored
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
 # and the id itself is kept in the metadata under a key of its own.
@@ -44,11 +42,6 @@ class QdrantInner(InnerStore):
             "max_marginal_relevance_search_with_score_by_vector",
         }
     )
-    refused: ClassVar[Mapping[str, str]] = {
-        "from_existing_collection": (
-            "GuardedVectorStore.adopt(QdrantVectorStore.from_existing_collection(...))"
-        ),
-    }
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -59,21 +52,10 @@ class QdrantInner(InnerStore):
             )
             raise TypeError(msg)
 
-    @classmethod
-    def create(
-        cls,
-        store_cls: type[VectorStore],
-        embedding: Embeddings,
-        dim: int,  # noqa: ARG003 - QdrantVectorStore asks the model itself
-        options: dict[str, Any],
-    ) -> VectorStore:
-        """Return the collection of the given name; it is made where there is none."""
-        construct = store_cls.construct_instance  # type: ignore[attr-defined]
-        known = inspect.signature(construct).parameters
-        of_client = {key: value for key, value in options.items() if key not in known}
-        settings = {key: value for key, value in options.items() if key in known}
-        store: VectorStore = construct(embedding, client_options=of_client, **settings)
-        return store
+    @property
+    def fuses(self) -> bool:
+        """Whether it is in hybrid mode."""
+        return bool(self._store.retrieval_mode == "hybrid")
 
     @property
     def name(self) -> str:
@@ -174,7 +156,7 @@ class QdrantInner(InnerStore):
             if offset is None:
                 return names
 
-    def size(self) -> int:
+    def count(self) -> int:
         """Return how many entries are stored."""
         return int(self._store.client.count(self._store.collection_name).count)
 
@@ -206,10 +188,10 @@ class QdrantInner(InnerStore):
         wanted = self._inward(list(dict.fromkeys(ids)))
         return [
             point
-            for part in chunks(len(wanted), AT_ONCE)
+            for part in chunks(wanted, AT_ONCE)
             for point in self._store.client.retrieve(
                 self._store.collection_name,
-                wanted[part],
+                part,
                 with_payload=True,
                 with_vectors=vectors,
             )
@@ -238,14 +220,12 @@ class QdrantInner(InnerStore):
         ]
 
     def _put(self, points: Sequence[Any]) -> None:
-        for part in chunks(len(points), AT_ONCE):
-            self._store.client.upsert(self._store.collection_name, points=list(points[part]))
+        for part in chunks(points, AT_ONCE):
+            self._store.client.upsert(self._store.collection_name, points=part)
 
     def _drop(self, point_ids: Sequence[Any]) -> None:
-        for part in chunks(len(point_ids), AT_ONCE):
-            self._store.client.delete(
-                self._store.collection_name, points_selector=list(point_ids[part])
-            )
+        for part in chunks(point_ids, AT_ONCE):
+            self._store.client.delete(self._store.collection_name, points_selector=part)
 
 
 def _point_id(entry_id: str) -> str | int:

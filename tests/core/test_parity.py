@@ -50,7 +50,6 @@ ONLY_LLAMAINDEX = {
     "answering": "of its query engines",
     "check_order": "of its postprocessors",
     "check_transformations": "of its transformations",
-    "guarded_index_from_documents": "of its indexes",
     "guarded_tools": "PoisonGuardMiddleware in LangChain",
 }
 

@@ -91,16 +91,6 @@ def test_poison_that_is_inside_stays_until_a_scan_takes_it_out(filled):
     assert store.guard.writes.known(POISON.ids) == []
 
 
-def test_what_is_held_already_is_not_learned(filled):
-    guard = guard_of()
-    guard.quarantine.hold(POISON, by="anna")
-    store = GuardedVectorStore.adopt(
-        filled("faiss", join(KNOWN, POISON)), guard=guard, progress=False
-    )
-    assert guard.writes.known(POISON.ids) == []
-    assert store.get_by_ids(list(POISON.ids)) == []
-
-
 def test_a_small_store_starts_collecting(filled, caplog):
     with caplog.at_level(logging.WARNING, "ragshield"):
         store = GuardedVectorStore.adopt(
@@ -135,11 +125,6 @@ def test_a_document_that_cannot_be_judged_is_named(make_store):
     inner.store["culprit"] = {"id": "culprit", "vector": [0.0] * 4, "text": "x", "metadata": {}}
     with pytest.raises(InvalidBatchError, match="'culprit'"):
         GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
-
-
-async def test_a_store_is_adopted_off_the_event_loop(filled):
-    store = await GuardedVectorStore.aadopt(filled(), guard=guard_of(), progress=False)
-    assert store.guard.calibrated
 
 
 def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):

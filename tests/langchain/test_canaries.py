@@ -1,9 +1,5 @@
 """Canaries over stores, retrievers, chains and models of LangChain."""
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from canary_world import batch, embed, knowledge, poison, questions
@@ -90,20 +86,6 @@ def test_from_baseline_to_remediation_and_back(make):
     assert monitor.check().flagged
 
 
-def test_a_faiss_store_tells_its_size_and_its_vectors():
-    store = in_faiss()
-    put(store, knowledge())
-    retriever = as_knowledge_base(store)
-    assert retriever.size() == 201
-    vectors = Embedder.of(Words()).queries(questions())
-    at_once = retriever.search(questions(), vectors, 4)
-    one_by_one = [
-        [d.id for d in store.similarity_search_by_vector(v.tolist(), k=4)] for v in vectors
-    ]
-    assert [[p.id for p in found] for found in at_once] == one_by_one
-    assert at_once[0][0].vector is not None
-
-
 def test_a_langchain_retriever_and_runnable():
     store = in_memory()
     put(store, knowledge())
@@ -131,21 +113,6 @@ def test_a_faiss_store_ranks_as_it_does_for_the_application():
     assert ids == [d.id for d in store.similarity_search(TARGET, k=6)]
     unit = embed([TARGET])[0] / np.linalg.norm(embed([TARGET])[0])
     assert ids != [d.id for d in store.similarity_search_by_vector(unit.tolist(), k=6)]
-
-
-def test_two_monitors_do_not_stand_in_each_other_s_way():
-    store = in_faiss()
-    put(store, knowledge())
-    quarantine = Quarantine("sqlite://")
-    monitors = [CanaryMonitor(questions(), store, quarantine=quarantine) for _ in range(2)]
-    monitors[0].record_baseline()
-    bad = poison(TARGET, 4)
-    put(store, bad)
-    first, second = (monitor.traceback().suspects for monitor in monitors)
-    assert len(monitors[0].quarantine(first[:2])) == 2
-    assert set(monitors[1].quarantine(second)) == set(bad.ids)  # two are gone already
-    assert not {d.id for d in store.similarity_search(TARGET, k=6)} & set(bad.ids)
-    assert quarantine.count() == len(bad)
 
 
 def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
@@ -299,25 +266,3 @@ def test_what_is_no_object_to_ask_is_refused():
         as_knowledge_base(Words())
     with pytest.raises(CanaryError, match="answerer is a InMemoryVectorStore"):
         as_answerer(in_memory())
-
-
-LAZILY = """
-import json, sys
-from ragshield_core.tools.canary import CanaryMonitor
-adapters = ("ragshield_langchain", "ragshield_llamaindex")
-loaded = [[name for name in adapters if name in sys.modules]]
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.vectorstores import InMemoryVectorStore
-CanaryMonitor(["q"], lambda query: [query])
-loaded.append([name for name in adapters if name in sys.modules])
-CanaryMonitor(["q"], InMemoryVectorStore(DeterministicFakeEmbedding(size=8)))
-loaded.append([name for name in adapters if name in sys.modules])
-print(json.dumps(loaded))
-"""
-
-
-@pytest.mark.slow
-def test_only_the_adapter_that_is_needed_is_imported():
-    command = [sys.executable, "-c", LAZILY]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(result.stdout) == [[], [], ["ragshield_langchain"]]

@@ -216,22 +216,19 @@ def a_write(seed):
 
 def write(store, entries, rng):
     """Write entries by one of the ways in."""
-    batch_size = rng.choice([None, None, 2])
     ids = [one.id for one in entries]
     texts, metadatas = [one.text for one in entries], [one.metadata for one in entries]
     if rng.random() < 0.5:
         vectors = [one.vector for one in entries]
-        return store.add_embeddings(
-            texts=texts, embeddings=vectors, metadatas=metadatas, ids=ids, batch_size=batch_size
-        )
+        return store.add_embeddings(texts=texts, embeddings=vectors, metadatas=metadatas, ids=ids)
     if rng.random() < 0.5:
-        return store.add_texts(texts, metadatas, ids=ids, batch_size=batch_size)
+        return store.add_texts(texts, metadatas, ids=ids)
     documents = []
     for one in entries:
         document = Document(page_content="x")
         document.page_content, document.metadata = one.text, one.metadata
         documents.append(document)
-    return store.add_documents(documents, ids, batch_size=batch_size)
+    return store.add_documents(documents, ids)
 
 
 def fate_of(store, entries, seed, error):

@@ -165,17 +165,6 @@ def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cl
     assert world.held == {BAD: ids[BAD]}
 
 
-def test_a_new_document_that_is_held_is_judged_once(world):
-    given = [doc("billing score=3"), doc("shipping", "b.txt")]
-    assert world.run(given) == {"num_added": 1, "num_quarantined": 1}
-    with patch.object(world.store.guard, "screen", side_effect=AssertionError):
-        assert world.run(given) == {"num_skipped": 1, "num_quarantined": 1}
-    assert world.state == ({"shipping"}, {"billing score=3"})
-    world.store.release(list(world.held.values()))
-    assert world.run(given) == {"num_skipped": 2}
-    assert world.run([doc("billing score=4"), given[1]], cleanup="full")["num_quarantined"] == 1
-
-
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
 def test_a_fixed_version_replaces_the_good_one(world, cleanup):
     world.run(V1, cleanup=cleanup)
@@ -221,15 +210,6 @@ def test_what_is_released_is_deleted_once_the_source_has_something_else(world, c
     assert world.state == ({"billing one", FIXED, "shipping new"}, set())
 
 
-def test_what_the_store_releases_is_known_to_the_next_run_whatever_it_is_about(world):
-    world.run(V2)
-    world.store.release([world.held[BAD]])
-    assert world.run([doc("shipping more", "c.txt")]) == {"num_added": 1}
-    assert world.state == ({"billing one", BAD, "shipping new", "shipping more"}, set())
-    assert world.run([V2[2]], cleanup="full") == {"num_skipped": 1, "num_deleted": 3}
-    assert world.state == ({"shipping new"}, set())
-
-
 def test_a_run_leaves_alone_what_came_by_other_ways(world):
     world.run(V1, cleanup="full")
     world.store.add_documents([doc("by hand score=9")], ids=["by hand"])
@@ -241,18 +221,6 @@ def test_a_run_leaves_alone_what_came_by_other_ways(world):
     assert world.live == {d.page_content for d in V1} | {"by hand score=9", "elsewhere score=9"}
     assert other.run([], cleanup="full") == {"num_deleted": 1}
     assert world.live == {d.page_content for d in V1} | {"by hand score=9"}
-
-
-def test_an_update_that_is_still_held_leaves_the_record_of_the_live_one(world):
-    own = {"key_encoder": lambda d: d.metadata["source"], "force_update": True, "cleanup": "full"}
-    world.run([doc("billing good")], **own)
-    world.run([doc("billing score=9")], **own)
-    assert set(world.held) == {"billing score=9"}
-    assert world.run([doc("billing good")], **own) == {"num_updated": 1}
-    assert world.held == {}  # a later version came, the same as before
-    assert world.store.quarantine.count("superseded") == 1
-    assert world.run([], **own) == {"num_deleted": 1}
-    assert world.state == (set(), set())
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
@@ -374,18 +342,6 @@ def test_the_result_carries_what_was_found_and_no_more():
     assert done["num_quarantined"] == 1
 
 
-def test_embedding_happens_once_and_only_for_what_is_new(world):
-    world.run(V1)
-    world.run(V1)
-    assert sorted(world.store.embeddings.texts) == sorted(d.page_content for d in V1)
-
-
-def test_an_unguarded_store_is_refused():
-    store = InMemoryVectorStore(CountingEmbeddings())
-    with pytest.raises(TypeError, match="a InMemoryVectorStore, expected a GuardedVectorStore"):
-        guarded_index(V1, InMemoryRecordManager("x"), store, **SOURCE)
-
-
 def test_on_detect_raise_stops_before_any_cleanup(world):
     world.run(V1, cleanup="full")
     world.store = GuardedVectorStore(
@@ -444,26 +400,6 @@ def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     assert crowded.run([*clean, *bad], cleanup="full") == {"num_skipped": 9}
 
 
-def test_what_is_taken_back_and_released_by_the_store_is_known_to_the_next_run(crowded):
-    first, second, third = (passage(POISON, row) for row in range(3))
-    crowded.run([first])
-    crowded.run([second])
-    assert crowded.run([third])["num_recalled"] == 1
-    crowded.store.release(list(crowded.held.values()))
-    assert crowded.run([], cleanup="full") == {"num_deleted": 3}
-    assert crowded.state == (set(), set())
-
-
-def test_what_is_taken_back_names_its_ids(crowded):
-    first, second, third = (passage(POISON, row) for row in range(3))
-    for document in (first, second):
-        crowded.run([document])
-    run = crowded.either, guarded_index, aguarded_index
-    done = run[0](*run[1:], [third], crowded.records, crowded.store, **SOURCE)
-    assert done["quarantined"] == [crowded.held[third.page_content]]
-    assert done["recalled"] == [crowded.held[first.page_content]]
-
-
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
 def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(crowded, cleanup):
     lineage = POISON.lineages[0]
@@ -494,14 +430,6 @@ def paged(request):
     return World(
         native=request.param == "async", store=guarded(guard, Lookup(join(*PAGES, POISON, bad)))
     )
-
-
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
-def test_an_update_is_no_group_with_the_version_that_it_replaces(paged, cleanup):
-    assert paged.run([passage(page, 0) for page in PAGES], cleanup=cleanup) == {"num_added": 5}
-    done = paged.run([passage(page, 1) for page in PAGES], cleanup=cleanup)
-    assert done == {"num_added": 5, "num_deleted": 5}
-    assert paged.state == ({page.texts[1] for page in PAGES}, set())
 
 
 def test_without_a_cleanup_nothing_is_replaced_and_versions_are_a_group(paged):
@@ -567,23 +495,6 @@ def test_what_a_person_released_before_stays_recorded(crowded):
     others = [passage(POISON, 1), passage(POISON, 2)]
     assert crowded.run(others) == {"num_quarantined": 2}
     assert crowded.state == ({first.page_content}, {POISON.texts[1], POISON.texts[2]})
-
-
-def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world):
-    real, busy = GuardedVectorStore._tell, []
-
-    def interrupted(self, *args):
-        real(self, *args)
-        if not busy:
-            busy.append(True)
-            self.add_texts(["billing of another writer score=7"], ids=["other"])
-
-    theirs = []
-    with patch.object(GuardedVectorStore, "_tell", interrupted):
-        done = world.run(V2, cleanup="full", upsert_kwargs={"on_report": theirs.append})
-    assert done == {"num_added": 2, "num_quarantined": 1}
-    assert world.store.quarantine.count() == 2
-    assert [len(report.batch) for report in theirs] == [3]
 
 
 # Other stores

@@ -8,10 +8,9 @@ import pytest
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, Scripted, group, guard_of, passages
+from support import CountingEmbeddings, Scripted, guard_of
 
 from ragshield_core import PoisonedEntryError
-from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.ingest import aingest, ingest
@@ -83,16 +82,6 @@ def check(store, reports):
 async def test_any_source_gives_a_report_per_batch_in_order(store, source):
     check(store, [report async for report in aingest(source(), store, batch_size=10)])
     assert store.embeddings.native == 3
-
-
-@pytest.mark.parametrize("kind", ["list", "generator", "lazy loader", "loader with load() only"])
-def test_so_does_the_synchronous_twin(store, kind):
-    check(store, list(ingest(SOURCES[kind](), store, batch_size=10)))
-
-
-async def test_nothing_gives_nothing(store):
-    assert [report async for report in aingest([], store)] == []
-    assert list(ingest([], store)) == []
 
 
 async def test_the_source_is_read_no_further_than_there_is_room(store):
@@ -199,52 +188,6 @@ async def test_on_detect_raise_names_the_batch():
         _ = [report async for report in aingest(documents(), strict, batch_size=3)]
     assert "batch 1 (documents 3 to 5" in raised.value.__notes__[0]
     assert set(strict.inner.store) == {"0", "1", "2"}
-
-
-async def test_whoever_stops_early_leaves_no_task_behind(store):
-    stream = aingest(agenerate(n=1000), store, batch_size=10)
-    await anext(stream)
-    await stream.aclose()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert len(store.inner.store) == 9
-
-
-async def test_poison_that_comes_in_several_batches_ends_as_if_it_came_at_once():
-    known, poison = passages(300, 1), group(4, 3)
-    vectors = dict(zip(poison.texts, poison.vectors.tolist(), strict=True))
-    guard = guard_of(CliqueDetector())
-    guard.fit(known).calibrate(fpr=0.01)
-    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
-    stream = [
-        Document(id=entry.id, page_content=entry.text, metadata={"source": entry.lineage})
-        for entry in poison
-    ]
-
-    async def embed(texts):
-        return [vectors[text] for text in texts]
-
-    with patch.object(store.embeddings, "aembed_documents", embed):
-        reports = [r async for r in aingest(stream, store, batch_size=1)]
-    recalled = [[d.entry_id for d in report.retroactive] for report in reports]
-    assert recalled == [[], [], [poison.ids[0]], []]
-    assert store.quarantine.held_ids(poison.ids) == set(poison.ids)
-    assert store.inner.store == {}
-
-
-def test_reports_are_of_the_own_batch_where_others_write_as_well(store):
-    real, busy = type(store)._tell, []
-
-    def interrupted(self, *args):
-        real(self, *args)
-        if not busy:  # before the first writer can look at last_report
-            busy.append(True)
-            self.add_documents([Document(id="other", page_content="billing")])
-
-    with patch.object(type(store), "_tell", interrupted):
-        (ours,) = ingest(documents(6), store)
-    assert store.last_report.batch.ids == ("other",)
-    assert ours.batch.ids == tuple(map(str, range(6)))
-    assert [d.entry_id for d in ours.quarantined] == ["4"]
 
 
 async def test_sizes_are_checked(store):

@@ -74,17 +74,6 @@ def test_the_store_gives_vectors_by_id(kind, make_store):
     assert table.vectors(["nobody"])[0] == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_empty_store_and_one_with_few(kind, make_store):
-    inner = make_store(kind, MODEL, PASSAGE_DIM)
-    table = access_to(inner).table
-    assert (table.search(BAD.embeddings, 3).rows == -1).all()
-    fill(inner, KNOWN.take(range(2)))
-    found = table.search(BAD.embeddings, 3)
-    assert (np.sort(found.rows, axis=1) >= [-1, 0, 0]).all()
-    assert sorted(found.ids) == sorted(KNOWN.ids[:2])
-
-
 @pytest.mark.parametrize("newer", ["", "newer "])
 def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
     newer, make_store, request, monkeypatch
@@ -237,16 +226,6 @@ def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
     assert {d.verdict for d in memory.last_report.decisions} == {"quarantine"}
     store.guard.state.let_go()
     assert detector.n_local == store.quarantine.count() > 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_held_entry_counts_as_a_neighbour(kind, make_store):
-    store = adopted(fill(make_store(kind, MODEL, PASSAGE_DIM)))
-    alone = store.guard.screen(BAD.take([5])).scores["clique"][0]
-    add(store, BAD.take(range(5)))
-    assert store.quarantine.count() == 5
-    assert store.guard.screen(BAD.take([5])).scores["clique"][0] > alone + 1
-    assert not access_to(store.inner).table.vectors(list(BAD.ids))[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,14 +27,6 @@ def add(store, **texts):
     store.add_documents([Document(id=i, page_content=text) for i, text in texts.items()])
 
 
-def test_a_guard_in_two_stores_is_refused(quarantine):
-    inner = bare()
-    store = GuardedVectorStore(inner, guard=guard_of(quarantine=quarantine))
-    with pytest.raises(ValueError, match="belongs to another InMemoryVectorStore"):
-        GuardedVectorStore(bare(), guard=store.guard)
-    GuardedVectorStore(inner, guard=store.guard)  # of the same store
-
-
 def test_two_stores_without_a_name_in_one_namespace_are_warned_of(on_file):
     first = GuardedVectorStore(bare(), guard=guard_of(url=on_file))
     with pytest.warns(SharedQuarantineWarning, match="Give each a name=") as seen:
@@ -94,7 +86,7 @@ def test_every_way_to_a_store_takes_its_name(on_file):
         [BAD],
         CountingEmbeddings(),
         guard=guard_of(quarantine=Quarantine(on_file, namespace="1")),
-        vectorstore_cls=InMemoryVectorStore,
+        inner=bare(),
         name="news",
     )
     adopted = GuardedVectorStore.adopt(

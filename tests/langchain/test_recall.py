@@ -51,12 +51,6 @@ def test_what_is_recalled_is_held_as_it_was_and_can_be_released(store):
     assert known(store) == 11
 
 
-async def test_an_event_loop_recalls_as_well(store):
-    assert await store.arecall(["b3"]) == ("b3",)
-    assert store.get_by_ids(["b3"]) == []
-    assert await store.arecall(["b3"]) == ()
-
-
 def test_what_came_past_the_guard_with_an_odd_claim_leaves_as_well(make_store):
     store = guarded(make_store, "memory")
     store.inner.add_texts(["odd"], [{"source": ["a", "list"]}], ids=["odd"])
@@ -96,17 +90,15 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
         def embed_documents(self, texts):
             return [self.embed_query(text) for text in texts]
 
-    store = GuardedVectorStore.from_texts(
-        TEXTS,
+    inner = QdrantVectorStore.construct_instance(
         CountingEmbeddings(),
-        vectorstore_cls=QdrantVectorStore,
-        guard=guard_of(Scripted()),
-        retrieval_mode=RetrievalMode.HYBRID,
         sparse_embedding=Words(),
+        retrieval_mode=RetrievalMode.HYBRID,
         vector_name="dense",
-        location=":memory:",
-        ids=IDS,
+        client_options={"location": ":memory:"},
     )
+    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
+    store.add_texts(TEXTS, ids=IDS)
     store.recall(["b1"])
     for query in ("billing 3", "billing 10", "shipping 2"):
         found = store.similarity_search_with_score(query, k=3)

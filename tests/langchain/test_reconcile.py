@@ -8,7 +8,7 @@ from store_kinds import KINDS
 from support import DIM, CountingEmbeddings, Scripted, the_one, vector_of
 
 from ragshield_core import Batch, Guard
-from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, UnfittedGuardWarning
+from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning
 from ragshield_langchain.inner import access_to
 
 
@@ -59,17 +59,6 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
     assert first.reconcile().agrees
 
 
-async def test_it_works_from_an_event_loop(make_store, url):
-    inner = make_store("pgvectorstore", CountingEmbeddings(), DIM, driver="asyncpg", loop=False)
-    store = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
-    await store.aadd_documents([Document(id="a", page_content="billing a")])
-    await inner.aadd_texts(["billing p", "billing score=5"], ids=["p", "bad"])
-    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # nobody can be asked from here
-    found = await store.areconcile(adopt=True)
-    assert (found.adopted, found.held) == (("p",), ("bad",))
-    assert (await store.areconcile()).agrees
-
-
 def test_the_comparison_can_be_switched_off_and_others_are_not_bothered(make_store, url):
     inner = make_store("memory", CountingEmbeddings(), DIM)
     add(GuardedVectorStore(inner, guard=opened(url)), a="billing a")
@@ -77,12 +66,3 @@ def test_the_comparison_can_be_switched_off_and_others_are_not_bothered(make_sto
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url), check=False))
     quiet(lambda: GuardedVectorStore.adopt(inner, guard=opened(url), progress=False))
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # adopted, so that it is known
-
-
-def test_a_guard_that_knows_nothing_is_warned_of_once(make_store, url):
-    inner = make_store("memory", CountingEmbeddings(), DIM)
-    inner.add_texts(["billing p"])
-    with pytest.warns(UnfittedGuardWarning) as seen:
-        GuardedVectorStore(inner, guard=opened(url))
-    ours = (UnfittedGuardWarning, StoreDiffersWarning)
-    assert [w.category for w in seen if issubclass(w.category, ours)] == [UnfittedGuardWarning]

@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_community.vectorstores import FAISS
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
@@ -124,12 +123,6 @@ async def test_the_good_ones_pass_as_they_are_and_in_their_order():
     assert await PoisonFilter().acompress_documents(given, QUERY) == kept
 
 
-def test_nothing_in_nothing_out():
-    model = Vectors()
-    assert PoisonFilter(embeddings=model).compress_documents([], QUERY) == []
-    assert model.queries == []
-
-
 def test_documents_without_ids_and_repeated_ones_are_judged_too():
     nameless = Document(page_content=POISON.page_content)
     given = [nameless, GOOD[0], GOOD[0], POISON, POISON, Document(page_content="And so on.")]
@@ -209,13 +202,6 @@ def test_a_guarded_store_brings_its_quarantine():
     assert guard.quarantine is None  # the guard given may serve other stores as well
 
 
-def test_it_is_a_compressor():
-    retriever = ContextualCompressionRetriever(
-        base_compressor=PoisonFilter(), base_retriever=Fixed(documents=[POISON, *GOOD])
-    )
-    assert retriever.invoke(QUERY) == GOOD
-
-
 def test_unknown_arguments_are_refused():
     with pytest.raises(ValidationError):
         PoisonFilter(treshold=0.5)
@@ -276,13 +262,6 @@ def test_the_run_and_the_log_are_told_ids_and_scores_and_no_text(caplog):
     PoisonFilter().compress_documents([POISON], QUERY)  # outside of a run: no error
 
 
-async def test_async_runs_are_told_too():
-    step = PoisonFilter().as_runnable()
-    given = {"query": QUERY, "documents": [POISON, *GOOD]}
-    events = [e async for e in step.astream_events(given, version="v2")]
-    assert EVENT in [event["name"] for event in events]
-
-
 # The retriever
 
 
@@ -293,13 +272,6 @@ async def test_k_survive(store):
     assert len(found) == 4
     clean = [i for i in ids(store.similarity_search("q", k=20)) if not i.startswith("bad")]
     assert found == clean[:4]
-
-
-def test_as_many_come_back_as_the_retriever_was_set_up_for(store):
-    assert len(GuardedRetriever(retriever=store).invoke("q")) == 4
-    inner = store.as_retriever(search_kwargs={"k": 7})
-    assert len(GuardedRetriever(retriever=inner).invoke("q")) == 7
-    assert len(GuardedRetriever(retriever=inner).invoke("q", k=2)) == 2
 
 
 def test_diverse_results_and_those_above_a_score(store):

@@ -8,7 +8,6 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import PASSAGE_DIM, CountingEmbeddings, group, guard_of, join, passages
 
-from ragshield_core import Guard, PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
@@ -128,52 +127,12 @@ def test_what_a_person_released_stays_even_if_its_group_was_deleted_and_comes_ag
     assert store.quarantine.held_ids(POISON.ids) == {POISON.ids[2], POISON.ids[3]}
 
 
-def test_fitted_entries_are_never_taken_back(store):
-    fitted = store_of(type(store.inner), join(KNOWN, POISON.take([0, 1])))
-    for row in (2, 3, 4):
-        assert write(fitted, POISON.take([row])).retroactive == ()
-    assert live(fitted) & BAD == set(POISON.ids[:2])
-
-
-def test_held_members_keep_counting_until_they_are_deleted(store):
-    write(store, POISON.take([0, 1]))
-    write(store, POISON.take([2]))
-    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
-    store.delete(POISON.ids[:3])
-    assert store.quarantine.count() == 0
-    write(store, POISON.take([3]))
-    assert live(store) & BAD == {POISON.ids[3]}
-
-
-def test_deleting_a_held_one_leaves_the_others_held(store):
-    trickle(store, POISON.take([0, 1, 2]))
-    store.delete([POISON.ids[1]])
-    assert store.quarantine.held_ids(POISON.ids) == {POISON.ids[0], POISON.ids[2]}
-    write(store, POISON.take([3]))
-    assert POISON.ids[3] in store.quarantine.held_ids(POISON.ids)
-    assert not live(store) & BAD
-
-
-def test_deleting_an_admitted_member_lets_the_next_one_in(store):
-    write(store, POISON.take([0]))
-    store.delete([POISON.ids[0]])
-    assert write(store, POISON.take([1])).admitted.all()
-
-
 def revision(batch, entry_id):
     """Return the single entry of a batch under another id."""
     (text,), (vector,) = batch.texts, batch.vectors
     return type(batch).of(
         ids=[entry_id], texts=[text], embeddings=[vector], lineages=list(batch.lineages)
     )
-
-
-def test_a_member_replaced_by_something_harmless_is_no_member(store):
-    write(store, POISON.take([0]))
-    write(store, revision(CLEAN[0].take([0]), POISON.ids[0]))
-    report = write(store, POISON.take([1]))
-    assert report.retroactive == ()
-    assert report.admitted.all()
 
 
 def test_a_harmless_entry_that_becomes_a_member_is_held_and_its_old_revision_stays(store):
@@ -202,53 +161,3 @@ def test_a_recall_keeps_vectors_as_they_were_embedded():
         write(store, longer.take([row]))
     store.release([POISON.ids[0]])
     assert vector_in(store, POISON.ids[0]) == longer.vectors[0].tolist()
-
-
-def test_on_detect_raise_writes_nothing_and_takes_nothing_back(store):
-    strict = store_of(type(store.inner), on_detect="raise")
-    write(strict, POISON.take([0]))
-    before = live(strict)
-    with pytest.raises(PoisonedEntryError) as raised:
-        write(strict, POISON.take([1, 2]))
-    assert [d.entry_id for d in raised.value.report.retroactive] == [POISON.ids[0]]
-    assert live(strict) == before
-    assert strict.quarantine.count(None) == 0
-    write(strict, CLEAN[0])
-
-
-def test_a_guard_saved_in_the_middle_of_a_trickle_goes_on_the_same(store, tmp_path):
-    for row in (0, 1):
-        write(store, join(CLEAN[row], POISON.take([row])))
-    store.guard.save(tmp_path)
-    guard = Guard.load(tmp_path, quarantine=store.quarantine)
-    resumed = GuardedVectorStore(store.inner, guard=guard)
-    for row in (2, 3, 4):
-        write(resumed, join(CLEAN[row], POISON.take([row])))
-    assert resumed.quarantine.held_ids(POISON.ids) == BAD
-    assert not live(resumed) & BAD
-
-
-def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
-    for _ in range(3):
-        report = write(store, CLEAN[0])
-        assert report.admitted.all()
-        assert report.retroactive == ()
-    assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
-    assert store.quarantine.count() <= 1
-    assert store.guard.detectors[0].n_local == len(KNOWN) + len(CLEAN[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_large_first_batch_into_an_empty_store_is_judged_by_itself(kind):
-    guard = guard_of(CliqueDetector(), quarantine_at=0.05)
-    store = store_of(KINDS[kind], KNOWN.take([]), guard)
-    first = join(KNOWN, POISON)
-    report = write(store, first.take(np.random.default_rng(0).permutation(len(first))))
-    recalled = {decision.entry_id for decision in report.retroactive}
-    assert len(recalled & BAD) >= 4
-    assert len(recalled - BAD) <= 0.02 * len(KNOWN)
-    assert store.quarantine.held_ids(list(first.ids)) == recalled
-    assert {document.id for document in store.get_by_ids(list(first.ids))} == (
-        set(first.ids) - recalled
-    )
-    assert guard.judge.overdue() == ()

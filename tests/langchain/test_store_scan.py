@@ -14,7 +14,7 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
 from ragshield_core.detectors.base.abilities import Audits
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.inner import InnerStore, access_to
+from ragshield_langchain.inner import access_to
 
 
 class AtAudit(Scripted, Audits):
@@ -128,12 +128,3 @@ def test_an_empty_store_has_nothing_to_find():
         report = GuardedVectorStore(empty(cls), guard=guard).scan(quarantine=True)
         assert len(report.batch) == 0
         assert report.found == ()
-
-
-def test_a_store_that_cannot_name_its_ids_says_so():
-    class Minimal(InnerStore):
-        handles = create = read = write = delete = None
-
-    Minimal.__abstractmethods__ = frozenset()
-    with pytest.raises(NotImplementedError, match=r"define ids\(\) in it"):
-        Minimal(None).ids()

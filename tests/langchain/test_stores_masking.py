@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from support import DIM, CountingEmbeddings, guard_of, vector_of
 
-from ragshield_core import Batch, Quarantine
-from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core import Batch
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
@@ -124,28 +123,6 @@ def test_a_new_process_hides_it_too(store, on_file):
     assert again.get_by_ids(["bad0", "good0"]) == store.inner.get_by_ids(["good0"])
 
 
-def test_what_somebody_else_holds_is_hidden_after_a_refresh(clean, on_file):
-    store = GuardedVectorStore(clean, guard=guard_of(url=on_file))
-    first = store.similarity_search(QUERY, k=1)[0]
-    Quarantine(on_file).hold(GOOD.take([GOOD.ids.index(first.id)]), by="anna")
-    store.refresh_quarantine()
-    assert store.similarity_search(QUERY, k=1)[0].id != first.id
-    assert len(store.similarity_search(QUERY, k=60)) == 59
-
-
-def test_a_release_shows_it_again_without_a_second_copy(store):
-    store.release(["bad0"])
-    assert store.get_by_ids(["bad0"])[0].page_content == BAD.texts[0]
-    assert store.inner.index.ntotal == len(GOOD) + len(BAD)
-    assert store.guard.writes.known(["bad0", "bad1"]) == ["bad0"]
-
-
-def test_an_audit_leaves_out_what_is_held(store):
-    report = store.scan(quarantine=True)
-    assert set(report.batch.ids) == set(GOOD.ids)
-    assert report.found == ()
-
-
 @pytest.fixture
 def append_only(make_store):
     """Return a guarded store around an index that cannot delete."""
@@ -163,16 +140,6 @@ def test_where_the_store_cannot_delete_findings_are_hidden(append_only):
     assert append_only.get_by_ids(["bad0", "bad1"]) == []
     append_only.release(["bad0"])
     assert len(append_only.get_by_ids(["bad0", "bad1"])) == 1
-
-
-def test_where_the_store_cannot_delete_it_says_so(append_only):
-    append_only.add_texts(["billing 1"], ids=["a"])
-    with pytest.raises(NotImplementedError, match="IndexHNSWFlat cannot delete"):
-        append_only.delete(["a"])
-    with pytest.raises(InvalidBatchError, match="'a' cannot be replaced, nothing was written"):
-        append_only.add_texts(["billing 2", "billing 3"], ids=["b", "a"])
-    assert [d.page_content for d in append_only.get_by_ids(["a", "b"])] == ["billing 1"]
-    assert append_only.guard.writes.known(["a", "b"]) == ["a"]
 
 
 def test_documents_of_old_folders_learn_their_ids(make_store):

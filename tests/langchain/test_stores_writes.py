@@ -13,13 +13,10 @@ from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_core.model.errors import (
     InvalidBatchError,
-    MalformedEntriesError,
     QuarantineError,
 )
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.inner import access_to
 from ragshield_langchain.inner.base import Gate
-from ragshield_langchain.inner.memory import InMemoryInner
 
 TEXTS = [f"billing {i}" + (" score=2" if i % 5 == 4 else "") for i in range(23)]
 IDS = [f"e{i}" for i in range(23)]
@@ -47,11 +44,10 @@ async def write(store, way, **options):
 WAYS = ["add_documents", "add_texts", "add_embeddings"]
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 5, 23, 100])
 @pytest.mark.parametrize("way", [*WAYS, *(f"a{way}" for way in WAYS)])
-async def test_one_report_tells_of_all_parts(store, way, batch_size):
+async def test_a_report_tells_of_all_entries(store, way):
     told = []
-    assert await write(store, way, batch_size=batch_size, on_report=told.append) == IDS
+    assert await write(store, way, on_report=told.append) == IDS
     assert set(store.inner.store) == set(IDS) - HELD
     assert store.quarantine.held_ids(IDS) == HELD
     report = store.last_report
@@ -63,49 +59,7 @@ async def test_one_report_tells_of_all_parts(store, way, batch_size):
     np.testing.assert_array_equal(
         report.scores["scripted"], [2.0 if i in HELD else -1.0 for i in IDS]
     )
-    if "embeddings" not in way:
-        sizes = [len(call) for call in store.embeddings.calls]
-        assert sizes == [23] if batch_size is None else max(sizes) <= batch_size
-
-
-def test_parts_before_a_failing_one_are_written_and_reported(store, monkeypatch):
-    def fails(self, batch, metadatas):
-        if "d" in batch.ids:
-            msg = "no room"
-            raise OSError(msg)
-        write(self, batch, metadatas)
-
-    write = InMemoryInner.write
-    monkeypatch.setattr(InMemoryInner, "write", fails)
-    texts = ["billing 1", "score=1", "billing 2", "billing 3"]
-    with pytest.raises(OSError, match="no room"):
-        store.add_texts(texts, ids=["a", "b", "c", "d"], batch_size=2)
-    assert set(store.inner.store) == {"a"}
-    assert store.last_report.batch.ids == ("a", "b")
-
-
-def test_malformed_entries_of_a_part_stop_no_other(store):
-    metadatas = [{"label": ["no", "scalar"]}, {"label": ["no", "scalar"]}, {}, {}, {}]
-    texts = [*(f"billing {n}" for n in range(3)), None, "billing 4"]
-    with pytest.raises(MalformedEntriesError, match="others were written") as raised:
-        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d", "a"], batch_size=2)
-    assert set(raised.value.reasons) == {3, 4}
-    assert set(store.inner.store) == {"c"}
-    assert store.quarantine.held_ids(["a", "b", "c", "d"]) == {"a", "b"}
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 1, "metadatas": [{}]}, "1 metadatas for 2"),
-    ],
-)
-def test_bad_parts_are_refused_before_anything_is_written(store, options, words):
-    with pytest.raises(ValueError, match=words):
-        store.add_texts(["a", "b"], **options)
-    assert store.inner.store == {}
-    assert store.embeddings.calls == []
+    assert len(store.embeddings.calls) == ("embeddings" not in way)
 
 
 def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
@@ -133,40 +87,12 @@ def test_a_callback_hears_of_what_is_held(store):
     assert [item["entry_id"] for item in data["quarantined"]] == ["b"]
 
 
-def test_another_store_is_merged_through_the_guard(store, make_store):
-    for kind in ("faiss", "memory"):
-        source = make_store(kind, CountingEmbeddings(), DIM)
-        pairs = [(text, vector_of(text).tolist()) for text in TEXTS]
-        if kind == "faiss":
-            source.add_embeddings(pairs, [{"n": i} for i in range(23)], IDS)
-        else:
-            source.add_texts(TEXTS, [{"n": i} for i in range(23)], ids=IDS)
-        store.merge_from(source, batch_size=10)
-        assert set(store.inner.store) == set(IDS) - HELD
-        assert store.inner.store["e7"]["metadata"] == {"n": 7}
-        assert store.inner.store["e7"]["vector"] == vector_of("billing 7").tolist()
-    assert store.embeddings.calls == []
-
-
-def test_what_another_guard_holds_is_not_merged(store, make_store):
-    inner = make_store("faiss", CountingEmbeddings(), DIM)
-    inner.add_texts(["a score=1", "b"], ids=["1", "2"])
-    other = GuardedVectorStore(inner, guard=guard_of(Scripted()))
-    other.scan(quarantine=True, remove=False)
-    store.merge_from(other)
-    assert store.last_report.batch.ids == ("2",)
-
-
-def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
-    inner = make_store("chroma", CountingEmbeddings(), DIM)
-    store = GuardedVectorStore(inner, guard=guard_of(Scripted()))
-    store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
-    assert store.delete(["1", "2"], where={"x": 2}) is True  # both, as of the store inside
-    assert access_to(store.inner).ids() == ["1", "3"]
-    store.add_texts(["b"], [{"x": 2}], ids=["2"])
-    assert store.delete(where={"x": 1}) is True
-    assert access_to(store.inner).ids() == ["2"]
-    assert store.guard.writes.known(["1", "2", "3"]) == ["2"]
+@pytest.mark.parametrize("chosen", [{}, {"where": {"x": 1}}, {"ids": ["1"], "where": {"x": 1}}])
+def test_a_deletion_takes_ids_alone(store, chosen):
+    store.add_texts(["a"], [{"x": 1}], ids=["1"])
+    with pytest.raises(NotImplementedError, match="by ids alone"):
+        store.delete(**chosen)
+    assert set(store.inner.store) == {"1"}
 
 
 def test_the_gate_lets_reads_in_together_and_writes_alone():

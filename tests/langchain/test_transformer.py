@@ -2,7 +2,6 @@
 
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
@@ -10,9 +9,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from support import CountingEmbeddings, Scripted, group, knowledge_base, passages
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
-from ragshield_core.model.errors import InvalidBatchError, QuarantineError
+from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.events import EVENT
 from ragshield_langchain.transformer import PoisonGuardTransformer
@@ -67,11 +66,6 @@ async def test_others_pass_unchanged_and_in_order(step, embeddings):
     assert step.quarantine.count(None) == 2, "the same documents are held once"
 
 
-def test_nothing_in_nothing_out(step, embeddings):
-    assert list(step.transform_documents([])) == []
-    assert embeddings.calls == []
-
-
 def test_ids_are_made_of_the_content_and_repeated_content_gets_another(step):
     twice = [chunk("billing 1 score=9"), chunk("billing 1 score=9"), chunk("billing 2 score=9")]
     step.transform_documents(twice)
@@ -79,11 +73,6 @@ def test_ids_are_made_of_the_content_and_repeated_content_gets_another(step):
     assert len(ids) == 3
     step.transform_documents(twice[::-1])
     assert {item.id for item in step.quarantine.list(None)} == ids
-
-
-def test_an_id_that_comes_twice_is_refused(step):
-    with pytest.raises(InvalidBatchError, match="own"):
-        step.transform_documents([NAMED, NAMED])
 
 
 def test_what_is_released_comes_back_as_a_document_and_passes_from_then_on(step):
@@ -119,15 +108,6 @@ def test_released_members_of_a_group_count_no_more():
             step.release([item.id for item in step.quarantine.list()])
         assert len(trust.call_args.args[0]) == 2
         assert step.transform_documents(documents[2:]) == documents[2:]
-
-
-def test_it_learns_only_if_told(embeddings):
-    guard = guard_of()
-    PoisonGuardTransformer(guard, embeddings).transform_documents(CHUNKS)
-    assert guard.writes.known(["own"]) == []
-    PoisonGuardTransformer(guard, embeddings, learn=True).transform_documents(CHUNKS)
-    assert guard.writes.known(["own"]) == ["own"]
-    assert guard.detectors[0].learned == len(knowledge_base(6)) + 2
 
 
 def test_what_comes_again_is_learned_once(embeddings):
@@ -178,21 +158,6 @@ def test_without_vectors_the_other_detectors_judge_and_the_report_names_the_skip
     assert step.transform_documents(CHUNKS) == CHUNKS
 
 
-def test_without_vectors_the_calibrated_thresholds_apply(embeddings):
-    class Graded(Scripted):
-        def held_out_scores(self, fitted, seed):  # noqa: ARG002
-            return np.linspace(0, 5, len(fitted))
-
-    guard = guard_of(Graded(), LabelCentroidDetector(**CENTROIDS))
-    guard.fit(knowledge_base(100))
-    guard.calibrate(fpr=0.05)
-    threshold = guard.calibration.thresholds["scripted"]
-    assert threshold > 1
-    low, high = chunk(f"billing score={threshold - 0.5}"), chunk(f"billing score={threshold + 0.5}")
-    for step in (PoisonGuardTransformer(guard), PoisonGuardTransformer(guard, embeddings)):
-        assert step.transform_documents([low, high]) == [low]
-
-
 def test_what_cannot_work_is_refused():
     guard = guard_of(LabelCentroidDetector(**CENTROIDS))
     with pytest.raises(ValueError, match="label_centroid"):
@@ -202,13 +167,6 @@ def test_what_cannot_work_is_refused():
 
 
 # Decisions and events
-
-
-def test_on_detect_raise_lets_nothing_through(embeddings):
-    step = PoisonGuardTransformer(guard_of(on_detect="raise"), embeddings)
-    with pytest.raises(PoisonedEntryError):
-        step.transform_documents(CHUNKS)
-    assert step.quarantine.count(None) == 0
 
 
 async def test_a_run_hears_of_it(step):

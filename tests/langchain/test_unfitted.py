@@ -20,7 +20,7 @@ def test_a_guard_that_knows_nothing_of_what_its_store_holds_is_warned_of(kind, m
         warnings.simplefilter("error", UnfittedGuardWarning)
         first = GuardedVectorStore(inner, guard=guard_of())  # a new one
         first.add_texts(TEXTS)
-    with pytest.warns(UnfittedGuardWarning, match=r"holds 5 documents.*adopt.*Guard\.load") as seen:
+    with pytest.warns(UnfittedGuardWarning, match=r"holds 5 entries.*adopt.*Guard\.load") as seen:
         GuardedVectorStore(inner, guard=guard_of())
     assert the_one(seen, UnfittedGuardWarning).filename == __file__
     with warnings.catch_warnings():

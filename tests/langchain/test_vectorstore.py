@@ -162,9 +162,13 @@ async def test_empty_input_is_handled(cls, store, embedding):
     assert store.last_report.decisions == ()
     assert live(store.inner) == before
     for new in (
-        GuardedVectorStore.from_texts([], embedding, vectorstore_cls=cls, guard=guard_of()),
-        GuardedVectorStore.from_documents([], embedding, vectorstore_cls=cls, guard=guard_of()),
-        await GuardedVectorStore.afrom_texts([], embedding, vectorstore_cls=cls, guard=guard_of()),
+        GuardedVectorStore.from_texts([], embedding, inner=empty(cls, embedding), guard=guard_of()),
+        GuardedVectorStore.from_documents(
+            [], embedding, inner=empty(cls, embedding), guard=guard_of()
+        ),
+        await GuardedVectorStore.afrom_texts(
+            [], embedding, inner=empty(cls, embedding), guard=guard_of()
+        ),
     ):
         assert live(new.inner) == {}
         assert new.add_documents(KNOWN) == ids_of(KNOWN)
@@ -534,7 +538,7 @@ async def test_each_text_is_embedded_exactly_once_per_write(store, embedding, wa
 
 
 async def make(way, cls, embedding, documents, **options):
-    options = {"vectorstore_cls": cls, "guard": guard_of(), **options}
+    options = {"inner": empty(cls, embedding), "guard": guard_of(), **options}
     texts, metadatas = [d.page_content for d in documents], [d.metadata for d in documents]
     if way == "from_documents":
         return GuardedVectorStore.from_documents(documents, embedding, **options)
@@ -559,22 +563,8 @@ async def test_a_new_store_is_made_embedding_each_text_once(cls, embedding, way)
     assert store.similarity_search(GOOD[0].page_content, k=1) == [GOOD[0]]
 
 
-def test_a_new_store_takes_keys_and_options_of_the_store_inside(embedding):
-    store = GuardedVectorStore.from_texts(
-        ["billing a", "billing b"],
-        embedding,
-        [{"topic": "billing"}] * 2,
-        vectorstore_cls=FAISS,
-        guard=guard_of(),
-        label_key="topic",
-        distance_strategy="MAX_INNER_PRODUCT",
-    )
-    assert store.last_report.batch.labels == ("billing", "billing")
-    assert store.inner.index.metric_type == faiss.METRIC_INNER_PRODUCT
-
-
-@pytest.mark.parametrize("missing", ["vectorstore_cls", "guard"])
-async def test_a_new_store_needs_a_class_and_a_guard(cls, embedding, missing):
+@pytest.mark.parametrize("missing", ["inner", "guard"])
+async def test_a_new_store_needs_a_store_and_a_guard(cls, embedding, missing):
     for way in ("from_texts", "afrom_documents"):
         with pytest.raises(TypeError, match=f"{missing} is missing"):
             await make(way, cls, embedding, GOOD, **{missing: None})
@@ -696,7 +686,3 @@ def test_what_nobody_has_is_simply_missing(store):
 def test_a_store_of_an_unknown_kind_is_refused_with_the_way_out():
     with pytest.raises(TypeError, match="inner_store="):
         GuardedVectorStore(object(), guard=guard_of())
-    with pytest.raises(TypeError, match="vectorstore_cls is dict"):
-        GuardedVectorStore.from_texts(
-            ["a"], CountingEmbeddings(), vectorstore_cls=dict, guard=guard_of()
-        )

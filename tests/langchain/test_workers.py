@@ -4,22 +4,16 @@ import asyncio
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from support import (
     DIM,
     CountingEmbeddings,
     Scripted,
-    group,
-    held_by_one,
-    meanwhile,
-    passages,
     vector_of,
 )
 from test_behind_its_store import text
 
 from ragshield_core import Batch, Guard
-from ragshield_core.detectors import CliqueDetector
-from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
+from ragshield_langchain import GuardedVectorStore
 
 
 @pytest.fixture(params=["memory", "faiss", "chroma"])
@@ -79,49 +73,6 @@ def test_what_a_worker_could_not_end_another_recovers(workers):
 # A step of a pipeline
 
 
-class Table(Embeddings):
-    """Vectors that were computed before, by text."""
-
-    def __init__(self, *batches):
-        self.vectors = {t: v for b in batches for t, v in zip(b.texts, b.vectors, strict=True)}
-
-    def embed_documents(self, texts):
-        return [self.vectors[text].tolist() for text in texts]
-
-    def embed_query(self, text):
-        return self.embed_documents([text])[0]
-
-
 def documents(batch):
     rows = zip(batch.ids, batch.texts, batch.lineages, strict=True)
     return [Document(id=i, page_content=t, metadata={"source": s}) for i, t, s in rows]
-
-
-def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
-    url, bad = f"sqlite:///{tmp_path}/guard.db", group(4, 3)
-    guards = [Guard.open(url, detectors=[CliqueDetector()], fpr=0.05) for _ in range(2)]
-    guards[0].fit(passages(300, 1)).calibrate()
-    one, other = (PoisonGuardTransformer(guard, Table(bad), learn=True) for guard in guards)
-    for row in (0, 2):
-        with meanwhile(
-            guards[0],
-            [lambda row=row: other.transform_documents(documents(bad.take([row + 1])))],
-        ):
-            one.transform_documents(documents(bad.take([row])))
-    for guard in guards:
-        guard.writes.catch_up()
-    held = {entry.id for entry in guards[0].quarantine.list()}
-    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
-    for guard in guards[:2]:
-        assert set(guard.writes.known(bad.ids)) == set(bad.ids) - held
-
-
-def test_others_wait_until_a_step_has_learned_what_it_lets_in(tmp_path):
-    url, new = f"sqlite:///{tmp_path}/guard.db", passages(5, 2, "new")
-    one, other = (Guard.open(url, detectors=[CliqueDetector()]) for _ in range(2))
-    step = PoisonGuardTransformer(one, Table(new), learn=True)
-    known = []
-    other.writes.on_learned.append(lambda _: known.extend(other.writes.known(new.ids)))
-    with meanwhile(one, [lambda: other.learn(passages(1, 9, "other"))]):
-        step.transform_documents(documents(new))
-    assert known == list(new.ids)

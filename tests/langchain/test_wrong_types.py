@@ -55,7 +55,7 @@ WRONG = {
     "no access": lambda: GuardedVectorStore(bare(), guard=guard(), inner_store="x"),
     "adopt": lambda: GuardedVectorStore.adopt(bare(), guard="x", progress=False),
     "from_texts": lambda: GuardedVectorStore.from_texts(
-        ["a"], CountingEmbeddings(), vectorstore_cls=InMemoryVectorStore, guard="x"
+        ["a"], CountingEmbeddings(), inner=bare(), guard="x"
     ),
     "transformer": lambda: PoisonGuardTransformer(None),
     "transformer's model": lambda: PoisonGuardTransformer(guard(), "x"),
@@ -113,6 +113,6 @@ def test_a_store_says_what_it_is():
     store = guarded()
     store.add_texts(["billing one"])
     assert repr(store) == (
-        "<GuardedVectorStore around InMemoryVectorStore: a guard that knows 1 entries, not "
-        "calibrated; Quarantine('sqlite://', namespace='default')>"
+        "<GuardedVectorStore over InMemoryVectorStore: 1 entries known, not calibrated; "
+        "Quarantine('sqlite://', namespace='default')>"
     )

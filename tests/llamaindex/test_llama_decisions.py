@@ -56,86 +56,6 @@ def write(kept, *nodes):
 # A node under the id of another
 
 
-def test_a_node_of_another_lineage_replaces_nothing_without_a_word(kept, caplog):
-    write(kept, GOOD)
-    write(kept, INTRUDER)
-    (decision,) = kept.last_report.decisions
-    assert (str(decision.verdict), decision.note) == ("admit", NOTE)
-    assert f"replaced by others of another lineage, such as '{GOOD.node_id}'" in caplog.text
-    assert "nine" not in caplog.text
-    assert shown(kept) == [INTRUDER.text]
-    assert kept.quarantine.count() == 0
-    (replaced,) = kept.quarantine.list("replaced")
-    assert replaced.entry.text == GOOD.text
-
-
-def test_what_was_replaced_can_be_put_back(kept):
-    write(kept, GOOD)
-    write(kept, INTRUDER)
-    ids = [GOOD.node_id]
-    (restored,) = kept.restore(ids, by="anna", note="not theirs")
-    assert restored.entry.text == GOOD.text
-    assert shown(kept) == [GOOD.text]
-    kept.refresh_quarantine()  # as after a restart
-    assert shown(kept) == [GOOD.text]
-    held = kept.quarantine.show(GOOD.node_id)
-    assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
-    assert "restore" in [line.action for line in kept.quarantine.log.lines()]
-    kept.quarantine.log.verify()
-    assert kept.guard.writes.known(ids) == ids
-    write(kept, GOOD)
-    assert not kept.last_report.quarantined
-    write(kept, INTRUDER)
-    assert [d.entry_id for d in kept.last_report.quarantined] == ids
-    assert shown(kept) == [GOOD.text]
-    with pytest.raises(QuarantineError, match="is not replaced"):
-        kept.restore(ids)
-
-
-def test_what_its_owner_writes_again_needs_no_restoring(kept):
-    for one in (GOOD, INTRUDER, GOOD):
-        write(kept, one)
-    assert shown(kept) == [GOOD.text]
-    kept.refresh_quarantine()
-    assert shown(kept) == [GOOD.text]
-    (intruder,) = kept.quarantine.list("replaced")
-    assert intruder.entry.text == INTRUDER.text
-    write(kept, INTRUDER)
-    kept.restore([GOOD.node_id])
-    assert shown(kept) == [GOOD.text]
-
-
-@pytest.mark.parametrize(
-    "newer",
-    [
-        node("billing is open at ten", "a", source="a.txt"),
-        node(GOOD.text, "a", source="moved/a.txt"),
-    ],
-    ids=["update", "moved"],
-)
-def test_an_update_and_a_move_are_no_replacement_by_others(kept, newer):
-    write(kept, GOOD)
-    write(kept, newer)
-    assert kept.quarantine.count(None) == 0
-    assert kept.last_report.decisions[0].note is None
-
-
-def test_a_release_keeps_what_it_replaces_of_another_lineage(kept):
-    write(kept, GOOD)
-    write(kept, node("billing score=9", "a", source="x.txt"))
-    kept.release([GOOD.node_id])
-    assert shown(kept) == ["billing score=9"]
-    (replaced,) = kept.quarantine.list("replaced")
-    assert replaced.entry.text == GOOD.text
-
-
-def test_deleting_a_node_deletes_what_it_has_replaced(kept):
-    write(kept, GOOD)
-    write(kept, INTRUDER)
-    kept.delete_nodes([GOOD.node_id])
-    assert kept.quarantine.count(None) == 0
-
-
 def test_nothing_is_restored_where_one_id_was_not_replaced(kept):
     write(kept, GOOD)
     write(kept, INTRUDER)
@@ -301,25 +221,6 @@ def bars(kept, value):
     kept.guard.state.calibrator.thresholds["scripted"] = kept.guard.state.calibrator.thresholds[
         "scripted"
     ]._replace(flag=value, quarantine=value)
-
-
-def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):
-    suspicious, copy = (node("billing score=0.5", name, source="a.txt") for name in ("a", "b"))
-    bars(kept, 0.9)
-    write(kept, suspicious)
-    bars(kept, 0.0)
-    write(kept, copy)
-    (decision,) = kept.last_report.quarantined
-    said = f"the very same is in the store under '{suspicious.node_id}', and stays there"
-    assert decision.note == said
-    assert kept.quarantine.show(copy.node_id).note == said
-    kept.quarantine.confirm([copy.node_id], by="anna")
-    kept.refresh_quarantine()  # as after a restart
-    assert shown(kept) == [suspicious.text]
-    # What stood there is not refused for that either; other copies are.
-    bars(kept, 0.9)
-    write(kept, suspicious, node("billing score=0.5", "c", source="a.txt"))
-    assert [d.entry_id for d in kept.last_report.quarantined] == [id_of("c")]
 
 
 def test_confirming_a_copy_from_a_pipeline_leaves_the_node_that_stood_there_before(

@@ -27,7 +27,6 @@ from support import DIM
 from ragshield_core.model.errors import (
     InvalidBatchError,
     MalformedEntriesError,
-    MalformedEntriesWarning,
     QuarantineError,
 )
 from ragshield_llamaindex import (
@@ -35,7 +34,7 @@ from ragshield_llamaindex import (
     GuardedVectorStoreIndex,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import MetadataKeys, as_stored, to_batch
+from ragshield_llamaindex.convert import MetadataKeys, to_batch
 from ragshield_llamaindex.mask import Mask
 
 
@@ -113,33 +112,6 @@ def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind,
     assert [one.id for one in released] == [culprit.node_id]
     assert culprit.node_id in set(ids_of(live(guarded)))
     assert guarded.recall([culprit.node_id]) == (culprit.node_id,)
-
-
-def test_a_write_of_which_nothing_can_be_judged_is_held_and_warned_of(make):
-    guarded, add = make()
-    with pytest.warns(MalformedEntriesWarning, match=f"none of the 1.*{odd().node_id}.*'label'"):
-        add([_labelled(["x"])])
-    assert set(ids_of(live(guarded))) == set(ids_of(known()))
-    assert guarded.quarantine.held_ids([odd().node_id])
-
-
-def test_a_model_that_returns_nan_once_holds_nothing_back_for_good(make):
-    guarded, add = make()
-    before = set(ids_of(live(guarded)))
-    broken = [one.model_copy(update={"embedding": [float("nan")] * DIM}) for one in good()]
-    with pytest.raises(InvalidBatchError, match="nothing was written or held"):
-        add(broken)
-    assert guarded.quarantine.count() == 0
-    assert set(ids_of(live(guarded))) == before
-    add(good())
-    assert guarded.last_report.admitted.all()
-
-
-def test_a_policy_that_raises_writes_and_holds_nothing(make):
-    guarded, add = make(on_detect="raise")
-    with pytest.raises(MalformedEntriesError, match="nothing was written or held"):
-        add([*good(), _labelled(["x"])])
-    assert set(ids_of(live(guarded))) == set(ids_of(known()))
 
 
 def test_what_cannot_be_held_is_named_when_the_others_are_written(make):
@@ -294,7 +266,7 @@ def test_what_no_store_could_give_back_is_held(make):
 def test_what_is_held_without_its_label_is_hidden_with_it():
     keys = MetadataKeys(label="label")
     mask = Mask(keys)
-    mask.add(as_stored([_labelled(["x"])], keys))
+    mask.add(to_batch([_labelled(["x"])], keys))
     assert mask.hides(_labelled(["x"]))
     assert not mask.hides(_labelled("billing"))
 
@@ -354,36 +326,6 @@ def test_a_lost_connection_is_not_blamed_on_an_odd_node():
     ):
         with pytest.raises(ConnectionError):
             step(nodes)
-
-
-def test_a_node_of_thousands_of_values_does_not_stop_a_collection(make_store):
-    guarded = guarded_over(make_store("chroma"), TopicEmbedding(), guard=guard_of())
-    many = odd(**{f"k{n}": n for n in range(20_000)})
-    insert(guarded, [many, good()[0]])
-    (held,) = guarded.quarantine.list()
-    assert held.id == many.node_id
-    assert "has more than the 2,000 values" in held.note
-    guarded.release([held.id], by="anna")
-    insert(guarded, [good()[1]])
-    assert set(ids_of(live(guarded))) == set(ids_of([many, *good()]))
-
-
-class Tokenizing(TopicEmbedding):
-    """Refuses what tokenizers refuse."""
-
-    def _get_text_embeddings(self, texts):
-        if any("\ud83d" in text for text in texts):
-            msg = "TextEncodeInput must be Union[TextInputSequence, ...]"
-            raise TypeError(msg)
-        return super()._get_text_embeddings(texts)
-
-
-def test_a_text_that_no_model_embeds_is_named_by_release_with_a_way_out(make_store):
-    guarded = guarded_over(make_store("qdrant"), TopicEmbedding(), guard=guard_of())
-    culprit = node("billing \ud83d", "billing odd", vector=False)
-    insert(guarded, [culprit, good()[0]])
-    with pytest.raises(QuarantineError, match=r"cannot be embedded.*under the same id"):
-        guarded.release([culprit.node_id], embed_model=Tokenizing())
 
 
 def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):

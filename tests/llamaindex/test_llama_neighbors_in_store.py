@@ -1,7 +1,5 @@
 """Neighbours that the store inside finds, by real stores of LlamaIndex."""
 
-import asyncio
-
 import numpy as np
 import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
@@ -11,7 +9,6 @@ from support import PASSAGE_DIM, group, passages, slowly
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.model.errors import NeighborsError
 from ragshield_core.model.findings import Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
 from ragshield_llamaindex.inner import access_to
@@ -101,18 +98,6 @@ def test_the_store_gives_vectors_by_id(kind, make):
     assert table.vectors([id_of("nobody")])[0] == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_without_nodes_and_one_with_few(kind, make):
-    inner = make(kind)  # neither a collection nor a table yet
-    table = access_to(inner).table
-    assert (table.search(BAD.embeddings, 3).rows == -1).all()
-    assert table.vectors(KNOWN.ids[:2])[0] == []
-    fill(inner, KNOWN.take(range(2)))
-    found = table.search(BAD.embeddings, 3)
-    assert (np.sort(found.rows, axis=1) >= [-1, 0, 0]).all()
-    assert sorted(found.ids) == sorted(KNOWN.ids[:2])
-
-
 def test_of_rows_under_one_node_id_the_last_counts(make):
     inner = fill(make("postgres"), KNOWN.take(range(5)))
     twice = type(BAD).of(ids=KNOWN.ids[:1], texts=BAD.texts[:1], embeddings=BAD.embeddings[:1])
@@ -162,112 +147,6 @@ def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
     assert detector.n_local == asked.quarantine.count() > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_held_node_counts_as_a_neighbour(kind, make):
-    store = adopted(fill(make(kind)))
-    alone = store.guard.screen(BAD.take([5])).scores["clique"][0]
-    store.add(nodes_of(BAD.take(range(5))))
-    assert store.quarantine.count() == 5
-    assert store.guard.screen(BAD.take([5])).scores["clique"][0] > alone + 1
-    assert not access_to(store.inner).table.vectors(list(BAD.ids))[0]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_after_a_restart_and_in_a_second_worker(kind, make, tmp_path):
-    inner, url = fill(make(kind)), f"sqlite:///{tmp_path}/guard.db"
-    first = GuardedVectorStore.adopt(
-        inner, guard=Guard.open(url, detectors=[CliqueDetector()]), neighbors="store"
-    )
-    first.add(nodes_of(named(passages(20, 30, "new"))))
-    second = Guard.open(url)
-    assert second.state.where == "store"
-    with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
-        second.screen(BAD)
-    second = GuardedVectorStore(inner, guard=second)
-    second.guard.state.let_go()
-    assert second.guard.detectors[0].n_local == second.quarantine.count()
-    expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
-    np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
-    assert len(report.quarantined) == len(expected.quarantined) == len(BAD)
-    for one in (first, second):
-        one.guard.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_existing_guard_moves_to_the_store_and_back(kind, make):
-    inner, guard = fill(make(kind)), new_guard()
-    GuardedVectorStore.adopt(inner, guard=guard)
-    assert guard.detectors[0].n_local == len(KNOWN)
-    GuardedVectorStore(inner, guard=guard, neighbors="store")
-    assert guard.detectors[0].n_local == 0
-    GuardedVectorStore(inner, guard=guard)
-    assert guard.state.where == "store"
-    GuardedVectorStore(inner, guard=guard, neighbors="memory")
-    assert (guard.state.where, guard.detectors[0].n_local) == ("memory", len(KNOWN))
-
-
-@pytest.mark.parametrize("over", ["store", "index"])
-def test_a_worker_restored_from_a_saved_guard_holds_no_vectors(over, make, tmp_path):
-    inner = fill(make("postgres"))
-    made = adopted(inner) if over == "store" else index_over(inner, neighbors="store")
-    expected = made.guard.screen(BAD)
-    made.guard.save(tmp_path)
-    guard = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    with pytest.raises(NeighborsError, match="not at hand"):
-        guard.learn(BAD)
-    if over == "store":
-        again = GuardedVectorStore(inner, guard=guard)
-    else:
-        model = MockEmbedding(PASSAGE_DIM)
-        again = GuardedVectorStoreIndex.from_vector_store(inner, model, guard=guard)
-    assert guard.detectors[0].n_local == 0
-    np.testing.assert_allclose(
-        again.guard.screen(BAD).scores["clique"], expected.scores["clique"], atol=1e-5
-    )
-    assert "PGVectorStore" in again.guard.status().neighbors
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nodes_deleted_past_the_guard_are_nobodys_neighbours(kind, make, caplog):
-    stores = {
-        where: GuardedVectorStore.adopt(
-            fill(fill(make(kind)), BAD.take(range(5))),
-            guard=new_guard(),
-            neighbors=where,
-            name=where,
-        )
-        for where in ("memory", "store")
-    }
-    scores = {}
-    for where, store in stores.items():
-        store.inner.delete_nodes(list(BAD.ids[:5]))
-        scores[where] = store.guard.screen(BAD.take([5])).scores["clique"][0]
-    assert scores["store"] < scores["memory"] - 1
-    assert "not in the store" in caplog.text
-    assert set(stores["store"].reconcile(forget=True).forgotten) == set(BAD.ids[:5])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_store_that_does_not_answer_is_a_failing_detector(kind, make, monkeypatch):
-    store = adopted(fill(make(kind)))
-
-    def down(*_, **__):
-        raise ConnectionError
-
-    with monkeypatch.context() as patched:
-        if "postgres" in kind:
-            patched.setattr(store.inner, "_session", down)
-        else:
-            patched.setattr(type(store.inner.client), "query_batch_points", down)
-        report = store.guard.screen(BAD)
-        (reason,) = {item.reason for d in report.decisions for item in d.unjudged}
-        assert type(store.inner).__name__ in reason
-        assert "did not answer" in reason
-        assert "did not answer" in store.guard.status().failing["clique"]
-        assert not any(d.verdict == "admit" and not d.unjudged for d in report.decisions)
-    assert set(verdicts(store.guard.screen(BAD))) == {Verdict.QUARANTINE}
-
-
 def test_a_store_that_cannot_is_refused(make):
     message = "cannot be found in {}, expected PGVectorStore or QdrantVectorStore"
     with pytest.raises(TypeError, match=message.format("ChromaVectorStore")):
@@ -285,14 +164,3 @@ def test_qdrant_with_an_asynchronous_client_only_is_refused():
     inner = QdrantVectorStore("docs", aclient=AsyncQdrantClient(":memory:"))
     with pytest.raises(TypeError, match="synchronous client"):
         GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
-
-
-def test_from_an_event_loop(make):
-    async def work():
-        store = adopted(fill(make("postgres")))
-        await store.async_add(nodes_of(named(passages(30, 9, "m"))))
-        await store.async_add(nodes_of(BAD))
-        assert set(verdicts(store.last_report)) == {Verdict.QUARANTINE}
-        assert store.guard.state.where == "store"
-
-    asyncio.run(work())

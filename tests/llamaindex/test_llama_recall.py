@@ -18,7 +18,6 @@ from llama_support import (
 )
 from support import slowly, vector_of
 
-from ragshield_core import Decision, Verdict
 from ragshield_core.detectors import HiddenTextDetector, LabelCentroidDetector
 from ragshield_llamaindex import GuardedVectorStore, PoisonGuard
 from ragshield_llamaindex.convert import to_batch
@@ -41,29 +40,6 @@ def guarded(request, make_store, model):
     """Return a guarded store, or a guarded index, that holds ``known()``."""
     form, kind = request.param.split()
     return (guarded_over if form == "store" else index_over)(make_store(kind), model, known())
-
-
-def test_what_is_recalled_is_held_and_can_be_released(guarded):
-    gone = guarded.recall([SECOND, FIRST, SECOND], by="anna", note="reported")
-    assert set(gone) == {FIRST, SECOND}
-    assert not {FIRST, SECOND} & set(ids_of(live(guarded)))
-    assert_knows(guarded.guard, live(guarded))
-    held = guarded.quarantine.show(FIRST)
-    assert (held.held_by, held.note, held.entry.text) == ("anna", "reported", known()[0].text)
-    guarded.release([FIRST])
-    assert FIRST in ids_of(live(guarded))
-    assert_knows(guarded.guard, live(guarded))
-
-
-@pytest.mark.parametrize("guarded", ASYNC, indirect=True)
-async def test_an_event_loop_recalls_and_people_overrule_people(guarded):
-    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in (FIRST, SECOND)]
-    assert await guarded.arecall([FIRST]) == (FIRST,)
-    await guarded.arelease([FIRST], by="ben")
-    assert await guarded.arecall([FIRST, SECOND], decisions, by="canaries") == (SECOND,)
-    assert await guarded.arecall([FIRST], by="anna") == (FIRST,)
-    assert await guarded.arecall([FIRST]) == ()
-    assert_knows(guarded.guard, live(guarded))
 
 
 def test_queries_that_met_hidden_nodes_are_made_once_thereafter(make_store, monkeypatch):
@@ -92,19 +68,6 @@ def test_queries_that_met_hidden_nodes_are_made_once_thereafter(make_store, monk
     query.mode = VectorStoreQueryMode.MMR
     store.query(query)
     assert asked[3] == 3
-
-
-def test_what_is_recalled_and_comes_again_stays_held(guarded):
-    guarded.recall([FIRST], by="anna")
-    insert(guarded, [one for one in known() if one.node_id == FIRST])
-    (decision,) = guarded.last_report.quarantined
-    assert "held by anna" in decision.note
-    assert FIRST not in ids_of(live(guarded))
-    assert_knows(guarded.guard, live(guarded))
-    guarded.release([FIRST])
-    insert(guarded, [one for one in known() if one.node_id == FIRST])
-    assert guarded.last_report.admitted.all()
-    assert FIRST in ids_of(live(guarded))
 
 
 @pytest.mark.parametrize("guarded", ["store chroma", "index simple"], indirect=True)

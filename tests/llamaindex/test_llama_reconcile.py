@@ -58,16 +58,6 @@ def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_s
     quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
 
 
-async def test_it_works_from_an_event_loop(make_store, url):
-    inner = make_store("chroma")
-    store = GuardedVectorStore(inner, guard=opened(url))
-    await store.async_add([node("a", "billing a")])
-    inner.add([node("p", "billing p"), node("x", "billing score=5")])
-    found = await store.areconcile(adopt=True)
-    assert (found.adopted, found.held) == ((named("p"),), (named("x"),))
-    assert (await store.areconcile()).agrees
-
-
 def test_what_differs_in_an_index_over_a_simple_store(url, tmp_path):
     model = TopicEmbedding()
     index = GuardedVectorStoreIndex([], guard=opened(url), embed_model=model)
@@ -100,17 +90,6 @@ def test_an_index_that_is_built_anew_lacks_what_was_known(url):
         index = GuardedVectorStoreIndex(nodes, guard=opened(url), embed_model=model)
     assert index.reconcile().agrees
     quiet(lambda: GuardedVectorStoreIndex(nodes, guard=opened(url), embed_model=model, check=False))
-
-
-def test_a_text_that_was_changed_past_the_guard_is_judged(make_store, url):
-    inner = make_store("chroma")
-    store = GuardedVectorStore(inner, guard=opened(url))
-    store.add([node(i, f"billing {i}") for i in "ab"])
-    inner.delete_nodes([named("a")])
-    inner.add([node("a", "billing score=5")])
-    found = store.reconcile(adopt=True)
-    assert (found.changed, found.held) == ((named("a"),), (named("a"),))
-    assert store.guard.writes.known_ids() == {named("b")}
 
 
 async def test_a_client_that_is_asynchronous_only_is_asked_by_async_methods(url):

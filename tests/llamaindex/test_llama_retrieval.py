@@ -29,10 +29,8 @@ from llama_support import (
 )
 from support import Scripted, ScriptedGroups
 
-from ragshield_core import Quarantine
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
-    ALL_DROPPED,
     GuardedRetriever,
     GuardedVectorStore,
     GuardedVectorStoreIndex,
@@ -96,17 +94,6 @@ async def test_k_survive_asynchronously_and_the_query_is_embedded_once(model):
     found = await retriever.aretrieve("billing kb 0")
     assert len(found) == 6
     assert model.queries == ["billing kb 0"]
-
-
-def test_what_cannot_be_had_is_not_waited_for(model):
-    index = VectorStoreIndex(suspicious(90), embed_model=model)
-    assert GuardedRetriever(index, 4, guard=scripted()).retrieve("billing") == []
-
-
-def test_k_below_one_is_refused(model):
-    index = VectorStoreIndex([], embed_model=model)
-    with pytest.raises(ValueError, match="at least 1"):
-        GuardedRetriever(index, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -206,38 +193,6 @@ def test_streaming_goes_on_as_without_a_guard(steps, model):
     assert len(parts) > 10  # the mock streams its prompt, letter by letter
     assert parts == list(expected.response_gen)
     assert ids_of(answer.source_nodes) == ids_of(expected.source_nodes)
-
-
-async def test_asynchronous_streaming_goes_on_as_without_a_guard(model):
-    index = guarded_index(model, known(vector=False))
-    steps = [PoisonFilter(scripted())]
-    asked = engine(index, streaming=True, node_postprocessors=steps)
-    answer = await asked.aquery("billing kb 0")
-    parts = [part async for part in answer.async_response_gen()]
-    assert len(parts) > 10
-    assert "billing kb 0" in "".join(parts)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_all_dropped_is_said_so(streaming, model):
-    index = guarded_index(model, known(vector=False))
-    steps = [PoisonFilter(scripted_all())]
-    asked = engine(index, streaming=streaming, node_postprocessors=steps)
-    assert str(asked.query("billing")) == ALL_DROPPED
-    answer = await asked.aquery("billing")
-    if streaming:
-        parts = [part async for part in answer.async_response_gen()]
-        assert "".join(parts) == ALL_DROPPED
-    else:
-        assert str(answer) == ALL_DROPPED
-
-
-def scripted_all():
-    class All(Scripted):
-        def score(self, batch):
-            return super().score(batch) + 9
-
-    return RetrievalGuard([All()])
 
 
 async def test_an_engine_retrieves_by_text_through_the_filter(model):
@@ -357,13 +312,3 @@ def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
         index.release([id_of("billing kb 0")])
         found = index.as_retriever(similarity_top_k=1).retrieve("billing kb 0")
         assert ids_of(found) == [id_of("billing kb 0")], kind
-
-
-def test_a_quarantine_file_is_not_made_by_looking(tmp_path, make_store):
-    path = tmp_path / "q.db"
-    guard = guard_of(quarantine=Quarantine(f"sqlite:///{path}"))
-    store = GuardedVectorStore(make_store("chroma"), guard=guard)
-    store.add(known())
-    store.delete_nodes(ids_of(known())[:1])
-    _ = PoisonGuard(guard).policy_version
-    assert not path.exists()

@@ -8,7 +8,6 @@ import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import IndexNode
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_support import (
     TEXT_KINDS,
@@ -30,7 +29,7 @@ from llama_support import (
 )
 from support import Scripted
 
-from ragshield_core import Guard, PoisonedEntryError, Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.model.errors import QuarantineError
@@ -129,15 +128,6 @@ def test_an_update_that_cannot_be_judged_or_written_leaves_the_version_before(pl
     assert texts_of(store) == sentences(GOOD)
 
 
-def test_an_update_that_raises_leaves_the_version_before(make_store, model):
-    store = guarded_over(make_store("chroma"), None, known(), guard_of(on_detect="raise"))
-    plain = VectorStoreIndex.from_vector_store(store, embed_model=model)
-    plain.insert(document("d", "billing fine"))
-    with pytest.raises(PoisonedEntryError):
-        plain.update_ref_doc(document("d", "shipping bad"))
-    assert texts_of(store) == ["billing fine"]
-
-
 class Resembling(Scripted, Overlooks):
     """Suspects what begins as something known does, unless that is to be overlooked."""
 
@@ -200,31 +190,6 @@ async def test_a_plain_pipeline_that_returns_held_nodes_says_so(asynchronous, ma
         await run(GOOD)
     with pytest.warns(HeldTextElsewhereWarning, match="2 nodes.*GuardedIngestionPipeline"):
         assert len(await run(POISON)) == 2
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_plain_index_that_keeps_held_nodes_in_its_docstore_says_so(
-    asynchronous, make_store, model
-):
-    store = guarded_over(make_store("chroma"), None, known())
-    plain = VectorStoreIndex.from_vector_store(store, embed_model=model)
-    pointer = IndexNode(
-        text="shipping bad",
-        index_id="i",
-        metadata={"label": "billing"},
-        excluded_embed_metadata_keys=["label"],
-    )
-
-    async def insert(index, one):
-        await index.ainsert_nodes([one]) if asynchronous else index.insert_nodes([one])
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", HeldTextElsewhereWarning)
-        await insert(plain, node("shipping bad 1", label="billing", vector=False))
-    with pytest.warns(HeldTextElsewhereWarning, match="docstore of a VectorStoreIndex"):
-        await insert(plain, pointer)
-    assert plain.docstore.document_exists(pointer.node_id)  # nothing else can be done about it
-    assert store.quarantine.count() == 2
 
 
 # A guard behind its store
@@ -293,15 +258,6 @@ async def test_what_was_released_elsewhere_is_back_after_the_next_run(pipeline, 
     assert pipeline.docstore.document_exists("d")
     await run()
     assert pipeline.last_result.unchanged == ("d",)
-
-
-def test_what_was_released_elsewhere_is_put_back_by_a_release(pipeline):
-    (held,) = pipeline.poison_guard.quarantine.list()
-    pipeline.poison_guard.quarantine.release([held.id], by="anna")
-    pipeline.release([held.id])
-    assert texts_of(pipeline.vector_store) == sentences(PARTLY)
-    with pytest.raises(QuarantineError, match="not held"):
-        pipeline.release([held.id])
 
 
 def test_a_store_and_an_index_put_back_what_was_released_elsewhere(make_store, model):

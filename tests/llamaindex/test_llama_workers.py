@@ -6,7 +6,7 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding
-from support import Scripted, group, held_by_one, meanwhile, passages, vector_of
+from support import Scripted, group, held_by_one, meanwhile, passages
 
 from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector
@@ -29,14 +29,6 @@ def workers(make_store, tmp_path):
     ]
 
 
-def add(store, **texts):
-    store.add([TextNode(id_=i, text=t, embedding=vector_of(t).tolist()) for i, t in texts.items()])
-
-
-def live(store):
-    return {node.node_id for node in store.get_nodes(list(IDS))}
-
-
 def known(workers):
     for store in workers:
         store.guard.writes.catch_up()
@@ -44,19 +36,6 @@ def known(workers):
     assert first == second
     assert workers[0].guard.status().pending == 0
     return first
-
-
-def test_what_one_writes_holds_and_releases_the_other_knows(workers):
-    first, second = workers
-    add(first, a="billing a", b="billing score=5")
-    assert known(workers) == live(second) == {"a"}
-    add(second, a="billing again", c="refunds c")
-    assert known(workers) == live(first) == {"a", "c"}
-    asyncio.run(second.arelease(["b"], by="anna"))
-    assert known(workers) == live(first) == {"a", "b", "c"}
-    second.recall(["a"], by="anna")
-    first.delete_nodes(["c"])
-    assert known(workers) == live(first) == {"b"}
 
 
 def test_documents_are_updated_and_deleted_for_all(tmp_path):
@@ -91,23 +70,6 @@ def fitted(tmp_path):
     guards = [Guard.open(url, detectors=[CliqueDetector()], fpr=0.05) for _ in range(2)]
     guards[0].fit(passages(300, 1)).calibrate()
     return guards
-
-
-def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
-    guards, bad = fitted(tmp_path), group(4, 3)
-    one, other = (PoisonGuard(guard, learn=True) for guard in guards)
-    for row in (0, 2):
-        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row + 1])))]):
-            one(nodes_of(bad.take([row])))
-    for guard in guards:
-        guard.writes.catch_up()
-    held = {entry.id for entry in guards[0].quarantine.list()}
-    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
-    assert (
-        set(guards[0].writes.known(bad.ids))
-        == set(guards[1].writes.known(bad.ids))
-        == set(bad.ids) - held
-    )
 
 
 @pytest.mark.parametrize("run", ["run", "arun"])

@@ -40,7 +40,6 @@ from ragshield_llamaindex import (
     GuardedVectorStoreIndex,
     PoisonFilter,
     PoisonGuard,
-    guarded_index_from_documents,
 )
 from ragshield_llamaindex.convert import context_of, to_batch
 from ragshield_llamaindex.index import access_behind
@@ -65,7 +64,7 @@ def titled(title=INJECTION, **options):
 
 
 def test_an_instruction_in_the_title_is_held_with_the_document():
-    index = guarded_index_from_documents(
+    index = GuardedVectorStoreIndex.from_documents(
         [Document(id_="page", text=BODY, metadata={"title": INJECTION})],
         guard=guard(),
         embed_model=MODEL,

@@ -1,0 +1,141 @@
+"""Retrieved passages as a batch, and what becomes of them."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ragshield_core.detectors.base import Need
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError
+from ragshield_core.model.findings import Report
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.retrieval import RetrievalGuard
+
+Item = TypeVar("Item")
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# A set is screened together with at least so many passages, because a group stands apart from a
+# rest only where there is one; twice what is wanted, so that as many survive as were asked for.
+LEAST_FETCHED, OVERFETCH = 10, 2
+# Beyond this many, dropped ones are not made up for: more are not judged together either.
+MOST_FETCHED = 64
+
+
+class Retrieved(NamedTuple, Generic[Item]):
+    """Retrieved passages as a batch has them: ids unique, the same passage once."""
+
+    ids: list[str]
+    texts: list[str]
+    items: list[Item]
+    row_of: list[int]  # of each retrieved passage
+    doubtful: list[int]  # rows under another id than their own, which stands for another text
+
+    @classmethod
+    def of(cls, found: Iterable[tuple[str | None, str, Item]]) -> Retrieved[Item]:
+        """Return ids, texts and items; passages without an id get one."""
+        made = cls([], [], [], [], [])
+        rows: dict[tuple[str | None, str], int] = {}
+        taken: set[str] = set()
+        for number, (own_id, text, item) in enumerate(found):
+            if own_id and (own_id, text) in rows:
+                made.row_of.append(rows[own_id, text])
+                continue
+            row = rows[own_id, text] = len(made.ids)
+            entry_id = own_id or f"retrieved-{number}"
+            if entry_id in taken:
+                made.doubtful.append(row)
+                entry_id = f"{entry_id}#{number}"
+                while entry_id in taken:  # pragma: no cover - somebody names passages like this
+                    entry_id += "#"
+            taken.add(entry_id)
+            made.ids.append(entry_id)
+            made.texts.append(text)
+            made.items.append(item)
+            made.row_of.append(row)
+        return made
+
+    def passing(
+        self,
+        report: Report,
+        guard: RetrievalGuard,
+        own: Callable[[Item], tuple[str, str | None]],
+    ) -> list[bool]:
+        """Return for each retrieved passage whether a report and the quarantine let it pass.
+
+        Parameters
+        ----------
+        report
+            On the batch.
+        guard
+            Knows what is held under the ids that passages brought.
+        own
+            Returns the id that a passage brought, and its context.
+        """
+        kept = report.admitted.copy()
+        for row in self.doubtful:
+            entry_id, context = own(self.items[row])
+            kept[row] &= not guard.masks(entry_id, self.texts[row], context)
+        return [bool(kept[row]) for row in self.row_of]
+
+
+def wants_vectors(guard: RetrievalGuard) -> bool:
+    """Return whether some detectors need vectors."""
+    return any(Need.EMBEDDING in detector.needs for detector in guard.detectors)
+
+
+def knowing(guard: RetrievalGuard, quarantine: Quarantine | None) -> RetrievalGuard:
+    """Return a guard that drops what a quarantine holds, and shares what the given one learned."""
+    if quarantine is None or guard.quarantine is quarantine:
+        return guard
+    guard = copy.copy(guard)
+    guard.quarantine = quarantine
+    return guard
+
+
+def screened(
+    guard: RetrievalGuard,
+    query: str | None,
+    vectors: Mapping[int, Any],
+    query_vector: Sequence[float] | None,
+    **columns: Any,
+) -> Report:
+    """Judge passages; without vectors where those of some are not known, or of no use.
+
+    Parameters
+    ----------
+    guard, query, query_vector
+        As of :meth:`RetrievalGuard.screen`.
+    vectors
+        By row, as far as they are known.
+    **columns
+        Of the batch.
+    """
+    n = len(columns["ids"])
+    if len(vectors) == n:
+        try:
+            batch = Batch.of(embeddings=[vectors[row] for row in range(n)], **columns)
+            return guard.screen(query, batch, query_vector)
+        except InvalidBatchError:
+            # A zero vector, or one of another model: that must not stop a chain.
+            logger.warning("vectors of %d retrieved passages are of no use", n)
+    # Rows of one stand for vectors that are not known.
+    batch = Batch.of(embeddings=np.ones((n, 1)), **columns)
+    return guard.screen(query, batch, has_vectors=False)
+
+
+def first_size(k: int | None) -> int:
+    """Return how many passages to fetch where k are wanted; ``None`` for all that come."""
+    return max(LEAST_FETCHED, OVERFETCH * (k or 0))
+
+
+def next_size(size: int, k: int | None, found: int, kept: int) -> int | None:
+    """Return how many to fetch next; ``None`` if enough survived, or there are no more."""
+    if k is None or kept >= k or found < size or size >= MOST_FETCHED:
+        return None
+    return min(2 * size, MOST_FETCHED)
