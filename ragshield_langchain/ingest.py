@@ -57,16 +57,17 @@ def ingest(
     """
     _check(store, batch_size)
     source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
-    refused = _Refused(store, batch_size)
+    refused: dict[int, str] = {}
     for number in itertools.count():
         reports: list[Report] = []
-        with refused.in_batch(number):
+        with _in_batch(number, batch_size, store, refused):
             batch = list(islice(source, batch_size))
             if not batch:
                 break
             store.add_documents(batch, on_report=reports.append)
         yield from reports
-    refused.name()
+    if refused:
+        raise MalformedEntriesError(refused)
 
 
 async def aingest(
@@ -127,12 +128,12 @@ async def aingest(
         texts = [document.page_content for document in batch]
         return batch, await adone(store._vectors(texts))  # noqa: SLF001
 
-    refused = _Refused(store, batch_size)
+    refused: dict[int, str] = {}
     ahead = asyncio.create_task(embedded())
     try:
         for number in itertools.count():
             reports: list[Report] = []
-            with refused.in_batch(number):
+            with _in_batch(number, batch_size, store, refused):
                 batch, vectors = await ahead
                 if not batch:
                     break
@@ -149,37 +150,28 @@ async def aingest(
     finally:
         ahead.cancel()
         await asyncio.gather(ahead, return_exceptions=True)
-    refused.name()
+    if refused:
+        raise MalformedEntriesError(refused)
 
 
-class _Refused:
-    """Entries of a stream that could not be taken in, named when all others are written."""
-
-    def __init__(self, store: GuardedVectorStore, batch_size: int) -> None:
-        self._strict = store.guard.policy.on_detect == "raise"
-        self._batch_size = batch_size
-        self._reasons: dict[int, str] = {}
-
-    @contextmanager
-    def in_batch(self, number: int) -> Iterator[None]:
-        """Go on after malformed entries, unless the policy raises; say of an error which batch."""
-        first = number * self._batch_size
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, MalformedEntriesError) and not self._strict:
-                self._reasons |= {first + row: reason for row, reason in error.reasons.items()}
-                return
-            error.add_note(
-                f"in batch {number} (documents {first} to {first + self._batch_size - 1} of the "
-                "source, counted from 0); the batches before it are written."
-            )
-            raise
-
-    def name(self) -> None:
-        """Raise if there were any."""
-        if self._reasons:
-            raise MalformedEntriesError(self._reasons)
+@contextmanager
+def _in_batch(
+    number: int, size: int, store: GuardedVectorStore, refused: dict[int, str]
+) -> Iterator[None]:
+    """Go on after malformed entries, unless the policy raises; say of an error which batch."""
+    first = number * size
+    try:
+        yield
+    except Exception as error:
+        strict = store.guard.policy.on_detect == "raise"
+        if isinstance(error, MalformedEntriesError) and not strict:
+            refused |= {first + row: reason for row, reason in error.reasons.items()}
+            return
+        error.add_note(
+            f"in batch {number} (documents {first} to {first + size - 1} of the source, counted "
+            "from 0); the batches before it are written."
+        )
+        raise
 
 
 async def _batches(documents: Documents, size: int) -> AsyncIterator[list[Document]]:
