@@ -157,7 +157,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         access = access_of(self, store, inner_store)
         self._keeper = IndexKeeper(guard, access, label_key, lineage_key, name, neighbors)
         self._keeper.index = self
-        if check:
+        if check and (access.ids_alone or not guard.n_known):
             look(
                 self._keeper,
                 access.count,

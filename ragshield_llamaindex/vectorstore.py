@@ -136,7 +136,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         )
         watch()
         self._keeper = NodeKeeper(guard, access, label_key, lineage_key, name, neighbors)
-        if check:
+        if check and (access.ids_alone or not guard.n_known):
             way_out = "GuardedVectorStore.adopt(store, guard=guard)"
             look(self._keeper, access.count, type(inner).__name__, way_out)
         self._inner, self._mask = inner, self._keeper.mask

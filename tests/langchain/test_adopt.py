@@ -107,13 +107,6 @@ def test_a_small_store_starts_collecting(filled, caplog):
     assert "1000 entries (12 now)" in skipped.reason
 
 
-def test_an_empty_store_is_adopted(make_store):
-    inner = make_store("faiss", CountingEmbeddings(), PASSAGE_DIM)
-    store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
-    assert not store.guard.calibrated
-    assert access_to(store.inner).ids() == []
-
-
 def test_progress_goes_to_standard_error(filled, capsys):
     GuardedVectorStore.adopt(filled(), guard=guard_of(Scripted()))
     captured = capsys.readouterr()

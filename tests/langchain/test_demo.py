@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from ragshield_core.tools.evaluate.help_desk import help_desk
-
 
 def ragshield(*arguments, cwd):
     code = "from ragshield_core.cli import main; main()"
@@ -23,18 +21,6 @@ def ragshield(*arguments, cwd):
         timeout=300,
         check=False,
     )
-
-
-def test_the_help_desk_is_enough_and_balanced():
-    rows = help_desk()
-    assert len({row["text"] for row in rows}) == len({row["id"] for row in rows}) == len(rows)
-    tickets = help_desk("tickets")
-    assert rows == [*help_desk("handbook"), *tickets]
-    labels = [row["label"] for row in tickets]
-    assert len(set(labels)) == 3
-    assert min(map(labels.count, set(labels))) >= 50
-    with pytest.raises(ValueError, match="handbook, tickets"):
-        help_desk("manual")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages, vector_of
 
-from ragshield_core import Batch, Guard, Policy
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
 from ragshield_core.detectors import CliqueDetector
 from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
 from ragshield_langchain.inner import access_to
@@ -274,3 +274,15 @@ def test_vectors_belong_to_their_documents_after_deletions_and_replacements(make
         assert [d.id for d in documents] == [i for i in wanted if i in live]
         expected = [vector_of(live[d.id]) for d in documents]
         np.testing.assert_array_equal(vectors, np.array(expected).reshape(-1, DIM))
+
+
+def test_a_strict_policy_raises_for_what_a_person_holds(inner):
+    guard = guard_of(on_detect="raise")
+    store = GuardedVectorStore(inner, guard=guard)
+    guard.quarantine.hold(
+        Batch.of(ids=["good"], texts=["billing"], embeddings=[vector_of("x")], lineages=["b.txt"]),
+        by="anna",
+    )
+    with pytest.raises(PoisonedEntryError):
+        store.add_documents([GOOD])
+    assert access_to(store.inner).read(["good"]).documents == []

@@ -223,18 +223,6 @@ def test_a_run_leaves_alone_what_came_by_other_ways(world):
     assert world.live == {d.page_content for d in V1} | {"by hand score=9"}
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
-def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(world, cleanup):
-    old = [doc(f"billing old {i}") for i in range(6)]
-    new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]
-    world.run(old, cleanup=cleanup, batch_size=2)
-    done = world.run(new, cleanup=cleanup, batch_size=2, cleanup_batch_size=2)
-    assert done == {"num_quarantined": 6, "num_rejected_updates": 6}
-    assert world.live == {d.page_content for d in old}
-    assert world.run(new[:5], cleanup=cleanup, cleanup_batch_size=4)["num_deleted"] == 6
-    assert world.state == ({d.page_content for d in new[:5]}, set())
-
-
 def test_full_cleanup_without_sources_goes_by_lineage(world):
     old = [doc(f"billing old {i}", f"{i}.txt") for i in range(7)]
     world.run(old, cleanup="full", source_id_key=None)
@@ -432,22 +420,6 @@ def paged(request):
     )
 
 
-def test_without_a_cleanup_nothing_is_replaced_and_versions_are_a_group(paged):
-    paged.run([passage(page, 0) for page in PAGES])
-    assert paged.run([passage(page, 1) for page in PAGES])["num_quarantined"]
-
-
-def test_what_a_write_replaces_is_no_evidence_against_it(paged):
-    old, new = passage(PAGES[0], 0), passage(PAGES[0], 1)
-    paged.store.add_documents([old], ids=["old"])
-    add = paged.store.add_documents, paged.store.aadd_documents
-    paged.either(*add, [new], ids=["new"])
-    assert len(paged.store.last_report.quarantined) == 1
-    paged.store.delete(["new"])
-    paged.either(*add, [new], ids=["new"], replacing=["old"])
-    assert not paged.store.last_report.quarantined
-
-
 @pytest.mark.parametrize("batch_size", [1, 100])
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
 def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, batch_size):
@@ -609,3 +581,15 @@ def test_what_cannot_be_held_is_named_when_the_rest_is_done(native):
     with pytest.raises(MalformedEntriesError, match="its id"):
         world.run(documents, cleanup="full", key_encoder=encode)
     assert world.live == world.recorded == {"billing one", "billing three"}
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
+def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(world, cleanup):
+    old = [doc(f"billing old {i}") for i in range(6)]
+    new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]
+    world.run(old, cleanup=cleanup, batch_size=2)
+    done = world.run(new, cleanup=cleanup, batch_size=2, cleanup_batch_size=2)
+    assert done == {"num_quarantined": 6, "num_rejected_updates": 6}
+    assert world.live == {d.page_content for d in old}
+    assert world.run(new[:5], cleanup=cleanup, cleanup_batch_size=4)["num_deleted"] == 6
+    assert world.state == ({d.page_content for d in new[:5]}, set())

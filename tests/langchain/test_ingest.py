@@ -202,3 +202,11 @@ async def test_a_store_without_a_model_says_so():
         pytest.raises(ValueError, match="no embedding model"),
     ):
         _ = [report async for report in aingest(documents(), store)]
+
+
+async def test_whoever_stops_early_leaves_no_task_behind(store):
+    stream = aingest(agenerate(n=1000), store, batch_size=10)
+    await anext(stream)
+    await stream.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(store.inner.store) == 9

@@ -307,3 +307,13 @@ def test_from_an_event_loop(kind, make_store, postgres_url):
         await store.adelete([*some.ids, "late"])
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_held_entry_counts_as_a_neighbour(kind, make_store):
+    store = adopted(fill(make_store(kind, MODEL, PASSAGE_DIM)))
+    alone = store.guard.screen(BAD.take([5])).scores["clique"][0]
+    add(store, BAD.take(range(5)))
+    assert store.quarantine.count() == 5
+    assert store.guard.screen(BAD.take([5])).scores["clique"][0] > alone + 1
+    assert not access_to(store.inner).table.vectors(list(BAD.ids))[0]

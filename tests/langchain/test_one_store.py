@@ -96,3 +96,11 @@ def test_every_way_to_a_store_takes_its_name(on_file):
     for store in (made, adopted):
         assert [held.store for held in store.quarantine.list()] == ["news"]
         assert "store='news'" in repr(store)
+
+
+def test_a_guard_in_two_stores_is_refused(quarantine):
+    inner = bare()
+    store = GuardedVectorStore(inner, guard=guard_of(quarantine=quarantine))
+    with pytest.raises(ValueError, match="belongs to another InMemoryVectorStore"):
+        GuardedVectorStore(bare(), guard=store.guard)
+    GuardedVectorStore(inner, guard=store.guard)  # of the same store

@@ -13,7 +13,6 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from pydantic import ValidationError
 from support import CountingEmbeddings, group, join, passages
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -202,11 +201,6 @@ def test_a_guarded_store_brings_its_quarantine():
     assert guard.quarantine is None  # the guard given may serve other stores as well
 
 
-def test_unknown_arguments_are_refused():
-    with pytest.raises(ValidationError):
-        PoisonFilter(treshold=0.5)
-
-
 # In chains
 
 
@@ -285,14 +279,6 @@ def test_diverse_results_and_those_above_a_score(store):
         assert not any(i.startswith("bad") for i in found)
 
 
-def test_arguments_are_passed_on():
-    store, _ = filled("memory")
-    retriever = GuardedRetriever(retriever=store, k=3)
-    found = retriever.invoke("q", filter=lambda document: document.id.endswith("2"))
-    assert len(found) == 3
-    assert all(document.id.endswith("2") for document in found)
-
-
 def test_a_filter_that_faiss_applies_late_leaves_enough():
     store, _ = filled("faiss")
     retriever = GuardedRetriever(retriever=store, k=3)
@@ -344,13 +330,6 @@ def test_callbacks_of_the_run_are_told_and_the_inner_run_is_its_child():
     (outer, none), (_, parent) = heard.runs
     assert none is None
     assert parent == outer
-
-
-def test_the_filter_is_set_up_in_one_place():
-    inner = Fixed(documents=[POISON, *GOOD])
-    assert GuardedRetriever(retriever=inner, poison_filter=PoisonFilter()).invoke(QUERY) == GOOD
-    with pytest.raises(ValueError, match="give guard, embeddings and quarantine to it"):
-        GuardedRetriever(retriever=inner, poison_filter=PoisonFilter(), guard=RetrievalGuard())
 
 
 class TestStandardSuite(RetrieversIntegrationTests):

@@ -9,7 +9,7 @@ from support import DIM, CountingEmbeddings, Scripted, the_one
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.model.errors import QuarantineError, StateError
-from ragshield_langchain import GuardedVectorStore, PoisonFilter, SharedQuarantineWarning
+from ragshield_langchain import GuardedVectorStore, SharedQuarantineWarning
 
 IDS = ["a", "b", "c"]
 
@@ -55,19 +55,6 @@ def test_what_one_holds_releases_recalls_and_purges_is_nothing_to_the_other(url)
             act(["a"], by="anna")
     mine.purge(["b"])
     assert theirs.quarantine.show("b").entry.text == "billing score=5"
-
-
-def test_a_filter_hides_what_its_tenant_holds(url):
-    mine, theirs = guarded(url, "mine"), guarded(url, "theirs")
-    add(theirs, b="billing score=5")
-    documents = [Document(id="b", page_content="billing score=5")]
-    shown = [
-        PoisonFilter(quarantine=store.quarantine)
-        .as_runnable()
-        .invoke({"question": "billing", "context": documents})["context"]
-        for store in (mine, theirs)
-    ]
-    assert [len(one) for one in shown] == [1, 0]
 
 
 # One namespace is one store

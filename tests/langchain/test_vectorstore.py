@@ -302,17 +302,6 @@ def test_a_vector_that_cannot_be_used_costs_its_entry_which_is_embedded_at_relea
     assert {d.id for d in store.get_by_ids(ids)} == set(ids)  # as it was released
 
 
-def test_what_was_released_is_let_in_with_the_same_odd_value(store):
-    odd = Document(id="culprit", page_content="billing x", metadata={"label": ["billing"]})
-    store.add_documents([GOOD[0], odd])
-    store.release(["culprit"], by="anna")
-    store.delete([GOOD[0].id])
-    store.add_documents([GOOD[0], odd])
-    assert store.last_report.admitted.all()
-    assert "released by anna" in store.last_report.decisions[1].note
-    assert store.get_by_ids(["culprit"])[0].metadata["label"] == ["billing"]
-
-
 def test_a_text_that_the_model_refuses_costs_that_text(cls):
     class Strict(CountingEmbeddings):
         def embed_documents(self, texts):
@@ -444,15 +433,6 @@ def test_what_was_learned_is_forgotten_even_if_the_live_document_was_edited(stor
     assert_in_step(store)
 
 
-def test_a_document_that_the_guard_never_learned_is_replaced_without_forgetting(store):
-    raw = Document(id="raw", page_content="refunds raw", metadata={"label": "refunds"})
-    store.inner.add_documents([raw])
-    store.add_documents(
-        [Document(id="raw", page_content="billing raw", metadata={"label": "billing"})]
-    )
-    assert_in_step(store)
-
-
 def test_threads_that_write_at_once_leave_guard_and_store_in_step(store):
     batches = [
         [*docs(topic, 2, prefix=f"t{n}"), *docs("billing", 1, prefix=f"x{n}", label="refunds")]
@@ -482,14 +462,6 @@ async def test_delete_forgets_and_passes_over_what_is_missing(store):
     assert_in_step(store)
     with pytest.raises(QuarantineError, match=BAD[0].id):
         store.release([BAD[0].id])
-
-
-def test_deleting_everything_and_starting_again_works(store):
-    store.delete(ids_of(KNOWN))
-    assert live(store.inner) == {}
-    assert_in_step(store)
-    store.add_documents(KNOWN)
-    assert_in_step(store)
 
 
 # Releasing

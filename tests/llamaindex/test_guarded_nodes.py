@@ -177,15 +177,6 @@ def test_nodes_are_replaced_in_one_step_where_the_store_can(kind, make_store, mo
         assert not {"page", "label"} & metadata.keys()
 
 
-def test_what_is_held_now_and_looked_admissible_before_leaves_the_store(store):
-    store.inner.add(bad())  # past the guard
-    store.guard.learn(to_batch(bad(), store.keys))
-    store.add(bad())
-    assert store.quarantine.count() == 2
-    assert access_behind(store).read(ids_of(bad())) == []
-    assert_in_step(store)
-
-
 def test_delete_by_document_forgets_and_purges_the_quarantine_but_confirmed_poison(store):
     store.add(mixed(document="doc"))
     store.quarantine.confirm(ids_of(bad())[:1])
@@ -193,12 +184,6 @@ def test_delete_by_document_forgets_and_purges_the_quarantine_but_confirmed_pois
     assert store.quarantine.count() == 0
     assert store.quarantine.count(None) == 1
     assert len(live(store)) == len(known())
-    assert_in_step(store)
-
-
-def test_delete_nodes_passes_over_what_is_not_there(store):
-    store.delete_nodes([*ids_of(known())[:2], id_of("unheard-of")])
-    assert len(live(store)) == len(known()) - 2
     assert_in_step(store)
 
 
@@ -360,24 +345,6 @@ def test_an_update_of_which_a_part_is_held_is_not_made_until_it_is_released(inde
     assert [n.text for n in live(index) if n.ref_doc_id == "d"] == ["shipping turned"]
     assert index.refresh_ref_docs([update]) == [False]
     assert index.quarantine.count("released") == 1  # the decision stands for the next time
-    assert_in_step(index)
-
-
-def test_an_update_that_cannot_be_written_leaves_the_version_before(index):
-    def texts():
-        return [n.text for n in live(index) if n.ref_doc_id == "d"]
-
-    index.insert(document("d", "billing fine"))
-    better = document("d", "billing better")
-    with (
-        patch.object(type(index.storage_context.vector_store), "add", side_effect=OSError),
-        pytest.raises(OSError),  # noqa: PT011
-    ):
-        index.refresh_ref_docs([better])
-    assert texts() == ["billing fine"]
-    assert_in_step(index)
-    index.refresh_ref_docs([better])
-    assert texts() == ["billing better"]
     assert_in_step(index)
 
 

@@ -34,8 +34,7 @@ from ragshield_llamaindex import (
     GuardedVectorStoreIndex,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import MetadataKeys, to_batch
-from ragshield_llamaindex.mask import Mask
+from ragshield_llamaindex.convert import to_batch
 
 
 def loop():
@@ -261,14 +260,6 @@ def test_what_no_store_could_give_back_is_held(make):
     add([first, culprit, second])
     assert set(ids_of(live(guarded))) == set(ids_of([*known(), first, second]))
     assert 7 not in guarded.quarantine.show(culprit.node_id).entry.metadata
-
-
-def test_what_is_held_without_its_label_is_hidden_with_it():
-    keys = MetadataKeys(label="label")
-    mask = Mask(keys)
-    mask.add(to_batch([_labelled(["x"])], keys))
-    assert mask.hides(_labelled(["x"]))
-    assert not mask.hides(_labelled("billing"))
 
 
 def test_a_template_that_cannot_be_filled_in_costs_that_node(make):

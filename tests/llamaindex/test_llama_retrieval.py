@@ -32,7 +32,6 @@ from support import Scripted, ScriptedGroups
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     GuardedRetriever,
-    GuardedVectorStore,
     GuardedVectorStoreIndex,
     PoisonDetectedEvent,
     PoisonFilter,
@@ -161,15 +160,6 @@ def test_the_filter_uses_the_model_of_the_settings_if_there_is_one(monkeypatch):
     assert model.queries == ["billing"]
 
 
-def test_components_describe_themselves_in_json(make_store):
-    parts = [PoisonFilter(), PoisonGuard(guard_of())]
-    parts.append(GuardedVectorStore(make_store("chroma"), guard=guard_of()))
-    for part in parts:
-        described = json.loads(part.to_json())
-        assert described["class_name"] == type(part).__name__ == part.class_name()
-        assert described["label_key"] == "label"
-
-
 # Engines
 
 
@@ -193,13 +183,6 @@ def test_streaming_goes_on_as_without_a_guard(steps, model):
     assert len(parts) > 10  # the mock streams its prompt, letter by letter
     assert parts == list(expected.response_gen)
     assert ids_of(answer.source_nodes) == ids_of(expected.source_nodes)
-
-
-async def test_an_engine_retrieves_by_text_through_the_filter(model):
-    index = VectorStoreIndex([TextNode(text="billing kb 0")], embed_model=model)
-    engine = index.as_query_engine(node_postprocessors=[PoisonFilter()], llm=MockLLM())
-    assert [one.text for one in engine.retrieve("billing?")] == ["billing kb 0"]
-    assert [one.text for one in await engine.aretrieve("billing?")] == ["billing kb 0"]
 
 
 def test_a_guarded_retriever_works_in_an_engine(model):

@@ -139,3 +139,20 @@ def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_p
     other.writes.catch_up()
     assert one.status().n_known == other.status().n_known == 2
     assert one.status().pending == 0
+
+
+def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
+    guards, bad = fitted(tmp_path), group(4, 3)
+    one, other = (PoisonGuard(guard, learn=True) for guard in guards)
+    for row in (0, 2):
+        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row + 1])))]):
+            one(nodes_of(bad.take([row])))
+    for guard in guards:
+        guard.writes.catch_up()
+    held = {entry.id for entry in guards[0].quarantine.list()}
+    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
+    assert (
+        set(guards[0].writes.known(bad.ids))
+        == set(guards[1].writes.known(bad.ids))
+        == set(bad.ids) - held
+    )

@@ -41,7 +41,7 @@ from ragshield_llamaindex import (
     PoisonFilter,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import context_of, to_batch
+from ragshield_llamaindex.convert import to_batch
 from ragshield_llamaindex.index import access_behind
 
 BODY = "The ferry leaves at nine."
@@ -120,12 +120,6 @@ def test_a_template_that_cannot_be_filled_in_is_refused_by_id():
     with pytest.raises(InvalidBatchError, match="'page' cannot be put into a prompt") as refused:
         screened(broken)
     assert "secret" not in str(refused.value)
-
-
-def test_the_text_is_not_part_of_the_context():
-    assert context_of(titled("Ferry")) == "title: Ferry"
-    assert context_of(TextNode(text=BODY)) is None
-    assert context_of(TextNode(text="", metadata={"title": "Ferry"})) == "title: Ferry"
 
 
 def test_a_release_does_not_cover_another_title():
