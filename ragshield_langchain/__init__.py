@@ -19,7 +19,7 @@ from ragshield_langchain.indexing import (
 from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore, Stored, check_inner_store
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
-from ragshield_langchain.transformer import PoisonGuardTransformer
+from ragshield_langchain.transformer import PoisonGuard
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = [
     "InnerStore",
     "MalformedEntriesWarning",
     "PoisonFilter",
+    "PoisonGuard",
     "PoisonGuardMiddleware",
-    "PoisonGuardTransformer",
     "SharedFolderWarning",
     "SharedQuarantineWarning",
     "StoreDiffersWarning",

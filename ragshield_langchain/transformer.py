@@ -26,7 +26,7 @@ from ragshield_langchain.events import report_detection
 NAMESPACE = uuid.UUID("5c1a9a3e-6a5f-4d0c-9d53-5f3e7a1b2c4d")
 
 
-class PoisonGuardTransformer(BaseDocumentTransformer):
+class PoisonGuard(BaseDocumentTransformer):
     """Pass documents on, without those that the guard quarantines.
 
     For stores that cannot be wrapped in a
@@ -67,7 +67,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
     >>> from ragshield_core.detectors import LabelCentroidDetector
     >>> from langchain_core.embeddings import DeterministicFakeEmbedding
     >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-    >>> step = PoisonGuardTransformer(guard, DeterministicFakeEmbedding(size=8))
+    >>> step = PoisonGuard(guard, DeterministicFakeEmbedding(size=8))
     >>> step.transform_documents([Document(page_content="thud", metadata={"source": "a.txt"})])
     [Document(metadata={'source': 'a.txt'}, page_content='thud')]
     >>> step.last_report

@@ -266,8 +266,9 @@ class QdrantInner(InnerStore):
         return super()._unfit(node, flat=flat)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete nodes."""
-        super().delete(_uuids(ids))
+        """Delete nodes; none are there before the first write."""
+        if self._there():
+            super().delete(_uuids(ids))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""

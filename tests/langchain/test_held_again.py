@@ -11,7 +11,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, guard_of, passages
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy
 from ragshield_core.detectors import CliqueDetector
-from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
+from ragshield_langchain import GuardedVectorStore, PoisonGuard
 from ragshield_langchain.inner import access_to
 from ragshield_langchain.inner.faiss import FaissInner
 
@@ -109,7 +109,7 @@ def test_a_group_released_elsewhere_stays_when_the_rest_of_it_comes(make_store):
 
 
 def held_without_vectors(quarantine, *documents):
-    step = PoisonGuardTransformer(Guard([Scripted()], quarantine=quarantine))
+    step = PoisonGuard(Guard([Scripted()], quarantine=quarantine))
     assert step.transform_documents(documents) == []
 
 
@@ -184,7 +184,7 @@ def test_another_revision_goes_in_and_the_report_says_that_one_is_held(inner, ca
 
 def test_the_transformer_keeps_it_as_well():
     detector = Lenient()
-    step = PoisonGuardTransformer(guard_of(detector))
+    step = PoisonGuard(guard_of(detector))
     step.transform_documents([BAD])
     detector.lenient = True
     assert step.transform_documents([BAD, GOOD]) == [GOOD]

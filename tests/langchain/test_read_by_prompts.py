@@ -11,7 +11,7 @@ from ragshield_core.retrieval import RetrievalGuard
 from ragshield_langchain import (
     GuardedVectorStore,
     PoisonFilter,
-    PoisonGuardTransformer,
+    PoisonGuard,
 )
 from ragshield_langchain.convert import context_of
 
@@ -42,7 +42,7 @@ def test_an_instruction_in_metadata_is_held(metadata):
     store = guarded()
     store.add_documents([bad, Document(id="good", page_content=FERRY, metadata={"title": "Boats"})])
     assert [d.entry_id for d in store.last_report.quarantined] == ["bad"]
-    step = PoisonGuardTransformer(guard_of())
+    step = PoisonGuard(guard_of())
     assert step.transform_documents([bad]) == []
     retrieved = PoisonFilter(guard=RetrievalGuard([InstructionDetector()]))
     assert retrieved.compress_documents([bad], "when?") == []

@@ -14,7 +14,7 @@ from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.events import EVENT
-from ragshield_langchain.transformer import PoisonGuardTransformer
+from ragshield_langchain.transformer import PoisonGuard
 
 CENTROIDS = {"min_entries": 3}
 
@@ -46,7 +46,7 @@ def embeddings():
 
 @pytest.fixture
 def step(embeddings):
-    return PoisonGuardTransformer(guard_of(), embeddings)
+    return PoisonGuard(guard_of(), embeddings)
 
 
 async def test_others_pass_unchanged_and_in_order(step, embeddings):
@@ -98,7 +98,7 @@ def test_released_members_of_a_group_count_no_more():
     vectors = dict(zip(poison.texts, poison.vectors.tolist(), strict=True))
     model = CountingEmbeddings()
     with patch.object(model, "embed_documents", lambda texts: [vectors[text] for text in texts]):
-        step = PoisonGuardTransformer(guard, model)
+        step = PoisonGuard(guard, model)
         documents = [
             Document(page_content=entry.text, metadata={"source": entry.lineage})
             for entry in poison
@@ -112,7 +112,7 @@ def test_released_members_of_a_group_count_no_more():
 
 def test_what_comes_again_is_learned_once(embeddings):
     guard = guard_of()
-    step = PoisonGuardTransformer(guard, embeddings, learn=True)
+    step = PoisonGuard(guard, embeddings, learn=True)
     step.transform_documents(CHUNKS)
     step.transform_documents(CHUNKS)
     assert guard.detectors[0].learned == len(knowledge_base(6)) + 2
@@ -123,7 +123,7 @@ def test_what_comes_again_is_learned_once(embeddings):
 
 def test_in_front_of_a_guarded_store_every_document_is_learned_once(embeddings):
     guard = guard_of()
-    step = PoisonGuardTransformer(guard, embeddings)
+    step = PoisonGuard(guard, embeddings)
     store = GuardedVectorStore(InMemoryVectorStore(embeddings), guard=guard)
     ids = store.add_documents(step.transform_documents(CHUNKS))
     assert guard.detectors[0].learned == len(knowledge_base(6)) + 2
@@ -140,7 +140,7 @@ def test_in_front_of_a_guarded_store_every_document_is_learned_once(embeddings):
 
 def test_without_vectors_the_other_detectors_judge_and_the_report_names_the_skipped():
     guard = guard_of()
-    step = PoisonGuardTransformer(guard)
+    step = PoisonGuard(guard)
     passed = step.transform_documents(CHUNKS)
     assert [document.page_content for document in passed] == [
         PLAIN.page_content,
@@ -161,9 +161,9 @@ def test_without_vectors_the_other_detectors_judge_and_the_report_names_the_skip
 def test_what_cannot_work_is_refused():
     guard = guard_of(LabelCentroidDetector(**CENTROIDS))
     with pytest.raises(ValueError, match="label_centroid"):
-        PoisonGuardTransformer(guard)
+        PoisonGuard(guard)
     with pytest.raises(ValueError, match="learn=True"):
-        PoisonGuardTransformer(guard_of(), learn=True)
+        PoisonGuard(guard_of(), learn=True)
 
 
 # Decisions and events

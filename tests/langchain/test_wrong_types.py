@@ -14,7 +14,7 @@ from ragshield_langchain import (
     GuardedRetriever,
     GuardedVectorStore,
     PoisonFilter,
-    PoisonGuardTransformer,
+    PoisonGuard,
     aguarded_index,
     aingest,
     guarded_index,
@@ -57,8 +57,8 @@ WRONG = {
     "from_texts": lambda: GuardedVectorStore.from_texts(
         ["a"], CountingEmbeddings(), inner=bare(), guard="x"
     ),
-    "transformer": lambda: PoisonGuardTransformer(None),
-    "transformer's model": lambda: PoisonGuardTransformer(guard(), "x"),
+    "transformer": lambda: PoisonGuard(None),
+    "transformer's model": lambda: PoisonGuard(guard(), "x"),
     "guarded_index": lambda: guarded_index(DOCUMENTS, guarded(), guarded()),
     "guarded_index, bare": lambda: guarded_index(DOCUMENTS, records(), bare()),
     "aguarded_index": lambda: asyncio.run(aguarded_index(DOCUMENTS, guarded(), guarded())),

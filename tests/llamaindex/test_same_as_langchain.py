@@ -140,7 +140,7 @@ def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, 
 def test_one_step_decides_as_the_other_transformer_does(corpus):
     from langchain_core.documents import Document  # noqa: PLC0415
 
-    from ragshield_langchain.transformer import PoisonGuardTransformer  # noqa: PLC0415
+    from ragshield_langchain import PoisonGuard as DocumentGuard  # noqa: PLC0415
 
     known, new = corpus
     part = Batch.of(
@@ -159,7 +159,7 @@ def test_one_step_decides_as_the_other_transformer_does(corpus):
             row = dict(zip(part.texts, part.vectors, strict=True))
             return [row[text].tolist() for text in texts]
 
-    theirs = PoisonGuardTransformer(guard_for(known), Table(size=part.dim))
+    theirs = DocumentGuard(guard_for(known), Table(size=part.dim))
     ours = PoisonGuard(guard_for(known))
     assert ids_of(ours(nodes_of(part))) == [d.id for d in theirs.transform_documents(documents)]
     assert told(ours.last_report) == told(theirs.last_report)
