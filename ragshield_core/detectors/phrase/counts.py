@@ -65,7 +65,10 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        words, owners = _words_of(texts)
+        listed = [np.empty(0, dtype=np.uint32), *map(_hashed, texts)]
+        words = np.concatenate(listed)  # as they are read
+        lengths = np.fromiter(map(len, listed[1:]), np.int64, len(texts))
+        owners = np.repeat(np.arange(len(texts)), lengths)
         upper = owners.astype(np.uint64) << np.uint64(32)
         keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
         # So many at the most, those counted several times that stand there several times.
@@ -120,13 +123,6 @@ def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]
     return marked
 
 
-def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the hash of each word of texts as they are read, and of which text it is."""
-    hashes = [np.empty(0, dtype=np.uint32), *map(_hashed, texts)]
-    lengths = np.fromiter(map(len, hashes[1:]), np.int64, len(texts))
-    return np.concatenate(hashes), np.repeat(np.arange(len(texts)), lengths)
-
-
 def _hashes_of(text: str) -> NDArray[np.uint32]:
     listed = encoded_words(readable(text).text)
     return np.fromiter(map(zlib.crc32, listed), np.uint32, len(listed))
@@ -138,13 +134,7 @@ _hashed = Remembered(_hashes_of, SMALL_REMEMBERED)
 def _grams_of(
     words: NDArray[np.uint32], owners: NDArray[np.int64]
 ) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]]:
-    """Yield, by pattern, which of all words begin an n-gram, and its hash.
-
-    Yields
-    ------
-    tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]
-        The offsets of its words, a mark for each word, shape (n_words,), and hashes, in order.
-    """
+    """Yield, by pattern, the offsets of its words, which words begin an n-gram, and its hash."""
     n = len(words)
     numbers = words + np.uint64(1)  # no word is nothing
     parts = [numbers * odd for odd in _ODD]
@@ -264,12 +254,7 @@ def found_in(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return which of some hashes are wanted, and the place of each of these among the wanted.
 
-    Parameters
-    ----------
-    wanted
-        Shape (n_wanted,), ascending and distinct, at least one.
-    hashes
-        Shape (n_hashes,).
+    These are ascending and distinct, at least one.
     """
     places = np.arange(len(hashes))
     if len(hashes) > FOUND_CELLS // 8:
