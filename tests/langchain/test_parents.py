@@ -67,7 +67,6 @@ def test_a_document_of_which_a_part_is_held_is_not_served(native, search_type, c
     retriever = around(store, search_type=search_type)
     with caplog.at_level(logging.WARNING, "ragshield"):
         fill(retriever, [PAGE, TRAIN], native)
-    assert "1 held entries are parts of documents:" in caplog.text
     assert store.quarantine.count() == 1
     assert served(retriever, native=native) == {TRAIN.page_content}
     assert {d.page_content for d in store.similarity_search("ferry")} == {TRAIN.page_content}
