@@ -95,7 +95,7 @@ class CanaryMonitor:
     Notes
     -----
     The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
-    have taken over (:func:`~ragshield_core.tools.canary.drift.takeover`, with how much of the query
+    have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how much of the query
     they hold in one place, compared with what the baseline's passages do); whose answer drifted and
     follows an entry that is new; or that breaks what was expected of it. Growth is what was added
     in all, where the retriever can tell, else it is estimated from the canaries that changed least.
