@@ -92,12 +92,14 @@ class CanaryMonitor:
         left out of the comparison only, and checks name it in ``still_served`` until the
         application has taken it out.
 
-    Notes ----- The default rule flags a canary whose anomaly score reaches the threshold; whose
-    head newcomers have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how
-    much of the query they hold in one place, compared with what the baseline's passages do); whose
-    answer drifted and follows an entry that is new; or that breaks what was expected of it. Growth
-    is what was added in all, where the retriever can tell, else it is estimated from the canaries
-    that changed least.
+    Notes
+    -----
+    The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
+    have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how much of the
+    query they hold in one place, compared with what the baseline's passages do); whose answer
+    drifted and follows an entry that is new; or that breaks what was expected of it. Growth is what
+    was added in all, where the retriever can tell, else it is estimated from the canaries that
+    changed least.
 
     What poison can do that nobody asks about is not seen: canaries watch their own neighbourhood.
     Text that replaces the answer without leaving the baseline's place is seen by its hash.
