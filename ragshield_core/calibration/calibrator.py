@@ -367,6 +367,10 @@ class Calibrator:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything but the policy, as JSON-ready values and arrays."""
         scores = {} if self.calibration is None else self.calibration.scores
+        columns: dict[str, Mapping[str, NDArray[Any]]] = {
+            "clean": scores,
+            "held_out": self.held_out,
+        }
         values: dict[str, Any] = {
             "calibrated": sorted(scores),
             "held_out": sorted(self.held_out),
@@ -375,41 +379,37 @@ class Calibrator:
             "ever_beyond": sorted(self._ever_beyond),
             "by_source": [[source, found] for source, found in self.by_source.items()],
         }
-        arrays: dict[str, NDArray[Any]] = {}
-        if self.calibration is not None:
-            arrays["spent"] = self.calibration.spent
         if self.borrowed is not None:
             values["borrowed"] = {"dim": self.borrowed[1]}
-        if self.released is not None:
-            names = sorted(self.released.scores)
-            values["released"] = {"detectors": names, "n_passed": self.released.n_passed}
-            for number, name in enumerate(names):
-                arrays[f"released.{number}"] = self.released.scores[name]
-        for number, detector in enumerate(self._knowledge.detectors):
-            if detector.name in self.held_out:
-                arrays[f"held_out.{number}"] = self.held_out[detector.name]
-            if detector.name in scores:
-                arrays[f"clean.{number}"] = scores[detector.name]
-        parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
+        if (released := self.released) is not None:
+            names = sorted(released.scores)
+            values["released"] = {"detectors": names, "n_passed": released.n_passed}
+            columns["released"] = released.scores
+        values["arrivals"], columns["arrivals"] = self.arrivals.state()
         if self.sample is not None:
-            parts["sample"] = self.sample
-            arrays |= self._fixed_of(self.sample)
-        for name, part in parts.items():
-            values[name], columns = part.state()
-            arrays |= {f"{name}.{key}": array for key, array in columns.items()}
+            values["sample"], columns["sample"] = self.sample.state()
+            # Scores that never change, of each detector that has them of all of the sample.
+            revisions = list(_revisions(self.sample.inside))
+            columns["fixed"] = {
+                name: np.array([known[revision] for revision in revisions], dtype=np.float64)
+                for name, known in self._fixed.items()
+                if known and all(revision in known for revision in revisions)
+            }
+        arrays = {f"{what}.{key}": one for what, own in columns.items() for key, one in own.items()}
+        if self.calibration is not None:
+            arrays["spent"] = self.calibration.spent
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned, once the detectors know what they learned."""
-        numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
-        self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
+        self.held_out = {name: arrays[f"held_out.{name}"] for name in values["held_out"]}
         self.thresholds = self._rules()
         if "released" in values:
             said = values["released"]
-            scores = {n: arrays[f"released.{i}"] for i, n in enumerate(said["detectors"])}
+            scores = {name: arrays[f"released.{name}"] for name in said["detectors"]}
             self.released = Released(scores=scores, n_passed=said["n_passed"])
         if values["calibrated"]:
-            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
+            clean = {name: arrays[f"clean.{name}"] for name in values["calibrated"]}
             # Of a guard that goes by what was held out, both are the same, and large.
             for name in clean.keys() & self.held_out.keys():
                 if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
@@ -426,19 +426,8 @@ class Calibrator:
         if "sample" in values:
             self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
             revisions = list(_revisions(self.sample.inside))
-            for name, number in numbers.items():
-                if (fixed := arrays.get(f"fixed.{number}")) is not None:
-                    self._fixed[name] = dict(zip(revisions, fixed.tolist(), strict=True))
-
-    def _fixed_of(self, sample: CleanSample) -> dict[str, NDArray[Any]]:
-        """Return scores that never change, of each detector that has them of all of a sample."""
-        revisions, arrays = list(_revisions(sample.inside)), {}
-        for number, detector in enumerate(self._knowledge.detectors):
-            known = self._fixed.get(detector.name, {})
-            if known and all(revision in known for revision in revisions):
-                found = [known[revision] for revision in revisions]
-                arrays[f"fixed.{number}"] = np.array(found, dtype=np.float64)
-        return arrays
+            for name, fixed in part_of(arrays, "fixed.").items():
+                self._fixed[name] = dict(zip(revisions, fixed.tolist(), strict=True))
 
     def _take(
         self,
