@@ -1,11 +1,18 @@
 """The write protocol: screen, hold durably, write the store, finish, in this order.
 
-A step that can fail comes first where nothing is lost by it: entries are held before others are
-written. No transaction of the quarantine is open while the store is asked for anything.
+The way of one write, :func:`add`:
 
-A guard of one process learns entries once the store has them. Where processes share a guard, all of
-them learn of a write before the store is written, and recover it by the store after a crash. They
-take turns to judge.
+1. :func:`screen_and_hold` takes the turn, screens, and holds suspicious entries. They are durable
+   once it returns, in the quarantine's database. A guard that processes share announces and learns
+   the other entries in the same transaction.
+2. Held entries that the store has leave it, and so do earlier ones that look poisoned now.
+3. :func:`write` keeps what is replaced, writes the store, and ends with ``Writes.finish``: a guard
+   of one process learns the entries now, a shared one closes the announcement.
+4. Readers see the entries, older parts of documents leave, and what was found late is recalled.
+
+If the store fails, the quarantine has what was held, and a shared guard asks the store which of the
+announced entries it has; so does the next process after a crash. No transaction of the quarantine
+is open while the store is asked for anything.
 """
 
 from __future__ import annotations
@@ -66,7 +73,7 @@ def add(
     the older parts of new versions deleted. A new version of a document is stored whole or not
     at all, see :mod:`ragshield_core.store.updates`.
     """
-    # Screen, and hold: again, if another process was faster.
+    # Screen, and hold.
     versions = yield from _new_versions(adapter, sifted.batch, replacing, versions)
     report, intent = yield from screen_and_hold(adapter, sifted, replacing, versions)
     adapter.last_report = report
@@ -107,8 +114,8 @@ def screen_and_hold(
 ) -> Steps[tuple[Report, Intent | None]]:
     """Judge entries, hold suspicious ones, and tell other processes of those to be stored.
 
-    Processes that share a guard judge one after the other. If all entries are ``stored``
-    already, held ones have to leave the store.
+    Processes that share a guard judge one after the other. ``stored`` says that the store has all
+    of the entries already: then held ones have to leave it.
     """
     guard = adapter.guard
     if versions:
