@@ -589,7 +589,7 @@ class Guard:
         return self
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
-        """Judge entries; changes nothing.
+        """Judge entries, which the guard does not learn by it; it catches up with others before.
 
         Findings that a rule excuses are left out of the decisions, whose notes say so; see
         :class:`ragshield_core.tools.rules.Rules`.

@@ -1,4 +1,4 @@
-"""What detectors and people say of entries, by all that a guard knows; nothing is learned here."""
+"""What detectors and people say of entries, by all that a guard knows before them."""
 
 from __future__ import annotations
 

@@ -105,9 +105,9 @@ class Writes:
         """Learn entries that are in the knowledge base."""
         if len(entries):
             self.happened(Change.LEARNED, entries=entries)
-            self.afterwards(partial(self._learned, [entries]))
+            self.afterwards(partial(self._after_learning, [entries]))
 
-    def _learned(self, batches: Sequence[Batch]) -> None:
+    def _after_learning(self, batches: Sequence[Batch]) -> None:
         """Take thresholds where they are due, and tell those of :attr:`on_learned`."""
         if batches and self._state.recalibration.due:
             self._thresholds_are_due()
@@ -241,7 +241,7 @@ class Writes:
         """Say that the store was written as intended."""
         self._settle(intent)
         learned = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
-        self._learned(learned)
+        self._after_learning(learned)
         for event in intent.events:
             if event.change is Change.RECALLED and event.entries is not None:
                 n = len(event.entries)
