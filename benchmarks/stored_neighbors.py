@@ -334,7 +334,7 @@ def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
         return np.tile(array, times)
     if len(array) != n:
         return array
-    if column in ("slots", "measured"):
+    if column in ("slots", "measured") and array.dtype != np.bool_:
         lifted = n * np.arange(times, dtype=array.dtype)
         return np.concatenate([array + lift for lift in lifted])
     return np.tile(array, (times, *[1] * (array.ndim - 1)))
