@@ -52,7 +52,8 @@ def _searching(name: str) -> tuple[Any, Any]:
     signature = inspect.signature(of)
     returned = f"Steps[{signature.return_annotation}]"
     search.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
-    search.__name__, search.__doc__ = name, of.__doc__
+    search.__name__ = name
+    search.__doc__ = f"Do as LangChain's ``VectorStore.{name}``, without held documents."
     search.__qualname__ = f"GuardedVectorStore.{name}"
     method = synchronous(search)
     return method, asynchronous(method)
