@@ -46,7 +46,7 @@ class Smoke(NamedTuple):
     arguments: Sequence[str] = ("--quick",)
 
 
-# What runs longest stands first.
+# The longest run stands first.
 ALL = {
     "growth": Smoke(
         [

@@ -1,4 +1,4 @@
-"""What came in since the calibration: what it spent, and questions about sources for a person."""
+"""Count arrivals since the calibration: the rate they spent, and sources for a person to judge."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Question:
 
 @dataclass(slots=True)
 class SourceCount:
-    """What became of the entries of one source since the calibration."""
+    """Counts of one source's entries since the calibration."""
 
     judged: int = 0
     held: int = 0
@@ -171,7 +171,7 @@ class SourceCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counted:
-    """What counts of a report."""
+    """The part of a report that is counted."""
 
     ids: tuple[str, ...]  # one per entry
     sources: tuple[str | None, ...]  # one per entry

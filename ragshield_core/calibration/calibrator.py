@@ -75,7 +75,7 @@ class Calibrator:
         self.policy = policy  # a small sample may justify a larger rate only
         # By detector; default ones until clean entries say more.
         self.thresholds: dict[str, Thresholds] = self._rules()
-        # What they come from, and how many entries were known then; none for default thresholds.
+        # Their sample, and how many entries were known then; none for default thresholds.
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
         # The calibration of another guard, in force until there is one of one's own, and the length
@@ -84,11 +84,11 @@ class Calibrator:
         # Scores of fitted entries, each while it was held out, until a calibration asks.
         self.held_out: dict[str, NDArray[np.float32]] = {}
         self._support: tuple[dict[str, Thresholds], Support] | None = None
-        # What thresholds are taken from whenever the knowledge base has grown. None if nobody asked
+        # Thresholds are taken from it whenever the knowledge base has grown. None if nobody asked
         # for a calibration, or none was possible.
         self.sample: CleanSample | None = None
         self.arrivals = Arrivals()  # what came since, held against what was promised
-        # What people found to be clean of it, if somebody has decided that it counts.
+        # Entries of it that people found to be clean, if somebody has decided that they count.
         self.released: Released | None = None
         # Of sources that a person has adopted, per detector the score above which it acts there.
         self.by_source: dict[str | None, dict[str, float]] = {}
@@ -237,7 +237,7 @@ class Calibrator:
                 name: np.concatenate([scores.get(name, nothing), column])
                 for name, column in outside.items()
             }
-            # What is poisoned does not become clean by being held.
+            # A poisoned entry does not become clean by being held.
             out = np.zeros(len(sample.outside), dtype=np.bool_)
             for detector in () if sample.vetted else self._knowledge.detectors:
                 if isinstance(detector, DoubtsSample) and detector.name in outside:

@@ -7,6 +7,7 @@ float32 rows of unit length, so that an inner product is a cosine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import index as whole
 from typing import Any, Self
 
 import numpy as np
@@ -221,14 +222,14 @@ class NeighborIndex(Slots):
         """
         try:
             check_format(values["format"])
-            index = cls(int(values["dim"]), exact_up_to=int(values["exact_up_to"]))
+            index = cls(whole(values["dim"]), exact_up_to=whole(values["exact_up_to"]))
             slots, vectors = arrays["slots"], arrays["vectors"]
             index.take_over(unpacked(arrays), slots, values["capacity"])
             check_rows("vectors", vectors, index.dim)
             index.columns["vector"][slots] = vectors
             if "reach" in values:
                 index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
-                index._n_sorted = int(values["n_sorted"])
+                index._n_sorted = whole(values["n_sorted"])
             else:
                 index._sort_if_needed()
         except DAMAGE as error:

@@ -195,6 +195,8 @@ def test_state_survives_json_and_npz(kind):
     "change",
     [
         lambda s: s.values.pop("dim"),
+        lambda s: s.values.update(dim=str(DIM)),
+        lambda s: s.values.update(format="1"),
         lambda s: s.values.update(dim=DIM + 1),
         lambda s: s.values.update(format=99),
         lambda s: s.values.update(capacity=59),
