@@ -61,6 +61,8 @@ class Event:
     accused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counted: Counted | None = None  # what was decided of a batch
     measured: Measured | None = None  # how clean entries score, taken in the background
+    # What detectors read in the texts of the entries, by reader: others need not read them again.
+    readings: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     # Of what was let in, by id, the detectors that failed on it, and what was said of each.
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -78,6 +80,8 @@ class Event:
             values["ids"] = list(self.ids)
         if self.accused:
             values["accused"] = {i: list(names) for i, names in self.accused.items()}
+        if self.readings:
+            values["readings"] = dict(self.readings)
         if self.failed:
             values["failed"] = {i: dict(failures) for i, failures in self.failed.items()}
         parts = {
@@ -112,6 +116,7 @@ class Event:
                 change=Change(values["change"]),
                 ids=tuple(map(str, values.get("ids", ()))),
                 accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
+                readings={name: list(kept) for name, kept in values.get("readings", {}).items()},
                 failed={i: dict(failures) for i, failures in values.get("failed", {}).items()},
                 entries=part("entries", _entries_from_parts),
                 counted=part("counted", Counted.from_parts),

@@ -27,6 +27,7 @@ from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.neighbors.stored import TableUser, VectorTable, Where, not_at_hand
 from ragshield_core.screening.knowledge import Knowledge
+from ragshield_core.text.readings import Remembered
 
 
 class GuardState:
@@ -55,6 +56,11 @@ class GuardState:
         self._chosen = False  # the embedder, by the user, so that no store offers its own
         self._table: VectorTable | None = None
         self._where: Where | None = None
+
+    @property
+    def readers(self) -> tuple[Remembered[Any], ...]:
+        """What detectors read texts with when they learn."""
+        return tuple(reader for one in self.detectors for reader in one.traits.reads)
 
     @property
     def calibrated(self) -> bool:

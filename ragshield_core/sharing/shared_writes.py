@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -38,6 +39,7 @@ from ragshield_core.sharing.journal import DEFAULT_LEASE, MEASURES, Journal, new
 from ragshield_core.sharing.snapshots import Snapshots
 from ragshield_core.sharing.standing import standing
 from ragshield_core.state import give_back
+from ragshield_core.text.readings import given, read
 
 T = TypeVar("T")
 
@@ -278,13 +280,19 @@ class SharedWrites(Writes):
             return answer, (), range(self.position + 1, self.position + 1)
         positions = self._journal.append(
             session,
-            [event for event, _ in collected],
+            [self._with_readings(event) for event, _ in collected],
             writer=self.writer,
             pending=[intent is not None for _, intent in collected],
             head=head,
             keep_turn=keep_turn,
         )
         return answer, collected, positions
+
+    def _with_readings(self, event: Event) -> Event:
+        """Return what was learned with what was read in its texts, so that no other need."""
+        if event.change is not Change.LEARNED or event.entries is None:
+            return event
+        return replace(event, readings=read(event.entries.texts, self._state.readers))
 
     def afterwards(self, step: Callable[[], object]) -> None:
         """Run ``step`` once the write that it is part of is durable; at once if there is none."""
@@ -655,7 +663,9 @@ class SharedWrites(Writes):
                     self._become(record.position, last)
                     break
                 try:
-                    self._state.apply(event)
+                    texts = () if event.entries is None else event.entries.texts
+                    with given(texts, event.readings, self._state.readers):
+                        self._state.apply(event)
                 except NeighborsError:  # it was not so where it was written: to be tried again
                     raise
                 except Exception as error:  # noqa: BLE001 - so it was where it was written

@@ -21,7 +21,13 @@ from test_replay import Writer, assert_same, labelled
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.calibration.recalibration import Recalibration
 from ragshield_core.database.connecting import WRITES
-from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.detectors import (
+    CliqueDetector,
+    LabelCentroidDetector,
+    LeadingQuestionDetector,
+    MetaClaimDetector,
+    TriggerPhraseDetector,
+)
 from ragshield_core.learning.guard_state import GuardState
 from ragshield_core.model.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.sharing import shared_writes as sharing
@@ -54,6 +60,24 @@ def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
     other.forget(known.take([0, 1]))
     one.screen(passages(1, 2, "new"))
     assert one.writes.known(known.ids) == list(known.ids[2:])
+
+
+@pytest.mark.parametrize(
+    "detector", [LeadingQuestionDetector, MetaClaimDetector, TriggerPhraseDetector]
+)
+def test_a_text_is_read_by_who_learns_it_and_by_no_other(detector, url, monkeypatch):
+    one, other = opened(url, detectors=detector)
+    one.fit(passages(300, 1))
+    other.screen(passages(1, 2, "new"))
+    asking = Batch.of(ids=["a"], texts=["Why, say older pages? No."], embeddings=np.ones((1, 32)))
+    one.learn(asking)
+    (remembered,) = detector.traits.reads
+    remembered.forget()
+    monkeypatch.setattr(remembered, "_short", mock.Mock(side_effect=AssertionError))
+    other.writes.catch_up()
+    assert other.writes.known(["a"]) == ["a"]
+    for mine, others in zip(*(d.state() for g in (one, other) for d in g.detectors), strict=True):
+        np.testing.assert_equal(mine, others)
 
 
 @pytest.mark.parametrize("workers", [2, 4])

@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import BESIDE
+from ragshield_core.text.readings import Remembered
 
 
 class Scope(StrEnum):
@@ -56,6 +58,9 @@ class Traits:
         it accepts is kept among the others.
     reads_contexts
         Whether it judges the contexts of entries like their texts.
+    reads
+        What it reads in texts that it learns, where that takes long: kept with what happens, so
+        that other processes need not read these texts.
     on_request
         Whether it is of no use before it is told with what: not part of the default guard.
     unsaved
@@ -73,6 +78,7 @@ class Traits:
     exchangeable: bool = True
     beyond_doubt: float = math.inf
     reads_contexts: bool = False
+    reads: tuple[Remembered[Any], ...] = ()
     on_request: bool = False
     unsaved: str | None = None
     unsaved_name: str | None = None

@@ -93,6 +93,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,
+        reads=(passage_of,),
     )
 
     def __init__(self) -> None:

@@ -146,7 +146,7 @@ def _word_in(plain: str) -> re.Pattern[str]:
     return _WORD
 
 
-passage_of = Remembered(_passage, SMALL_REMEMBERED)
+passage_of = Remembered(_passage, SMALL_REMEMBERED, lambda kept: Passage(*kept))
 
 
 def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[tuple[int, int]]]:

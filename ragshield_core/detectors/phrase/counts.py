@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +66,7 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        listed = [np.empty(0, dtype=np.uint32), *map(_hashed, texts)]
+        listed = [np.empty(0, dtype=np.uint32), *map(hashed, texts)]
         words = np.concatenate(listed)  # as they are read
         lengths = np.fromiter(map(len, listed[1:]), np.int64, len(texts))
         owners = np.repeat(np.arange(len(texts)), lengths)
@@ -128,7 +129,7 @@ def _hashes_of(text: str) -> NDArray[np.uint32]:
     return np.fromiter(map(zlib.crc32, listed), np.uint32, len(listed))
 
 
-_hashed = Remembered(_hashes_of, SMALL_REMEMBERED)
+hashed = Remembered(_hashes_of, SMALL_REMEMBERED, partial(np.array, dtype=np.uint32))
 
 
 def _grams_of(

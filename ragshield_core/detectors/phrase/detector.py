@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.base.order import FEWEST, came_together
-from ragshield_core.detectors.phrase.counts import Grams, n_cells_for
+from ragshield_core.detectors.phrase.counts import Grams, hashed, n_cells_for
 from ragshield_core.detectors.phrase.judging import MIN_LIFT, NOTHING, Judgement, copies_in, judge
 from ragshield_core.detectors.phrase.memory import CHUNK, Memory
 from ragshield_core.detectors.phrase.sentences import explained
@@ -115,6 +115,7 @@ class TriggerPhraseDetector(GroupDetector):
         floor=2.0,
         scope=Scope.BATCH,
         acts_unfitted=False,
+        reads=(hashed,),
     )
 
     def __init__(

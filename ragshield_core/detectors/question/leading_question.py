@@ -145,6 +145,22 @@ _MOST_OF_LINE, _LONGEST_LINE, _LINES = 0.6, 400, 100
 _Totals = list[NDArray[np.int64]]  # how often each trait was counted, by axis
 
 
+def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]:
+    """Return the shape of what a text opens with, how many sentences follow, and what these ask."""
+
+    def shape(found: Opening, apart: bool, place: int) -> tuple[int, ...]:  # noqa: FBT001
+        lower, glued = int(found.lower), int(apart)
+        return (found.kind, lower, glued, found.about, place, found.echo, found.elsewhere)
+
+    opening = opening_of(text)
+    n_pieces, asked = inside_of(text, opening)
+    behind = tuple(shape(found, found.last, 0) for found in asked)
+    return shape(opening, opening.glued, opening.place), n_pieces, behind
+
+
+_remembered = Remembered(_shapes, SMALL_REMEMBERED)
+
+
 class LeadingQuestionDetector(DoubtsSample, Detector):
     """Look for entries that put a question to themselves and answer it.
 
@@ -202,6 +218,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         floor=5.0,
         acts_unfitted=False,
         reads_contexts=True,
+        reads=(_remembered,),
     )
 
     def __init__(self) -> None:
@@ -533,22 +550,6 @@ def _answered(shapes: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 # Reading
-
-
-def _shapes(text: str) -> tuple[tuple[int, ...], int, tuple[tuple[int, ...], ...]]:
-    """Return the shape of what a text opens with, how many sentences follow, and what these ask."""
-
-    def shape(found: Opening, apart: bool, place: int) -> tuple[int, ...]:  # noqa: FBT001
-        lower, glued = int(found.lower), int(apart)
-        return (found.kind, lower, glued, found.about, place, found.echo, found.elsewhere)
-
-    opening = opening_of(text)
-    n_pieces, asked = inside_of(text, opening)
-    behind = tuple(shape(found, found.last, 0) for found in asked)
-    return shape(opening, opening.glued, opening.place), n_pieces, behind
-
-
-_remembered = Remembered(_shapes, SMALL_REMEMBERED)
 
 
 def _asked_beside(context: str | None) -> str:

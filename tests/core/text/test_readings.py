@@ -1,7 +1,10 @@
 """What was read in a text is remembered, of few and short texts."""
 
+import json
+
 import pytest
 
+from ragshield_core.text import readings
 from ragshield_core.text.readings import Remembered
 
 
@@ -47,3 +50,15 @@ def test_readings_are_forgotten(read):
         remembered.forget()
         remembered(text)
     assert read.n == 4
+
+
+def test_what_was_read_elsewhere_is_not_read_again(read):
+    texts = ("one", "long" * 1_001, "three")
+    kept = json.loads(json.dumps(readings.read(texts, [Remembered(read)])))
+    elsewhere = Counting()
+    remembered = Remembered(elsewhere)
+    with readings.given(texts, kept, [remembered]):
+        assert [remembered(text) for text in texts] == [3, 4_004, 5]
+        assert elsewhere.n == 1  # of long texts no reading is kept
+    assert remembered("one") == 3
+    assert elsewhere.n == 2  # what was given is not remembered
