@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.detectors.groups import words as module
-from ragshield_core.detectors.groups.words import EntryWords, Words
+from ragshield_core.detectors.groups.words import SHARE_STEPS, SLACK, EntryWords, Words
 from ragshield_core.text.copies import containment, word_hashes
 
 TEXT = st.lists(st.integers(0, 2**32 - 1), max_size=8).map(lambda words: np.array(words, np.uint32))
@@ -17,6 +17,10 @@ def assert_same(found, expected):
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == np.uint32
         np.testing.assert_array_equal(mine, theirs)
+
+
+def floored(shares):
+    return np.floor(shares * np.float32(SHARE_STEPS) + np.float32(SLACK)) / np.float32(SHARE_STEPS)
 
 
 def words_of(texts):
@@ -75,7 +79,7 @@ def test_pairs_are_compared_across_standing_and_new_entries():
     words = Words(words_of(texts), everything[3:])
     first, second = np.array([0, 3, 0, 4, 0]), np.array([3, 0, 4, 0, 2])
     expected = containment(everything, first, second)
-    np.testing.assert_allclose(words.copied(first, second), expected, atol=1 / 240)
+    np.testing.assert_array_equal(words.copied(first, second), floored(expected))
     assert_same(words.take(np.array([-1, 4, 1])), [word_hashes(""), word_hashes(six), texts[1]])
 
 
@@ -93,6 +97,6 @@ def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
     monkeypatch.setattr(module, "containment", comparing)
     monkeypatch.setattr(module, "WORDS_AT_ONCE", 100)
     words = Words(words_of(texts[:40]), texts[40:])
-    np.testing.assert_allclose(words.copied(first, second), expected, atol=1 / 240)
+    np.testing.assert_array_equal(words.copied(first, second), floored(expected))
     assert max(held) <= 100  # however many texts there are
     assert len(held) > 20

@@ -113,11 +113,6 @@ SECRET = {
     "off screen": f'<p style="position:absolute; left:-9999px">{ORDER}</p>',
     "no size": f'<p style="height:0;overflow:hidden">{ORDER}</p>',
     "style sheet": f"<style>p, .note {{ display : none }}</style><b class='x note'>{ORDER}</b>",
-    "capitals": f"<p STYLE='display:none'>{ORDER}</p><TEMPLATE>{ORDER}</TEMPLATE>",
-    "red on red": f"<p bgcolor=red><font COLOR=red>{ORDER}</font></p>",
-    "no width": f"<div width=0>{ORDER}</div>",
-    "no frame": f"<iframe HEIGHT=0>{ORDER}</iframe>",
-    "clipped": f"<p aria-hidden=true style='clip:rect(0,0,0,0)'>{ORDER}</p>",
     "never closed": f'<div style="display:none">{ORDER}',
     "comment": f"<!-- {ORDER} whatever other pages say about it -->",
     "comment with markup": f"<!-- <p>{ORDER} whatever other pages say about it</p> -->",
@@ -362,6 +357,29 @@ def test_real_texts_hide_nothing(name):
     scores = HiddenTextDetector().score(entries(texts))
     assert np.mean(scores > HiddenTextDetector.traits.floor) <= 0.0005
     assert np.mean(scores > HiddenTextDetector.default_threshold) <= 0.0001
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!-- {} -->",
+        "<p hidden>{}</p>",
+        "<p STYLE='display:none'>{}</p>",
+        "<p st&#121;le='display:none'>{}</p>",
+        "<TEMPLATE>{}</TEMPLATE>",
+        "<font COLOR=white>{}</font>",
+        "<p bgcolor=red><font color=red>{}</font></p>",
+        "<div width=0>{}</div>",
+        "<iframe HEIGHT=0>{}</iframe>",
+        "<style>.a{{display:none}}</style><p class=a>{}</p>",
+        "<input type=hidden value='{}'>",
+        "<p aria-hidden=true>{}</p>",
+    ],
+)
+def test_markup_that_hides_is_found_among_much_that_does_not(page):
+    shown = "<b>bold</b> <a href=x>link</a> " * 3
+    (found,) = payloads(shown + page.format(ORDER) + shown)
+    assert ORDER in found.decoded
 
 
 def test_flags_and_look_alikes_are_found_without_other_odd_characters():
