@@ -63,9 +63,6 @@ MODES = {
         lambda: LabelCentroidDetector(level="batch"), calibrated=False
     ),
     "neighbours, calibrated at 1 %": Mode(LabelNeighborDetector),
-    "neighbours by majority, calibrated at 1 %": Mode(
-        lambda: LabelNeighborDetector(vote="majority")
-    ),
     "model, calibrated at 1 %": Mode(LabelModelDetector),
     "model, calibrated at 1 %, in expectation": Mode(LabelModelDetector, confidence=0.5),
 }

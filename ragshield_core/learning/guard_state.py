@@ -25,7 +25,7 @@ from ragshield_core.learning.events import Change, Event
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
-from ragshield_core.neighbors.stored import TableUser, VectorTable, Where, not_at_hand
+from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where, not_at_hand
 from ragshield_core.screening.knowledge import Knowledge
 from ragshield_core.text.readings import Remembered
 
@@ -327,8 +327,8 @@ class GuardState:
                 user.use_table(self._table, self._where)
 
     @property
-    def _table_users(self) -> list[TableUser]:
-        return [detector for detector in self.detectors if isinstance(detector, TableUser)]
+    def _table_users(self) -> list[IndexOwner]:
+        return [detector for detector in self.detectors if isinstance(detector, IndexOwner)]
 
     # The embedding model
 

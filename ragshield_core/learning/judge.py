@@ -19,7 +19,8 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError
 from ragshield_core.model.findings import Decision, Report, Verdict
 from ragshield_core.model.policy import Policy
-from ragshield_core.neighbors.known import KnownNeighbors, Lender
+from ragshield_core.neighbors.known import KnownNeighbors
+from ragshield_core.neighbors.stored import IndexOwner
 from ragshield_core.screening.screening import (
     InForce,
     crash,
@@ -229,7 +230,7 @@ class Judge:
             self._state.check()
             self._writes.catch_up()
             self.check_dim(batch)
-            lender = next((d for d in self._state.detectors if isinstance(d, Lender)), None)
+            lender = next((d for d in self._state.detectors if isinstance(d, IndexOwner)), None)
             if lender is None or not len(self._state.knowledge):
                 msg = "no detector of this guard knows vectors of entries to compare with."
                 raise NotFittedError(msg)

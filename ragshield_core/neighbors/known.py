@@ -50,11 +50,6 @@ class NeighborSource:
     Entries held in quarantine are not live. A source that lends itself to a detector learns every
     entry before that detector does.
 
-    Parameters
-    ----------
-    exact_up_to
-        Number of entries above which the index is approximate; None for its default.
-
     Examples
     --------
     >>> known = NeighborSource()
@@ -64,8 +59,7 @@ class NeighborSource:
     ([['b', 'a', None]], [[0.800000011920929, 0.6000000238418579, -inf]])
     """
 
-    def __init__(self, *, exact_up_to: int | None = None) -> None:
-        self.exact_up_to = exact_up_to
+    def __init__(self) -> None:
         self.reset()
 
     def __len__(self) -> int:
@@ -81,7 +75,7 @@ class NeighborSource:
         if not len(entries):
             return
         if self._index is None:
-            self._index = NeighborIndex(entries.dim, exact_up_to=self.exact_up_to)
+            self._index = NeighborIndex(entries.dim)
         self.forget(entries.ids)
         self._index.add(entries.ids, entries.embeddings)
 
@@ -177,17 +171,6 @@ class NeighborSource:
         return KnownNeighbors(names, similarities)
 
 
-class Lender(ABC):
-    """Base class of a detector that keeps an index and lends it.
-
-    It is declared, not guessed from an attribute: a guard lets the others rest on it.
-    """
-
-    @abstractmethod
-    def neighbors(self) -> NeighborSource:
-        """Return what is lent."""
-
-
 class Borrower(ABC):
     """Base class of a detector that can do without an index of its own."""
 
@@ -196,44 +179,13 @@ class Borrower(ABC):
         """Use another's index from now on; None for one's own again."""
 
 
-class LabelledEntries:
-    """The labels of the known entries, beside an index of one's own or a borrowed one.
+class LabelledEntries(Labels):
+    """The known entries with their labels, beside an index of one's own or a borrowed one."""
 
-    Labels get codes in the order in which they are met; a code stays with its label.
-
-    Parameters
-    ----------
-    exact_up_to
-        Of an index of one's own; None for its default.
-    """
-
-    def __init__(self, *, exact_up_to: int | None = None) -> None:
-        self._own = NeighborSource(exact_up_to=exact_up_to)
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = NeighborSource()
         self._borrowed: NeighborSource | None = None
-        self._labels = Labels()
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all entries, in the order in which they came."""
-        return self._labels.ids
-
-    @property
-    def all_codes(self) -> NDArray[np.int64]:
-        """The label code of every entry, in the order of :attr:`ids`; -1 where it has none."""
-        return self._labels.codes.astype(np.int64)
-
-    @property
-    def labels(self) -> list[str]:
-        """The labels, by code."""
-        return self._labels.names
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """How many entries have each label, shape (n_labels,)."""
-        return self._labels.counts
 
     @property
     def source(self) -> NeighborSource:
@@ -256,72 +208,48 @@ class LabelledEntries:
             raise ValueError(msg)
         self._borrowed = source
 
-    def overlook(self, ids: Collection[str]) -> None:
-        """Name no neighbours among these entries from now on, until called with none."""
-        self.source.overlook(ids)
-
     def reset(self) -> None:
         """Forget everything, but not whose index is used."""
+        super().__init__()
         self._own.reset()
-        self._labels = Labels()
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new label and vector."""
-        self._labels.drop(entries.ids)
-        self._labels.put(entries.ids, entries.labels)
+        self.drop(entries.ids)
+        self.put(entries.ids, entries.labels)
         if self._borrowed is None:
             self._own.learn(entries)
 
     def forget(self, ids: Sequence[str]) -> None:
         """Take entries out; ids that are not known are ignored."""
-        self._labels.drop(ids)
+        self.drop(ids)
         if self._borrowed is None:
             self._own.forget(ids)
 
-    def count(self, label: str | None) -> int:
-        """Return how many known entries have a label."""
-        code = int(self._labels.codes_of_labels([label])[0])
-        return 0 if code < 0 else int(self.counts[code])
-
-    def label_codes(self, labels: Sequence[str | None]) -> NDArray[np.int64]:
-        """Return the code of each label, -1 where it is unknown or None."""
-        return self._labels.codes_of_labels(labels)
-
-    def codes(self, ids: Sequence[str | None] | NDArray[np.object_]) -> NDArray[np.int64]:
-        """Return the label code of each known entry, -1 where it has none; shape as ``ids``."""
-        names = np.asarray(ids, dtype=np.object_)
-        return self._labels.codes_of(names.ravel().tolist()).reshape(names.shape)
-
-    def usual_distance(self, k: int, seed: int = 0) -> float:
+    def usual_distance(self, k: int) -> float:
         """Return the usual cosine distance of an entry's k-th neighbour: the scale of nearness.
 
         The median over a sample; not below :data:`LEAST_DISTANCE`.
         """
-        rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(self))[:SCALE_SAMPLE])
         if len(self) < 2:  # noqa: PLR2004
             return 1.0
-        found = self.source.standing_neighbors(
-            np.array(self.ids, dtype=np.object_)[chosen].tolist(), k
-        )
-        last = np.where(np.isfinite(found.similarities), found.similarities, np.inf).min(axis=1)
+        chosen = np.sort(np.random.default_rng(0).permutation(len(self))[:SCALE_SAMPLE])
+        ids = np.array(self.ids, dtype=np.object_)[chosen].tolist()
+        near = self.source.standing_neighbors(ids, k).similarities
+        last = np.where(np.isfinite(near), near, np.inf).min(axis=1)
         return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything but a borrowed index, as JSON-ready values and arrays."""
         values, arrays = self._own.state()
-        return (
-            {"labels": list(self.labels), "own": values},
-            {f"own.{key}": array for key, array in arrays.items()}
-            | {"codes": self._labels.codes}
-            | packed(self.ids),
-        )
+        own = {f"own.{key}": array for key, array in arrays.items()}
+        return {"labels": self.names, "own": values}, own | {"codes": self.codes} | packed(self.ids)
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
         ids = unpacked(arrays)
         self.reset()
-        self._labels.take(ids, np.asarray(arrays["codes"], dtype=np.int32), values["labels"])
+        self.take(ids, np.asarray(arrays["codes"], dtype=np.int32), values["labels"])
         self._own.restore(values["own"], part_of(arrays, "own."))
 
 

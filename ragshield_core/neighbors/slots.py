@@ -282,10 +282,11 @@ class Labels(Slots):
         if self.sparse:
             self.renumber()
 
-    def codes_of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
-        """Return the label code of each entry, shape (n,); -1 where there is none."""
-        slots = self.slots_of(ids)
-        codes = np.full(len(slots), NO_LABEL, dtype=np.int64)
+    def codes_of(self, ids: Sequence[str] | NDArray[np.object_]) -> NDArray[np.int64]:
+        """Return the label code of each entry, shape as ``ids``; -1 where there is none."""
+        names = np.asarray(ids, dtype=np.object_)
+        slots = self.slots_of(names.ravel().tolist()).reshape(names.shape)
+        codes = np.full(slots.shape, NO_LABEL, dtype=np.int64)
         codes[slots >= 0] = self.columns["code"][slots[slots >= 0]]
         return codes
 

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from ragshield_core.neighbors.index import (
 from ragshield_core.neighbors.search import Neighbors, check_rows, merged, none_found
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
 from ragshield_core.state import part_of
+
+if TYPE_CHECKING:
+    from ragshield_core.neighbors.known import NeighborSource
 
 T = TypeVar("T")
 
@@ -98,8 +101,15 @@ class VectorTable(ABC):
         """Return which of the ids the store holds, and their vectors, shape (n, dim), as stored."""
 
 
-class TableUser(ABC):
-    """Base class of a detector that can leave vectors in the store."""
+class IndexOwner(ABC):
+    """Base class of a detector that keeps an index: others ask it, or the store keeps its vectors.
+
+    It is declared, not guessed from an attribute: a guard lets other detectors rest on it.
+    """
+
+    @abstractmethod
+    def neighbors(self) -> NeighborSource:
+        """Return what finds neighbours for detectors that would search for the same."""
 
     @property
     @abstractmethod
@@ -156,8 +166,6 @@ class StoredIndex(Slots):
         Of the store; ``None`` until it is at hand.
     expected
         The name of the store, where the table is not at hand.
-    exact_up_to
-        Of the index of what is kept here.
 
     Notes
     -----
@@ -172,14 +180,13 @@ class StoredIndex(Slots):
         table: VectorTable | None = None,
         *,
         expected: str = "",
-        exact_up_to: int | None = None,
     ) -> None:
         super().__init__()
         self.dim, self.store = dim, expected
         self._table: VectorTable | None = None
         if table is not None:
             self.connect(table)
-        self._local = NeighborIndex(dim, exact_up_to=exact_up_to)
+        self._local = NeighborIndex(dim)
         self._waiting: dict[str, None] = {}  # kept here until the store has them
         self._ask_at = LET_GO_AFTER  # waiting ones
         self._pages: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque()
@@ -233,7 +240,7 @@ class StoredIndex(Slots):
                 "store with its guard first."
             )
             raise NeighborsError(msg)
-        values, arrays = NeighborIndex(self.dim, exact_up_to=self._local.exact_up_to).state()
+        values, arrays = NeighborIndex(self.dim).state()
         arrays |= {"slots": slots, "vectors": vectors, **packed(self.ids)}
         return NeighborIndex.restored(values | {"capacity": self.capacity}, arrays)
 
@@ -362,7 +369,7 @@ class StoredIndex(Slots):
         elif ids:
             gone, old = set(ids), self._local
             names = [entry_id for entry_id in old.ids if entry_id not in gone]
-            self._local = NeighborIndex(self.dim, exact_up_to=old.exact_up_to)
+            self._local = NeighborIndex(self.dim)
             self._local.add(names, old.vectors(old.slots_of(names)))
 
     def _stored(self, embeddings: NDArray[np.float32], k: int, wanted: int) -> Neighbors:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector, GroupDetector, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.neighbors.known import Borrower, Lender
+from ragshield_core.neighbors.known import Borrower
 from ragshield_core.neighbors.slots import Labels, packed, unpacked
+from ragshield_core.neighbors.stored import IndexOwner
 from ragshield_core.screening.screening import crash
 from ragshield_core.state import part_of
 
@@ -89,8 +90,8 @@ class Knowledge:
     def __init__(self, detectors: Sequence[Detector]) -> None:
         self.detectors = tuple(detectors)
         # Who lends its index learns first, so that those who borrow it find there what they learn.
-        self.learners = sorted(self.detectors, key=lambda d: not isinstance(d, Lender))
-        if isinstance(lender := self.learners[0], Lender):
+        self.learners = sorted(self.detectors, key=lambda d: not isinstance(d, IndexOwner))
+        if isinstance(lender := self.learners[0], IndexOwner):
             for detector in self.learners[1:]:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
@@ -153,7 +154,7 @@ class Knowledge:
         """
         known = self.among(ids)
         lender = self.learners[0]
-        vectors = lender.neighbors().vectors(known) if isinstance(lender, Lender) else None
+        vectors = lender.neighbors().vectors(known) if isinstance(lender, IndexOwner) else None
         if vectors is not None and not vectors.any(axis=1).all():
             vectors = None  # they were in the store alone
         return Batch.of(

@@ -38,8 +38,8 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
 from ragshield_core.model.taxonomy import CRAFTED, OUTLIERS, POISONING, VECTORS
-from ragshield_core.neighbors.known import Lender, NeighborSource
-from ragshield_core.neighbors.stored import TableUser, VectorTable, Where
+from ragshield_core.neighbors.known import NeighborSource
+from ragshield_core.neighbors.stored import IndexOwner, VectorTable, Where
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
@@ -50,7 +50,7 @@ FEW = 256
 EXTREME = 1e-4
 
 
-class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
+class CliqueDetector(GroupDetector, Audits, IndexOwner):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
@@ -86,8 +86,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         lineage is a claim of whoever brought the entry: name only those that you control.
     min_entries
         Below this size of the knowledge base entries are not judged.
-    exact_up_to
-        Size above which the neighbour index is approximate; ``None`` for its default.
 
     Notes
     -----
@@ -118,7 +116,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
         alpha: float = cleanbase.ALPHA,
         trusted_lineages: Sequence[str] = (),
         min_entries: int = MIN_ENTRIES,
-        exact_up_to: int | None = None,
     ) -> None:
         if rule not in ("groups", "cleanbase"):
             msg = f"rule is {rule!r}, expected 'groups' or 'cleanbase'."
@@ -134,7 +131,6 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
             self.traits = replace(self.traits, exchangeable=False)
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
-        self.exact_up_to = exact_up_to
         self._table: VectorTable | None = None  # where vectors are left; stays at a reset
         self._known: Known | None = None
         self._neighbors = GraphNeighbors(self._fitted)
@@ -468,13 +464,7 @@ class CliqueDetector(GroupDetector, Audits, Lender, TableUser):
     def _begun(self, dim: int) -> Known:
         """Return what is known; nothing of it before the first entry."""
         if self._known is None:
-            graph = SimilarityGraph(
-                dim,
-                self._k,
-                exact_up_to=self.exact_up_to,
-                table=self._table,
-                **NOTES,
-            )
+            graph = SimilarityGraph(dim, self._k, table=self._table, **NOTES)
             self._known = Known(self._rule, graph)
         return self._known
 

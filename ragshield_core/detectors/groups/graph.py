@@ -101,8 +101,6 @@ class SimilarityGraph:
         Of the vectors.
     k
         Length of the lists.
-    exact_up_to
-        Size above which the index is approximate; ``None`` for the index's own default.
     table
         Of the store in which neighbours are found; ``None`` for an index in memory.
     **beside
@@ -127,15 +125,10 @@ class SimilarityGraph:
         dim: int,
         k: int,
         *,
-        exact_up_to: int | None = None,
         table: VectorTable | None = None,
         **beside: Any,
     ) -> None:
-        self.index: EntryIndex = (
-            NeighborIndex(dim, exact_up_to=exact_up_to)
-            if table is None
-            else StoredIndex(dim, table, exact_up_to=exact_up_to)
-        )
+        self.index: EntryIndex = NeighborIndex(dim) if table is None else StoredIndex(dim, table)
         self.k = k
         self.unrelated: float | None = None
         self.words = EntryWords()

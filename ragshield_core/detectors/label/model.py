@@ -43,10 +43,11 @@ NO_DIRECTION = 1e-6
 PENALTY, MAX_ITERATIONS, TOLERANCE = 30.0, 300, 1e-4
 # Entries on which three weights, one per kind of evidence, are fitted.
 STACKED = 2_000
-# Entries that come or go at least before the regression is learned again.
-FEWEST_CHANGES = 50
+# Share of the entries, and entries, that come or go before the regression is learned again.
+REFIT_AT, FEWEST_CHANGES = 0.1, 50
 # Growth of the knowledge base at which everything is learned anew, and not the regression alone.
 GROWTH = 2.0
+SEED = 0  # of samples and parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +97,6 @@ class LabelModelDetector(KnowsLabels):
     max_entries
         Size of the random sample, stratified by label, that the regression is learned from. The
         default 15,000 takes seconds; more adds little, because the neighbours know all entries.
-    refit_at
-        The regression is learned again once the entries learned and forgotten since the last time
-        are more than this share of what was known then, and more than 50; a tenth by default. Once
-        the knowledge base has doubled, everything is.
-    seed
-        Of samples and parts.
-    exact_up_to
-        Size above which the neighbour index is approximate; None for its default.
 
     Raises
     ------
@@ -117,10 +110,12 @@ class LabelModelDetector(KnowsLabels):
     Gaussian kernel to landmarks (Nyström's method [2]_), the width of which is the mean distance of
     two entries, and so is no longer linear. The evidence is combined by stacking [3]_.
 
-    A label that is new since the model was last learned is reported as not judged until it is
-    learned again. What is learned costs, at 15,000 entries of 384 dimensions on one core, about
-    3 seconds for two labels and 20 for 77. The state holds weights, landmarks and, unless it is
-    borrowed, the index.
+    The regression is learned again once the entries learned and forgotten since the last time are
+    more than a tenth of what was known then, and more than 50. Once the knowledge base has doubled,
+    everything is. A label that is new since the model was last learned is reported as not judged
+    until it is learned again. What is learned costs, at 15,000 entries of 384 dimensions on one
+    core, about 3 seconds for two labels and 20 for 77. The state holds weights, landmarks and,
+    unless it is borrowed, the index.
 
     References
     ----------
@@ -132,15 +127,7 @@ class LabelModelDetector(KnowsLabels):
 
     name: str = "label_model"
 
-    def __init__(
-        self,
-        *,
-        min_entries: int = 5,
-        max_entries: int = 15_000,
-        refit_at: float = 0.1,
-        seed: int = 0,
-        exact_up_to: int | None = None,
-    ) -> None:
+    def __init__(self, *, min_entries: int = 5, max_entries: int = 15_000) -> None:
         if min_entries < 2:  # noqa: PLR2004
             msg = f"min_entries is {min_entries}, expected at least 2: one to learn, one to check."
             raise ValueError(msg)
@@ -150,18 +137,12 @@ class LabelModelDetector(KnowsLabels):
                 f"{min_entries} of two labels each."
             )
             raise ValueError(msg)
-        if not refit_at >= 0.0:
-            msg = f"refit_at is {refit_at}, expected a share of at least 0."
-            raise ValueError(msg)
         if find_spec("sklearn") is None:
             msg = "LabelModelDetector needs scikit-learn; pip install 'ragshield[labels]'."
             raise ImportError(msg)
         self.min_entries = min_entries
         self.max_entries = max_entries
-        self.refit_at = refit_at
-        self.seed = seed
-        self.exact_up_to = exact_up_to
-        self._known = LabelledEntries(exact_up_to=exact_up_to)
+        self._known = LabelledEntries()
         self.reset()
 
     def reset(self) -> None:
@@ -191,7 +172,7 @@ class LabelModelDetector(KnowsLabels):
         """Return rows without a label, with a rare one, or with one that is too new."""
         reasons = super().unjudged(batch)
         if self._model is not None:
-            late = ~np.isin(self._known.label_codes(batch.labels), self._model.codes)
+            late = ~np.isin(self._known.codes_of_labels(batch.labels), self._model.codes)
             for row in np.flatnonzero(late).tolist():
                 left = int(self._allowed()) + 1 - self._changes
                 reasons.setdefault(
@@ -239,11 +220,11 @@ class LabelModelDetector(KnowsLabels):
         probability = np.exp(_log_softmax(evidence))
         model = self._fitted()
         own = self._classes(batch)
-        codes = self._known.codes(found.ids)
+        codes = self._known.codes_of(found.ids)
         explained = []
         for row, label in enumerate(batch.labels):
             mine, theirs = int(own[row]), int(best[row])
-            name, other = shown(label), shown(self._known.labels[int(model.codes[theirs])])
+            name, other = shown(label), shown(self._known.names[int(model.codes[theirs])])
             agree = codes[row] == model.codes[theirs]
             n, n_own = int((codes[row] >= 0).sum()), int((codes[row] == model.codes[mine]).sum())
             sentence = (
@@ -324,11 +305,11 @@ class LabelModelDetector(KnowsLabels):
 
     def _allowed(self) -> float:
         """Return how many entries may come and go before the regression is learned again."""
-        return max(FEWEST_CHANGES, self.refit_at * self._known_last)
+        return max(FEWEST_CHANGES, REFIT_AT * self._known_last)
 
     def _learn_all(self, codes: NDArray[np.int64], entries: Batch) -> None:
         """Choose landmarks and scales, learn the regression and what each evidence is worth."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(SEED)
         ids, classes = self._sample(codes, rng)
         vectors = self._vectors(ids, entries)
         n, n_classes = len(ids), len(codes)
@@ -342,14 +323,14 @@ class LabelModelDetector(KnowsLabels):
             codes=codes,
             landmarks=landmarks,
             bandwidth=bandwidth,
-            usual=self._known.usual_distance(K, self.seed),
+            usual=self._known.usual_distance(K),
             coefficients=coefficients,
             intercepts=intercepts,
             trust=np.ones(3),
             penalty=PENALTY * n,
             projection=projection,
         )
-        by_fold = self._cross_validated(features, classes, model, self.seed)
+        by_fold = self._cross_validated(features, classes, model, SEED)
         stacked = np.sort(rng.permutation(n)[:STACKED])
         found = self._known.source.standing_neighbors([ids[row] for row in stacked.tolist()], K)
         trust = _stacked(np.stack([by_fold[stacked], *self._votes(model, found)]), classes[stacked])
@@ -358,7 +339,7 @@ class LabelModelDetector(KnowsLabels):
 
     def _learned_again(self, model: _Model, codes: NDArray[np.int64], entries: Batch) -> _Model:
         """Return the model with a new regression, in the features as they are."""
-        ids, classes = self._sample(codes, np.random.default_rng(self.seed))
+        ids, classes = self._sample(codes, np.random.default_rng(SEED))
         features = model.features(self._vectors(ids, entries))
         coefficients, intercepts = _regression(
             features, classes, len(codes), model.penalty / len(ids)
@@ -369,7 +350,7 @@ class LabelModelDetector(KnowsLabels):
         self, codes: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[list[str], NDArray[np.int64]]:
         """Return ids to learn from and their classes: numbers of ``codes``."""
-        ids, all_codes = self._known.ids, self._known.all_codes
+        ids, all_codes = self._known.ids, self._known.codes
         rows = np.flatnonzero(np.isin(all_codes, codes))
         classes = np.searchsorted(codes, all_codes[rows])
         if len(rows) > self.max_entries:
@@ -431,7 +412,7 @@ class LabelModelDetector(KnowsLabels):
 
     def _classes(self, batch: Batch) -> NDArray[np.int64]:
         """Return the class of each entry, which has one."""
-        return np.searchsorted(self._fitted().codes, self._known.label_codes(batch.labels))
+        return np.searchsorted(self._fitted().codes, self._known.codes_of_labels(batch.labels))
 
     def _evidence(self, batch: Batch) -> tuple[NDArray[np.float64], KnownNeighbors]:
         """Return all evidence together, shape (n, n_classes), and the neighbours."""
@@ -451,11 +432,10 @@ class LabelModelDetector(KnowsLabels):
         self, model: _Model, found: KnownNeighbors
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the log of the votes of the nearest few and of all neighbours, by class."""
-        codes = self._known.codes(found.ids)
+        codes = self._known.codes_of(found.ids)
         place = np.minimum(np.searchsorted(model.codes, codes), len(model.codes) - 1)
         classes = np.where(model.codes[place] == codes, place, -1)
-        similarity = np.where(np.isfinite(found.similarities), found.similarities, -1.0)
-        weights = kernel(similarity.astype(np.float64), model.usual)
+        weights = kernel(found.similarities, model.usual)
         doubt = np.exp(-WIDTHS)  # one vote from the usual distance
         few, many = (
             np.log(count_votes(classes[:, :k], weights[:, :k], len(model.codes)) + doubt)

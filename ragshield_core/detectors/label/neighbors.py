@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +22,13 @@ from ragshield_core.neighbors.known import (
     NeighborSource,
 )
 
-VOTES = ("majority", "distance", "threshold")
 # A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
 # the kernel of k-NN by distance with a width that fits the knowledge base and the embedding model.
 # Widths of a third and a tenth find fewer flipped labels on SMS or mails.
 WIDTHS = 5.0
 # Votes that are cast before any neighbour's, spread over the labels as they are in the knowledge
-# base: with half of one, no majority of whole votes is overturned.
-DOUBT = 0.5
-# The similarity of all k voters together weighs a quarter of a vote: it decides among equal counts.
-TIE_BREAK = 0.25
+# base: half of one from the usual distance.
+DOUBT = 0.5 * math.exp(-WIDTHS)
 # At most so many neighbours are named as evidence, and so much of a label.
 RELATED, LABEL_SHOWN = 5, 60
 
@@ -49,7 +47,7 @@ class KnowsLabels(Audits, Overlooks, Borrower):
 
     def overlook(self, ids: Collection[str]) -> None:
         """Let no entry that the batch replaces vote on it."""
-        self._known.overlook(ids)
+        self._known.source.overlook(ids)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and judge each label by what the others say."""
@@ -62,12 +60,12 @@ class KnowsLabels(Audits, Overlooks, Borrower):
 
     def _asked(self, batch: Batch, k: int) -> KnownNeighbors:
         """Return the neighbours of entries that can be judged."""
-        check_judged(self, batch, learned=bool(self._known.labels))
+        check_judged(self, batch, learned=bool(self._known.names))
         return self._known.source.known_neighbors(batch, k)
 
 
 class LabelNeighborDetector(KnowsLabels):
-    """Let the nearest known entries vote on the label of each new one.
+    """Let the nearest known entries vote on the label of each new one, by their nearness.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
     own. Before the neighbours vote, a fraction of a vote is spread over the labels by how frequent
@@ -76,21 +74,12 @@ class LabelNeighborDetector(KnowsLabels):
 
     Parameters
     ----------
-    vote
-        ``"distance"``, the default, weighs each neighbour by its nearness; ``"majority"`` counts
-        heads; ``"threshold"`` counts those of a cosine of at least ``min_similarity``, and reports
-        an entry that has none of them as not judged. Among equal counts nearer ones decide.
     k
         Neighbours that vote, 16 by default: few enough to be near, and so many that one mislabelled
         entry in the knowledge base convinces nobody.
-    min_similarity
-        Of ``"threshold"``, cosine, 0.4 by default: below, two texts have little in common under
-        all-MiniLM-L6-v2. Other embedding models need other values.
     min_entries
         Entries of a label that are known with fewer are not judged: they could not win a vote. The
         default is 5.
-    exact_up_to
-        Size above which the neighbour index is approximate; None for its default.
 
     Notes
     -----
@@ -106,41 +95,24 @@ class LabelNeighborDetector(KnowsLabels):
     Examples
     --------
     >>> from ragshield_core import Batch
-    >>> detector = LabelNeighborDetector(vote="majority", k=1, min_entries=1)
+    >>> detector = LabelNeighborDetector(k=1, min_entries=1)
     >>> _ = detector.fit(Batch.of(ids=["a", "b"], texts=["", ""], labels=["ham", "spam"],
     ...                           embeddings=[[1, 0], [0, 1]]))
     >>> flipped = Batch.of(ids=["c"], texts=[""], labels=["spam"], embeddings=[[1, 0]])
-    >>> detector.score(flipped).round(2)
-    array([1.79])
+    >>> detector.score(flipped).round(1)
+    array([6.4])
     """
 
     name: str = "label_neighbors"
 
-    def __init__(
-        self,
-        *,
-        vote: Literal["majority", "distance", "threshold"] = "distance",
-        k: int = 16,
-        min_similarity: float = 0.4,
-        min_entries: int = 5,
-        exact_up_to: int | None = None,
-    ) -> None:
-        if vote not in VOTES:
-            msg = f"vote is {vote!r}, expected one of {', '.join(VOTES)}."
-            raise ValueError(msg)
+    def __init__(self, *, k: int = 16, min_entries: int = 5) -> None:
         for name, value in (("k", k), ("min_entries", min_entries)):
             if value < 1:
                 msg = f"{name} is {value}, expected at least 1."
                 raise ValueError(msg)
-        if not -1.0 <= min_similarity <= 1.0:
-            msg = f"min_similarity is {min_similarity}, expected a cosine in [-1, 1]."
-            raise ValueError(msg)
-        self.vote = vote
         self.k = k
-        self.min_similarity = min_similarity
         self.min_entries = min_entries
-        self.exact_up_to = exact_up_to
-        self._known = LabelledEntries(exact_up_to=exact_up_to)
+        self._known = LabelledEntries()
         self.reset()
 
     def reset(self) -> None:
@@ -160,26 +132,12 @@ class LabelNeighborDetector(KnowsLabels):
         self._measure()
 
     def _measure(self) -> None:
-        if self.vote == "distance" and len(self._known):
-            self._usual = self._known.usual_distance(self.k)
-            self._measured = len(self._known)
+        if len(self._known):
+            self._usual, self._measured = self._known.usual_distance(self.k), len(self._known)
 
     def forget(self, entries: Batch) -> None:
         """Take entries out; those that are not known are ignored."""
         self._known.forget(entries.ids)
-
-    def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return rows without a label, with a rare one, or without a neighbour that votes."""
-        reasons = super().unjudged(batch)
-        if self.vote == "threshold" and len(self._known):
-            near = self._known.source.known_neighbors(batch, self.k)
-            for row in np.flatnonzero(self._without_voters(near)).tolist():
-                reasons.setdefault(
-                    row,
-                    f"no labelled entry among its {self.k} neighbours has a cosine of "
-                    f"{self.min_similarity:g} or more",
-                )
-        return reasons
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the log ratio of votes, best other label over own, shape (n_entries,)."""
@@ -195,14 +153,7 @@ class LabelNeighborDetector(KnowsLabels):
         part = fitted.take(rows)
         found = self._known.source.standing_neighbors(part.ids, self.k)
         scores[rows] = self._scores(part, found)[0]
-        if self.vote == "threshold":
-            scores[rows[self._without_voters(found)]] = np.nan
         return scores
-
-    def _without_voters(self, found: KnownNeighbors) -> NDArray[np.bool_]:
-        """Return which entries have no labelled neighbour that is similar enough to vote."""
-        voting = (found.similarities >= self.min_similarity) & (self._known.codes(found.ids) >= 0)
-        return np.asarray(~voting.any(axis=1), dtype=np.bool_)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return how many neighbours have which label, and the nearest of them."""
@@ -211,20 +162,15 @@ class LabelNeighborDetector(KnowsLabels):
         batch = batch.take(rows)
         found = self._asked(batch, self.k)
         _, best, codes = self._scores(batch, found)
-        own = self._known.label_codes(batch.labels)
+        own = self._known.codes_of_labels(batch.labels)
         evidence = []
         for row, label in enumerate(batch.labels):
             against = codes[row] == best[row]
-            who = (
-                f"labelled entries with a similarity of {self.min_similarity:g} or more"
-                if self.vote == "threshold"
-                else "most similar labelled entries"
-            )
             nearest = found.similarities[row][against if against.any() else codes[row] >= 0]
             sentence = (
-                f"it is labelled {shown(label)}, but of the {int((codes[row] >= 0).sum())} {who} "
-                f"{int((codes[row] == own[row]).sum())} are, and {int(against.sum())} are "
-                f"{shown(self._known.labels[best[row]])}"
+                f"it is labelled {shown(label)}, but of the {int((codes[row] >= 0).sum())} most "
+                f"similar labelled entries {int((codes[row] == own[row]).sum())} are, and "
+                f"{int(against.sum())} are {shown(self._known.names[best[row]])}"
             )
             if len(nearest):
                 sentence += f" (similarity up to {float(nearest[0]):.3f})"
@@ -248,37 +194,27 @@ class LabelNeighborDetector(KnowsLabels):
     ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.int64]]:
         """Return scores, the code of the best other label, and what each neighbour votes for."""
         known = self._known
-        similarity = np.where(np.isfinite(found.similarities), found.similarities, -1.0)
-        similarity = similarity.astype(np.float64)
-        codes = known.codes(found.ids)
-        if self.vote == "distance":
-            weights = kernel(similarity, self._usual)
-            doubt = DOUBT * float(np.exp(-WIDTHS))  # as much as of one at the usual distance
-        else:
-            if self.vote == "threshold":
-                codes = np.where(similarity >= self.min_similarity, codes, -1)
-            weights = 1.0 + TIE_BREAK * similarity / self.k
-            doubt = DOUBT
+        codes = known.codes_of(found.ids)
         rows = np.arange(len(batch))
         others = np.tile(known.counts.astype(np.float64), (len(batch), 1))
-        itself = known.codes(batch.ids)  # an older revision, or the very entry held out
+        itself = known.codes_of(batch.ids)  # an older revision, or the very entry held out
         others[rows[itself >= 0], itself[itself >= 0]] -= 1.0
         np.maximum(others, 1.0, out=others)
-        smooth = count_votes(codes, weights, len(known.labels)) + doubt * others / others.sum(
-            axis=1, keepdims=True
-        )
+        votes = count_votes(codes, kernel(found.similarities, self._usual), len(known.names))
+        smooth = votes + DOUBT * others / others.sum(axis=1, keepdims=True)
         # A label that nobody has any longer, or too few, is no alternative.
         smooth[:, known.counts < self.min_entries] = 0.0
-        own = known.label_codes(batch.labels)
+        own = known.codes_of_labels(batch.labels)
         mine = smooth[rows, own]
         smooth[rows, own] = 0.0
         best = smooth.argmax(axis=1)
         return np.log(smooth[rows, best]) - np.log(mine), best, codes
 
 
-def kernel(similarity: NDArray[np.float64], usual: float) -> NDArray[np.float64]:
+def kernel(similarities: NDArray[np.float32], usual: float) -> NDArray[np.float64]:
     """Return votes by nearness, in (0, 1]: 1 for a copy, exp(-5) at the usual distance."""
-    return np.exp((similarity - 1.0) * (WIDTHS / usual))
+    known = np.where(np.isfinite(similarities), similarities, -1.0).astype(np.float64)
+    return np.exp((known - 1.0) * (WIDTHS / usual))
 
 
 def count_votes(
@@ -294,13 +230,14 @@ def count_votes(
 
 def unjudged_labels(known: LabelledEntries, batch: Batch, min_entries: int) -> dict[int, str]:
     """Return the rows whose labels cannot be judged, each with the reason."""
-    enough = {label for label in known.labels if known.count(label) >= min_entries}
+    counts = dict(zip(known.names, known.counts.tolist(), strict=True))
+    enough = {label for label, n in counts.items() if n >= min_entries}
     reasons: dict[str | None, str] = {None: "it has no label"}
-    for label in set(batch.labels) - {None}:
+    for label in set(batch.labels).difference([None]):
         if label not in enough:
             reasons[label] = (
-                f"label {shown(label)} has {known.count(label)} entries in the knowledge base, "
-                f"{min_entries} are needed"
+                f"label {shown(label)} has {counts.get(label or '', 0)} entries in the knowledge "
+                f"base, {min_entries} are needed"
             )
         elif len(enough) == 1:
             reasons[label] = (

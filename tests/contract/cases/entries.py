@@ -1,8 +1,11 @@
 """Entries that several detectors are tried on."""
 
 from dataclasses import replace
+from unittest import mock
 
 from support import TOPICS, group, join, knowledge_base, passages, topical
+
+from ragshield_core.neighbors import index
 
 KNOWN = knowledge_base(12)
 CLEAN = knowledge_base(6, prefix="clean")
@@ -25,3 +28,14 @@ def said(*texts):
 
 
 TEXTS = {"known": GROUPS["known"], "clean": GROUPS["clean"]}
+
+
+def approximate(detector):
+    """Return a kind of detector whose index is approximate from the first entry on."""
+
+    class Approximate(detector):
+        def learn(self, entries):
+            with mock.patch.object(index, "EXACT_UP_TO", 0):
+                super().learn(entries)
+
+    return Approximate

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
+from ragshield_core.neighbors import index
 from ragshield_core.neighbors.known import LabelledEntries, NeighborSource
 
 DIM = 6
@@ -58,9 +59,10 @@ def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
     assert standing.ids.tolist() == brute_force(known, known, k)[0]
 
 
-@pytest.mark.parametrize("exact_up_to", [None, 0])
-def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to):
-    source = NeighborSource(exact_up_to=exact_up_to)
+@pytest.mark.parametrize("exact_up_to", [25_000, 0])
+def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to, monkeypatch):
+    monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
+    source = NeighborSource()
     source.learn(entries(500, 1))
     batch = entries(30, 2, "new")
     together = source.known_neighbors(batch, 8)
@@ -97,15 +99,15 @@ def test_labels_are_counted_as_entries_come_change_and_go():
     known.forget(["e001", "never seen"])
     labels = {i: label for i, label in zip(batch.ids, batch.labels, strict=True) if i != "e001"}
     labels["e000"] = "z"
-    for label in ("a", "b", "c", "z", "unheard"):
-        assert known.count(label) == list(labels.values()).count(label)
-    codes = known.codes(["e000", "e001", "e002", None])
-    assert codes[0] == known.labels.index("z")
-    assert codes[1] == codes[3] == -1
+    counts = dict(zip(known.names, known.counts.tolist(), strict=True))
+    assert counts == {label: list(labels.values()).count(label) for label in "abcz"}
+    codes = known.codes_of(np.array([["e000", "e001"], ["e002", None]]))
+    assert codes[0, 0] == known.names.index("z")
+    assert codes[0, 1] == codes[1, 1] == -1
     again = LabelledEntries()
     again.restore(*known.state())
     assert again.ids == known.ids == [*batch.ids[2:], "e000"]
-    np.testing.assert_array_equal(again.all_codes, known.all_codes)
+    np.testing.assert_array_equal(again.codes, known.codes)
     np.testing.assert_array_equal(again.counts, known.counts)
 
 
@@ -131,9 +133,10 @@ def test_the_usual_distance_is_that_of_the_last_neighbour():
     assert known.usual_distance(5) == pytest.approx(1.0 - np.median(cosines))
 
 
-@pytest.mark.parametrize("exact_up_to", [None, 10])
-def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
-    source, known = NeighborSource(exact_up_to=exact_up_to), entries(40, 1)
+@pytest.mark.parametrize("exact_up_to", [25_000, 10])
+def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to, monkeypatch):
+    monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
+    source, known = NeighborSource(), entries(40, 1)
     source.learn(known)
     for number in range(30):
         source.learn(entries(40, number))
@@ -142,6 +145,6 @@ def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
     assert len(source) == 40
     assert values["index"]["capacity"] < 2 * 40
     found = source.known_neighbors(entries(5, 99, "n"), 3)
-    again = NeighborSource(exact_up_to=exact_up_to)
+    again = NeighborSource()
     again.learn(known)
     assert found.ids.tolist() == again.known_neighbors(entries(5, 99, "n"), 3).ids.tolist()

@@ -32,7 +32,7 @@ from ragshield_core.detectors.groups import evidence as group_evidence
 from ragshield_core.detectors.groups.detector import MIN_ENTRIES
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors import slots
+from ragshield_core.neighbors import index, slots
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.search import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
@@ -582,14 +582,15 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exact_up_to", [100, None])
+@pytest.mark.parametrize("exact_up_to", [100, 25_000])
 def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
+    monkeypatch.setattr(index, "EXACT_UP_TO", exact_up_to)
     known = passages(2_500, 1)
     new = group(4, 5)
 
     def scores():
-        detector = CliqueDetector(exact_up_to=exact_up_to).fit(known)
-        audit = CliqueDetector(exact_up_to=exact_up_to).audit(known)
+        detector = CliqueDetector().fit(known)
+        audit = CliqueDetector().audit(known)
         return detector.held_out_scores(known, 0), audit, detector.score(new)
 
     at_once = scores()
@@ -606,7 +607,8 @@ def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
         return trained(rows, *given)
 
     monkeypatch.setattr(InvertedLists, "trained", training)
-    CliqueDetector(exact_up_to=100).fit(KNOWN)
+    monkeypatch.setattr(index, "EXACT_UP_TO", 100)
+    CliqueDetector().fit(KNOWN)
     assert made == [len(KNOWN)]
 
 

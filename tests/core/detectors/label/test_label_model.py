@@ -204,8 +204,6 @@ def test_judging_needs_no_scikit_learn(monkeypatch):
     [
         ({"min_entries": 1}, "min_entries is 1"),
         ({"max_entries": 9}, "at least 10"),
-        ({"refit_at": -0.1}, "refit_at"),
-        ({"refit_at": float("nan")}, "refit_at"),
     ],
 )
 def test_a_wrong_parameter_is_refused(wrong, said):

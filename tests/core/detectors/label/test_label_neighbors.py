@@ -1,5 +1,6 @@
 """Votes of the nearest known entries, with scikit-learn's k-NN classifier as the oracle."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,23 +13,20 @@ from ragshield_core.detectors.base import judged_scores
 from ragshield_core.detectors.label.neighbors import DOUBT, WIDTHS, LabelNeighborDetector
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 
-votes = pytest.mark.parametrize("vote", ["majority", "distance", "threshold"])
-
 
 def three_labels(n, seed, prefix="g"):
     return gaussian(n, seed, labels=("a", "b", "c"), prefix=prefix)
 
 
 @pytest.mark.parametrize("k", [1, 5, 16])
-@votes
-def test_the_vote_goes_where_that_of_scikit_learn_goes(vote, k):
+def test_the_vote_goes_where_that_of_scikit_learn_goes(k):
     known, new = three_labels(300, 1), three_labels(200, 2)
-    detector = LabelNeighborDetector(vote=vote, k=k, min_similarity=0.2).fit(known)
-    weights = {
-        "majority": "uniform",
-        "distance": lambda d: np.exp(-d * WIDTHS / detector.state()[0]["usual"]),
-        "threshold": lambda d: np.where(d <= 0.8, 1.0, 1e-9),
-    }[vote]
+    detector = LabelNeighborDetector(k=k).fit(known)
+    usual = detector.state()[0]["usual"]
+
+    def weights(distances):
+        return np.exp(-distances * WIDTHS / usual)
+
     oracle = KNeighborsClassifier(k, weights=weights, metric="cosine", algorithm="brute")
     oracle.fit(known.embeddings, known.labels)
     shares = oracle.predict_proba(new.embeddings)
@@ -37,20 +35,11 @@ def test_the_vote_goes_where_that_of_scikit_learn_goes(vote, k):
     mine = shares[rows, own]
     shares[rows, own] = -1.0
     others = shares.max(axis=1)
-    unjudged = detector.unjudged(new)
-    scores = judged_scores(detector, new)
-    clear = np.abs(others - mine) > 1e-6  # of ties, scikit-learn takes the first label
-    if vote == "distance":  # neighbours that are all far away leave it to how frequent labels are
-        total = weights(oracle.kneighbors(new.embeddings)[0]).sum(axis=1)
-        clear &= np.abs(others - mine) * total > DOUBT * np.exp(-WIDTHS)
-    clear[list(unjudged)] = False
+    # Neighbours that are all far away leave it to how frequent labels are.
+    total = weights(oracle.kneighbors(new.embeddings)[0]).sum(axis=1)
+    clear = np.abs(others - mine) * total > DOUBT
     assert clear.sum() > 100
-    np.testing.assert_array_equal(scores[clear] > 0, (others > mine)[clear])
-    if vote == "majority":  # the number of heads can be read off the score
-        share = known.labels.count("a") / 300
-        only = (mine > 0.999) & (np.array(new.labels) == "a")
-        expected = -np.log(k + DOUBT * share)
-        assert (scores[only] < expected + np.log(DOUBT) + 0.1).all()
+    np.testing.assert_array_equal(detector.score(new)[clear] > 0, (others > mine)[clear])
 
 
 def test_an_exact_score_by_hand():
@@ -61,10 +50,12 @@ def test_an_exact_score_by_hand():
         embeddings=[[1, 0, 0], [0.6, 0.8, 0], [0, 1, 0], [0, 0, 1]],
     )
     new = Batch.of(ids=["x"], texts=[""], labels=["b"], embeddings=[[1, 0, 0]])
-    detector = LabelNeighborDetector(vote="majority", k=3, min_entries=1).fit(known)
+    detector = LabelNeighborDetector(k=3, min_entries=1).fit(known)
+    usual = detector.state()[0]["usual"]
     # Neighbours: a1 (cosine 1), a2 (.6), and one of b1 and c1 (0): the first by name is b1.
-    votes_for_a = 1 + 0.25 / 3 + 1 + 0.25 * 0.6 / 3 + DOUBT * 2 / 4
-    expected = np.log(votes_for_a) - np.log(1 + DOUBT / 4)
+    votes_for_a = 1 + math.exp(-0.4 * WIDTHS / usual) + DOUBT * 2 / 4
+    votes_for_b = math.exp(-WIDTHS / usual) + DOUBT / 4
+    expected = np.log(votes_for_a) - np.log(votes_for_b)
     assert detector.score(new) == pytest.approx([expected])
     (evidence,) = detector.explain(new, [0])
     assert evidence.sentence == (
@@ -74,10 +65,9 @@ def test_an_exact_score_by_hand():
     assert evidence.related_ids == ("a1", "a2")
 
 
-@votes
-def test_among_equal_counts_nearer_neighbours_convince_more(vote):
+def test_nearer_neighbours_convince_more():
     known = knowledge_base(20)
-    detector = LabelNeighborDetector(vote=vote, k=5).fit(known)
+    detector = LabelNeighborDetector(k=5).fit(known)
     near = known.take([0])
     rng = np.random.default_rng(0)
     far = near.embeddings + rng.normal(scale=0.15, size=near.embeddings.shape)
@@ -93,13 +83,12 @@ def test_among_equal_counts_nearer_neighbours_convince_more(vote):
 
 def test_held_out_is_as_if_the_entry_had_never_been_learned():
     known = gaussian(80, 4)
-    for vote in ("majority", "distance"):
-        detector = LabelNeighborDetector(vote=vote).fit(known)
-        held_out = detector.held_out_scores(known, 0)
-        for row in (0, 17, 79):
-            detector.forget(known.take([row]))
-            assert detector.score(known.take([row]))[0] == pytest.approx(held_out[row])
-            detector.learn(known.take([row]))
+    detector = LabelNeighborDetector().fit(known)
+    held_out = detector.held_out_scores(known, 0)
+    for row in (0, 17, 79):
+        detector.forget(known.take([row]))
+        assert detector.score(known.take([row]))[0] == pytest.approx(held_out[row])
+        detector.learn(known.take([row]))
 
 
 def test_an_older_revision_has_no_vote_on_the_new_one_but_on_others():
@@ -111,12 +100,10 @@ def test_an_older_revision_has_no_vote_on_the_new_one_but_on_others():
 
 def test_a_label_that_changes_with_a_revision_counts_once():
     known = knowledge_base(8)
-    detector = LabelNeighborDetector(vote="majority", k=5).fit(known)
+    detector = LabelNeighborDetector(k=5).fit(known)
     revised = replace(known.take([0]), labels=("refunds",))
     detector.learn(revised)
-    fresh = LabelNeighborDetector(vote="majority", k=5).fit(
-        join(revised, known.take(range(1, len(known))))
-    )
+    fresh = LabelNeighborDetector(k=5).fit(join(revised, known.take(range(1, len(known)))))
     new = knowledge_base(8, prefix="new")
     np.testing.assert_allclose(detector.score(new), fresh.score(new))
 
@@ -124,26 +111,25 @@ def test_a_label_that_changes_with_a_revision_counts_once():
 def test_entries_without_a_label_cast_no_vote():
     known = knowledge_base(8)
     bare = topical("billing", 30, prefix="bare", labels=[None] * 30)
-    detector = LabelNeighborDetector(vote="majority", k=100).fit(join(known, bare))
-    alone = LabelNeighborDetector(vote="majority", k=100).fit(known)
-    flipped = topical("billing", 3, label="refunds", prefix="new")
-    np.testing.assert_allclose(detector.score(flipped), alone.score(flipped))
+    detector = LabelNeighborDetector(k=100).fit(join(known, bare))
+    (evidence,) = detector.explain(topical("billing", 1, label="refunds", prefix="new"), [0])
+    assert "of the 24 most similar labelled entries 8 are, and 8 are" in evidence.sentence
+    assert not any(name.startswith("bare") for name in evidence.related_ids)
 
 
 def test_what_cannot_be_judged_is_named_with_the_reason():
     known = join(knowledge_base(8), topical("rare", 4))
-    detector = LabelNeighborDetector(vote="threshold", min_similarity=0.99).fit(known)
+    detector = LabelNeighborDetector().fit(known)
     new = Batch.of(
-        ids=["none", "rare", "unknown", "far"],
-        texts=[""] * 4,
-        embeddings=np.eye(4, 12) - 0.5,
-        labels=[None, "rare", "unheard", "billing"],
+        ids=["none", "rare", "unknown"],
+        texts=[""] * 3,
+        embeddings=np.eye(3, 12) - 0.5,
+        labels=[None, "rare", "unheard"],
     )
     assert detector.unjudged(new) == {
         0: "it has no label",
         1: "label 'rare' has 4 entries in the knowledge base, 5 are needed",
         2: "label 'unheard' has 0 entries in the knowledge base, 5 are needed",
-        3: "no labelled entry among its 16 neighbours has a cosine of 0.99 or more",
     }
     with pytest.raises(InvalidBatchError, match="'none' cannot be judged"):
         detector.score(new)
@@ -165,10 +151,8 @@ def test_hostile_labels_are_shown_escaped():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"vote": "loudest"}, "'loudest'.*majority"),
         ({"k": 0}, "k is 0"),
         ({"min_entries": 0}, "min_entries is 0"),
-        ({"min_similarity": 1.5}, "cosine"),
     ],
 )
 def test_a_wrong_parameter_is_refused(wrong, said):
