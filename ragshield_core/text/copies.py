@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +54,8 @@ def spelling(text: str) -> dict[int, str]:
     return dict(zip(word_hashes(text).tolist(), words, strict=True))
 
 
-class ByNumber(Protocol):
-    """The words of texts, by number."""
-
-    def __getitem__(self, number: int, /) -> NDArray[np.uint32]:
-        """Return those of one."""
-        ...
-
-
 def containment(
-    words: ByNumber, first: NDArray[np.intp], second: NDArray[np.intp]
+    words: Sequence[NDArray[np.uint32]], first: NDArray[np.intp], second: NDArray[np.intp]
 ) -> NDArray[np.float32]:
     """Return the share of the shorter text of each pair that stands in the longer one, (n_pairs,).
 

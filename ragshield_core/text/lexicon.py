@@ -6,11 +6,15 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
+from typing import TypeVar
 
 from ragshield_core.text.characters import CJK, SPACED_LETTERS
 from ragshield_core.text.normalized import translated
 
-# Words whose ideas are remembered.
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+# Words whose ideas are remembered, and letters whose forms are.
 MAX_KNOWN = 50_000
 
 _APART = bytes(code if re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256))
@@ -39,17 +43,27 @@ def phrases_of(pattern: str) -> Iterator[str]:
 _ALIKE = dict(zip("ıłđøæœß‘’‚‹›´“”„«»", "ildoaos" + "'" * 6 + '"' * 5, strict=True))
 
 
-class _Letters(dict[int, str]):
-    """Each letter without marks, in as many characters."""
+class _Remembered(dict[Key, Value]):
+    """What was looked up: a dictionary, which is quicker than a cache of functools."""
 
-    def __missing__(self, letter: int) -> str:
-        # A syllable of Hangul is no letter with marks.
-        plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
-        self[letter] = plain = chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
-        return plain
+    def __init__(self, look_up: Callable[[Key], Value]) -> None:
+        self._look_up = look_up
+
+    def __missing__(self, key: Key) -> Value:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        self[key] = found = self._look_up(key)
+        return found
 
 
-_LETTERS = _Letters()
+def _without_marks(letter: int) -> str:
+    """Return a letter without marks, in as many characters."""
+    plain = _ALIKE.get(chr(letter)) or unicodedata.normalize("NFKD", chr(letter))[0]
+    # A syllable of Hangul is no letter with marks.
+    return chr(letter) if "\u1100" <= plain <= "\u11ff" else plain
+
+
+_LETTERS = _Remembered(_without_marks)
 
 
 def plain_letters(text: str) -> str:
@@ -116,19 +130,6 @@ class Lexicon:
                 ):
                     found[at] |= bits
         return found
-
-
-class _Remembered(dict[str, int]):
-    """What was looked up of words: a dictionary, which is quicker than a cache of functools."""
-
-    def __init__(self, look_up: Callable[[str], int]) -> None:
-        self._look_up = look_up
-
-    def __missing__(self, word: str) -> int:
-        if len(self) >= MAX_KNOWN:
-            self.clear()
-        self[word] = bits = self._look_up(word)
-        return bits
 
 
 def _fits(word: str, wanted: str) -> bool:

@@ -18,7 +18,7 @@ then RE2, pattern by pattern.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import re2
 
@@ -73,22 +73,13 @@ class LinearPattern:
                 yield shift + first, shift + last
 
 
-class Hint:
-    r"""A quick look at a text, whatever it holds, for what another pattern looks for more closely.
+def hint(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a text has a pattern of RE2 over Unicode somewhere.
 
-    The pattern is one of RE2 over Unicode.
+    A quick look, whatever the text holds, for what another pattern looks for more closely.
     """
-
-    __slots__ = ("_compiled",)
-
-    def __init__(self, pattern: str) -> None:
-        self._compiled = _compiled(pattern)
-
-    def __call__(self, text: str) -> bool:
-        """Return whether a text has it somewhere."""
-        return (
-            self._compiled.search(text if text.isascii() else without_surrogates(text)) is not None
-        )
+    search = _compiled(pattern).search
+    return lambda text: search(without_surrogates(text)) is not None
 
 
 def without_surrogates(text: str) -> str:

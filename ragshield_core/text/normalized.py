@@ -23,7 +23,7 @@ from ragshield_core.text.characters import (
     QUESTION_MARKS,
     SPACED_LETTERS,
 )
-from ragshield_core.text.linear import Hint
+from ragshield_core.text.linear import hint
 from ragshield_core.text.readings import Remembered
 
 # Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
@@ -67,7 +67,7 @@ _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{
 _SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
 # Where there is one such word, the short words around it are written the same way.
 _SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
-_SPACED_HINT = Hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
+_SPACED_HINT = hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
 # Runs of white space, any but a plain space or line break, and control characters.
 # One class in front, because that is what the engine looks for quickly.
 _BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"

@@ -180,7 +180,7 @@ class MetaClaimDetector(JudgesTexts, Detector):
 
     def _evidence(self, text: str, added: Callable[[int], float]) -> Evidence:
         passage = passage_of(text)
-        stretches = passage.stretches()
+        stretches = stretches_of([passage]).tolist()
         if not stretches:
             return Evidence(sentence="speaks of no other source, score 0.0 bits")
         best = max(range(len(stretches)), key=lambda n: added(stretches[n]))

@@ -81,14 +81,12 @@ class Passage(NamedTuple):
         """Return a position, in words, farther on for each item that begins up to there."""
         return at + APART * bisect_right(self.items, at) - bisect_left(self.letters, at) // 2
 
-    def stretches(self) -> list[int]:
-        """Return the roles that are played within reach of each place where one is, as bits."""
-        found: list[int] = stretches_of([self]).tolist()
-        return found
-
 
 def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
-    """Return what :meth:`Passage.stretches` does of several, one behind the other."""
+    """Return the roles that are played within reach of each place where one is, as bits.
+
+    Of several passages, one behind the other.
+    """
     n_played = [len(passage.played) for passage in read]
     flat = chain.from_iterable((p.place(at), bits) for p in read for at, bits in p.played)
     position, bits = np.fromiter(flat, np.int64, 2 * sum(n_played)).reshape(-1, 2).T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,6 @@ SPREAD = {2: 2.4, 3: 2.0, 4: 1.8, 5: 1.7}
 # Weights of the evidence: the contrast in tightness twice (to the rest's own groups, and to the
 # link between group and rest), the contrast in nearness to the query, and both in themselves.
 QUERY_WEIGHT = 2.0
-
-
-class Group(NamedTuple):
-    """The groups of one size, one per passage; shape (n,) each, but for the members."""
-
-    members: NDArray[np.intp]  # (n, size), the passage itself first
-    score: NDArray[np.float64]
 
 
 class ConsensusDetector(RetrievalDetector):
@@ -97,7 +90,7 @@ class ConsensusDetector(RetrievalDetector):
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
         """Return how far a group with the passage in it stands apart, shape (n_passages,)."""
         scores = np.full(len(retrieved), np.nan)
-        best = np.max([group.score for group in _groups(retrieved)], axis=0)
+        best = np.max([score for _, score in _groups(retrieved)], axis=0)
         scores[: len(best)] = best
         return scores
 
@@ -108,9 +101,9 @@ class ConsensusDetector(RetrievalDetector):
         assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
         evidence = []
         for row in rows:
-            best = groups[int(np.argmax([group.score[row] for group in groups]))]
-            members = best.members[row]
-            size, n = len(members), len(best.members)
+            of_size, _ = max(groups, key=lambda group: group[1][row])
+            members = of_size[row]
+            size, n = len(members), len(of_size)
             rest = np.setdiff1d(np.arange(n), members)
             inside = (vectors[members] @ vectors[members].T)[np.triu_indices(size, 1)].mean()
             across = (vectors[members] @ vectors[rest].T).max()
@@ -129,8 +122,11 @@ class ConsensusDetector(RetrievalDetector):
         return evidence
 
 
-def _groups(retrieved: RetrievedSet) -> list[Group]:
-    """Return the groups of each size that leaves a rest as large as itself."""
+def _groups(retrieved: RetrievedSet) -> list[tuple[NDArray[np.intp], NDArray[np.float64]]]:
+    """Return the groups of each size that leaves a rest as large as itself, one per passage.
+
+    Members, shape (n, size), the passage itself first, and scores, (n,).
+    """
     n = min(len(retrieved), MAX_SET)
     assert retrieved.vector is not None  # noqa: S101 - skip_reason says so otherwise
     near = _nearness(retrieved, n)
@@ -148,7 +144,7 @@ def _groups_of(
     itself: NDArray[np.float32],  # near, with -inf on the diagonal
     order: NDArray[np.intp],
     to_query: NDArray[np.float32],
-) -> Group:
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     n = len(near)
     others = order[:, : size - 1]
     members = np.concatenate([np.arange(n)[:, None], others], axis=1)
@@ -171,7 +167,7 @@ def _groups_of(
     for part, weight in (*weighted, (together, 1.0)):
         # Only as far as another member of the group has it too.
         score += weight * np.minimum(part, part[others].max(axis=1))
-    return Group(members, (score - USUAL) / SPREAD[size])
+    return members, (score - USUAL) / SPREAD[size]
 
 
 def _nearness(retrieved: RetrievedSet, n: int) -> NDArray[np.float32]:

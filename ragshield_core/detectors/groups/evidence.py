@@ -21,7 +21,6 @@ corpus in which resemblance is normal raises its own threshold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -484,25 +483,3 @@ def own_bond(vectors: NDArray[np.float32]) -> float:
     partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
     mean = float(np.clip(shared.mean(), FLOOR, 1.0))
     return partial * (1.0 + mean) / mean
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FoundGroups:
-    """What takes the vectors of a whole knowledge base that no memory holds, found elsewhere.
-
-    Attributes
-    ----------
-    words
-        Of the n entries, in their order; see :func:`ragshield_core.text.copies.word_hashes`.
-    lists
-        Their neighbours, n lists, which name entries by their place.
-    unrelated
-        See :func:`.graph.unrelated_distance`.
-    tightness
-        How tight the groups of each entry are, by channel; shape (n, len(SIZES)), float32.
-    """
-
-    words: list[NDArray[np.uint32]]
-    lists: Lists
-    unrelated: float
-    tightness: Mapping[Channel, NDArray[np.float32]]

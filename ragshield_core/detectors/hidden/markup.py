@@ -20,7 +20,7 @@ from ragshield_core.detectors.hidden.payload import (
     prose,
     prose_words,
 )
-from ragshield_core.text.linear import Hint
+from ragshield_core.text.linear import hint
 
 _Colour = tuple[int, int, int]
 
@@ -94,7 +94,7 @@ _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script
 _NO_TAG = re.compile(r"<|\n[ \t\r]{0,20}\n")  # within what would be one: a sign for "less than"
 # What is not shown is a comment, or in an element or attribute whose name holds one of these, if
 # not in an attribute that is written with references ("&#104;idden").
-_MAY_HIDE = Hint(r"(?i)<!--|&|hidden|style|template|color|width|height")
+_MAY_HIDE = hint(r"(?i)<!--|&|hidden|style|template|color|width|height")
 _LONGEST_TAG = 4000
 _DEEPEST = 60  # open elements among which the one that a closing tag closes is looked for
 

@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple, Self
@@ -87,65 +86,55 @@ def made_of() -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Sums over rows that a discriminant needs: their number, sum, and sum of products."""
+def sums_of(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return what a discriminant needs to know of rows; sums of parts are those of the whole.
 
-    n: float
-    total: NDArray[np.float64]
-    products: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, rows: NDArray[np.float32]) -> Self:
-        """Return those of rows, shape (n, n_columns)."""
-        products = (rows.T @ rows).astype(np.float64)
-        return cls(len(rows), rows.sum(axis=0, dtype=np.float64), products)
-
-    @property
-    def mean(self) -> NDArray[np.float64]:
-        """Mean of the rows."""
-        return self.total / self.n
-
-    @property
-    def covariance(self) -> NDArray[np.float64]:
-        """Covariance of the columns."""
-        return self.products / self.n - np.outer(self.mean, self.mean)
-
-    def without(self, other: Sums) -> Sums:
-        """Return those of the rows that are left once some are held out."""
-        return Sums(self.n - other.n, self.total - other.total, self.products - other.products)
+    Shape (n_columns + 1, n_columns + 1): the number of rows at the corner, their sum in the first
+    row, and the sum of their products.
+    """
+    sums = np.empty((rows.shape[1] + 1,) * 2)
+    sums[0, 0] = len(rows)
+    sums[0, 1:] = sums[1:, 0] = rows.sum(axis=0, dtype=np.float64)
+    sums[1:, 1:] = rows.T @ rows
+    return sums
 
 
-class Weights(NamedTuple):
-    """Discriminants of rows, one for each family of orders and one for all."""
-
-    each: NDArray[np.float64]  # (n_discriminants, n_columns)
-    bias: NDArray[np.float64]
-
-    def of(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the highest score of each row, shape (n_rows,)."""
-        return np.asarray((rows @ self.each.T + self.bias).max(axis=1), dtype=np.float64)
-
-
-def discriminants(orders: Sequence[Sums], near: Sums, known: Sums | None = None) -> Weights:
+def discriminants(
+    orders: Sequence[NDArray[np.float64]],
+    near: NDArray[np.float64],
+    known: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
     """Return what tells each family of orders, and all of them, from other sentences.
 
     Linear discriminants with a covariance that all share. On each, a near miss scores 0 and an
-    order of its family 1, on average. ``known`` are candidates of the knowledge base.
+    order of its family 1, on average. Given sums of each family of orders, of near misses, and of
+    candidates of the knowledge base; shape (n_discriminants, n_columns + 1), the bias first.
     """
-    usual = [(near, OF_NEAR)] + ([] if known is None or not known.n else [(known, OF_KNOWN)])
+    usual = [(near, OF_NEAR)] + ([] if known is None or not known[0, 0] else [(known, OF_KNOWN)])
     whole = sum(weight for _, weight in usual)
-    rest = np.sum([sums.mean * (weight / whole) for sums, weight in usual], axis=0)
-    products = np.sum([sums.products * (weight / whole / sums.n) for sums, weight in usual], axis=0)
-    within = np.mean([sums.covariance for sums in orders], axis=0)
+    shares = [(sums[0, 0], sums, weight / whole) for sums, weight in usual]
+    rest = np.sum([sums[0, 1:] / n * share for n, sums, share in shares], axis=0)
+    products = np.sum([sums[1:, 1:] * (share / n) for n, sums, share in shares], axis=0)
+    means = [sums[0, 1:] / sums[0, 0] for sums in orders]
+    within = np.mean(
+        [
+            sums[1:, 1:] / sums[0, 0] - np.outer(mean, mean)
+            for sums, mean in zip(orders, means, strict=True)
+        ],
+        axis=0,
+    )
     covariance = (1 - OF_ORDERS) * (products - np.outer(rest, rest)) + OF_ORDERS * within
-    n = sum(sums.n for sums in orders)
-    means = [sums.mean for sums in orders] + [np.sum([s.total for s in orders], axis=0) / n]
-    apart = np.array(means) - rest
+    every = np.sum([sums[0] for sums in orders], axis=0)
+    apart = np.array([*means, every[1:] / every[0]]) - rest
     each = np.linalg.solve(covariance + RIDGE * np.eye(len(rest)), apart.T).T
-    low = each @ near.mean
-    unit = np.maximum(np.einsum("fc,fc->f", each, np.array(means)) - low, 1e-9)
-    return Weights(each / unit[:, None], -low / unit)
+    low = each @ (near[0, 1:] / near[0, 0])
+    unit = np.maximum(np.einsum("fc,fc->f", each, apart + rest) - low, 1e-9)
+    return np.asarray(np.column_stack([-low, each]) / unit[:, None])
+
+
+def highest(weights: NDArray[np.float64], rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the highest score of each row by some discriminants, shape (n_rows,)."""
+    return np.asarray((rows @ weights[:, 1:].T + weights[:, 0]).max(axis=1), dtype=np.float64)
 
 
 def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
@@ -164,10 +153,11 @@ def told_apart(scores: NDArray[np.float64], orders: NDArray[np.bool_]) -> float:
 
 def _by_vectors(
     vectors: NDArray[np.float32], orders: NDArray[np.bool_], among: NDArray[np.bool_]
-) -> Weights:
+) -> NDArray[np.float64]:
     scaled = vectors * np.float32(SPREAD)
-    weights = discriminants([Sums.of(scaled[orders & among])], Sums.of(scaled[~orders & among]))
-    return Weights(weights.each * SPREAD, weights.bias)
+    weights = discriminants([sums_of(scaled[orders & among])], sums_of(scaled[~orders & among]))
+    weights[:, 1:] *= SPREAD
+    return weights
 
 
 def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> float:
@@ -176,7 +166,7 @@ def cross_validated(vectors: NDArray[np.float32], orders: NDArray[np.bool_]) -> 
     scores = np.zeros(len(vectors))
     for part in range(N_FOLDS):
         held = fold == part
-        scores[held] = _by_vectors(vectors, orders, ~held).of(vectors[held])
+        scores[held] = highest(_by_vectors(vectors, orders, ~held), vectors[held])
     return told_apart(scores, orders)
 
 
@@ -202,19 +192,19 @@ class Model:
             self.means[None] = given.mean(axis=0)
             spread = np.sqrt((self._centred(given, self.spoken.tolist()) ** 2).sum(axis=1).mean())
             self.scale = SPREAD / max(float(spread), 1e-6)
-            self.rows = self._joined(given, _corpus_moods()[own], self.spoken.tolist())
+            self.rows = self.joined(given, _corpus_moods()[own], self.spoken.tolist())
             english = self.spoken == "en"
             self._english = self._sums(families, english)
             self._every = self._sums(families, np.ones_like(english))
 
     def _sums(
         self, families: NDArray[np.str_], among: NDArray[np.bool_]
-    ) -> tuple[list[Sums], Sums]:
+    ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
         """Return those of each family of orders, and of near misses."""
         orders = self.orders & among
         names = sorted(set(families[orders].tolist()))
-        found = [Sums.of(self.rows[orders & (families == name)]) for name in names]
-        return found, Sums.of(self.rows[~self.orders & among])
+        found = [sums_of(self.rows[orders & (families == name)]) for name in names]
+        return found, sums_of(self.rows[~self.orders & among])
 
     @classmethod
     def of(cls, embed: Embed) -> Self:
@@ -226,27 +216,19 @@ class Model:
         weights = _by_vectors(vectors, orders, english)
         for language in dict.fromkeys(spoken[~english].tolist()) if languages else ():
             own = spoken == language
-            there = told_apart(weights.of(vectors[own]), orders[own])
+            there = told_apart(highest(weights, vectors[own]), orders[own])
             if there >= TELLS:
                 languages[language] = there
         kept = np.isin(spoken, list(languages))
         return cls(vectors[kept].astype(np.float16), languages, told)
 
-    def scaled(
-        self,
-        vectors: NDArray[np.float32],
-        sentences: Sequence[str],
-        languages: Sequence[str | None],
-    ) -> NDArray[np.float32]:
-        """Return rows for the discriminants, shape (n, dim + n_features)."""
-        return self._joined(vectors, moods(sentences), languages)
-
-    def _joined(
+    def joined(
         self,
         vectors: NDArray[np.float32],
         of_moods: NDArray[np.float32],
         languages: Sequence[str | None],
     ) -> NDArray[np.float32]:
+        """Return rows for the discriminants, shape (n, dim + n_features)."""
         scaled = self._centred(vectors, languages) * np.float32(self.scale)
         return np.hstack([scaled, of_moods]).astype(np.float32)
 
@@ -256,18 +238,14 @@ class Model:
         means = [self.means.get(name, self.means[None]) for name in languages]
         return vectors - np.array(means, dtype=np.float32).reshape(len(means), -1)
 
-    def fitted(self, known: Sums | None) -> Head:
-        """Return the head for a knowledge base, of whose candidates some sums are known."""
+    def fitted(self, known: NDArray[np.float64]) -> Head:
+        """Return the head for a knowledge base, of whose candidates the sums are known."""
         english = discriminants(*self._english, known)
         others = discriminants(*self._every, known) if len(self.languages) > 1 else english
-        near = ~self.orders
-        high = {
-            name: np.quantile(
-                (english if name == "en" else others).of(self.rows[near & (self.spoken == name)]),
-                HIGH,
-            )
-            for name in self.languages
-        }
+        high = {}
+        for name in self.languages:
+            rows = self.rows[~self.orders & (self.spoken == name)]
+            high[name] = np.quantile(highest(english if name == "en" else others, rows), HIGH)
         return Head(english, others, {name: float(high[name] - high["en"]) for name in high})
 
 
@@ -277,8 +255,8 @@ class Head(NamedTuple):
     English has its own, because sentences of all languages together tell less of each.
     """
 
-    english: Weights
-    others: Weights
+    english: NDArray[np.float64]
+    others: NDArray[np.float64]
     above: dict[str, float]
 
     def scores(
@@ -287,9 +265,9 @@ class Head(NamedTuple):
         """Return the score of each row; one of an unknown language is judged as English."""
         spoken = np.array([name in {"en", None} for name in languages], dtype=np.bool_)
         scores = np.zeros(len(rows))
-        scores[spoken] = self.english.of(rows[spoken])
+        scores[spoken] = highest(self.english, rows[spoken])
         above = [max(0.0, self.above.get(name or "en", 0.0)) for name in languages]
-        scores[~spoken] = self.others.of(rows[~spoken])
+        scores[~spoken] = highest(self.others, rows[~spoken])
         return scores - np.where(spoken, 0.0, np.array(above, dtype=np.float64))
 
 

@@ -24,20 +24,6 @@ JOINED = 260
 COMBINATIONS = 10_000
 
 
-class _Language:
-    def __init__(self, ideas: dict[str, str], *, inside: bool) -> None:
-        self.names = tuple(ideas)
-        # Where particles stick to words, an idea may begin inside of one.
-        self.stems = [
-            (_stem(stem, inside=inside), idea)
-            for idea, stems in ideas.items()
-            for stem in stems.split()
-        ]
-
-    def ideas(self, text: str) -> set[str]:
-        return {idea for stem, idea in self.stems if stem in text}
-
-
 def _stem(stem: str, *, inside: bool) -> str:
     whole = folded(stem.replace("_", " "))
     if inside and not whole.isascii():
@@ -46,15 +32,21 @@ def _stem(stem: str, *, inside: bool) -> str:
 
 
 @cache
-def _known() -> tuple[dict[str, Any], dict[str, _Language], list[list[set[str]]]]:
+def _known() -> tuple[dict[str, list[tuple[str, str]]], list[list[set[str]]]]:
+    """Return the beginnings of words with their ideas, by language, and what makes an order."""
     data = json.loads(files(__package__).joinpath("languages.json").read_text(encoding="utf-8"))
     languages = {
-        name: _Language(ideas, inside=name in data["inside"])
+        # Where particles stick to words, an idea may begin inside of one.
+        name: [
+            (_stem(stem, inside=name in data["inside"]), idea)
+            for idea, stems in ideas.items()
+            for stem in stems.split()
+        ]
         for name, ideas in data["languages"].items()
     }
     # "condition question user|ai": all of these, and one of those.
     orders = [[set(part.split("|")) for part in order.split()] for order in data["orders"]]
-    return data, languages, orders
+    return languages, orders
 
 
 def _pieces(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -108,15 +100,15 @@ def _ideas_in(sentence: str) -> dict[str, set[str]]:
     names = languages_of(sentence)
     if not names:
         return {}
-    plain, (_, languages, _) = folded(sentence), _known()
+    plain, (languages, _) = folded(sentence), _known()
     url = {"url"} if "://" in sentence or "www." in sentence else set()
-    return {name: languages[name].ideas(plain) | url for name in names}
+    return {name: {idea for stem, idea in languages[name] if stem in plain} | url for name in names}
 
 
 @lru_cache(maxsize=COMBINATIONS)
 def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
     """Return the names of ideas that make an order together, if some do."""
-    for parts in _known()[2]:
+    for parts in _known()[1]:
         if all(ideas & part for part in parts):
             made = ideas & set().union(*parts) - {"url"}
             return tuple(sorted(name.replace("_", " ") for name in made))
@@ -127,8 +119,8 @@ def _order_of(ideas: frozenset[str]) -> tuple[str, ...] | None:
 def _patterns() -> dict[str, Any]:
     """Return of each language but English a pattern of all beginnings of words with an idea."""
     found = {}
-    for name, language in _known()[1].items():
-        stems = sorted({stem for stem, _ in language.stems})
+    for name, language in _known()[0].items():
+        stems = sorted({stem for stem, _ in language})
         if stems:
             found[name] = re2.compile("|".join(map(re2.escape, stems)))
     return found
@@ -149,7 +141,7 @@ def n_ideas_in(sentence: str) -> int | None:
 @cache
 def idea_names() -> tuple[str, ...]:
     """Return the names of all ideas, the same in each language."""
-    return tuple(sorted({idea for each in _known()[1].values() for idea in each.names}))
+    return tuple(sorted({idea for each in _known()[0].values() for _, idea in each}))
 
 
 def ideas_of(sentence: str) -> list[int]:

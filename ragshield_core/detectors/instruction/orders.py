@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,15 @@ from ragshield_core.detectors.base import (
     Traits,
 )
 from ragshield_core.detectors.base.abilities import UsesEmbedder
-from ragshield_core.detectors.instruction.gate import candidates
+from ragshield_core.detectors.instruction.gate import candidates, moods
 from ragshield_core.detectors.instruction.head import (
     TELLS,
     Embed,
     Head,
     Model,
-    Sums,
-    Weights,
     embedded,
     made_of,
+    sums_of,
 )
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import NotFittedError, StateError
@@ -41,22 +40,6 @@ MOST_KNOWN = 3_000
 PART, MOST_REMEMBERED = 512, 4_000
 # A text that tells one model from another by its vector, and how alike the two vectors must be.
 PROBE, SAME_MODEL = "Answer every question of the user with the text above.", 0.98
-
-
-class _Units(NamedTuple):
-    """Candidates of several texts."""
-
-    text: NDArray[np.intp]
-    """The row of the text of each."""
-    rows: NDArray[np.float32]
-    languages: list[str | None]
-    spans: list[tuple[int, int]]
-
-    def highest(self, scores: NDArray[np.float64], n_texts: int) -> NDArray[np.float64]:
-        """Return the highest score of the units of each text, 0 for one that has none."""
-        highest = np.zeros(n_texts)
-        np.maximum.at(highest, self.text, scores)
-        return highest
 
 
 class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
@@ -193,15 +176,11 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         texts = [reference.texts[row] for row in rng.permutation(len(reference))[:MOST_KNOWN]]
         texts = list(dict.fromkeys(texts))
         fold = rng.integers(0, N_FOLDS, len(texts))
-        units = self._units(texts)
-        parts = [Sums.of(units.rows[fold[units.text] == part]) for part in range(N_FOLDS)]
-        known = Sums(
-            sum(part.n for part in parts),
-            np.sum([part.total for part in parts], axis=0),
-            np.sum([part.products for part in parts], axis=0),
-        )
+        owners, rows, *_ = self._candidates(texts)
+        parts = [sums_of(rows[fold[owners] == part]) for part in range(N_FOLDS)]
+        known = np.sum(parts, axis=0)
         self._folds = dict(zip(texts, fold.tolist(), strict=True))
-        self._held_out = [self._model.fitted(known.without(part)) for part in parts]
+        self._held_out = [self._model.fitted(known - part) for part in parts]
         self._head = self._model.fitted(known)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
@@ -246,40 +225,46 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
 
     def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the score of each text's most suspicious sentence, 0 without a candidate."""
-        head, units = self._fitted, self._units(texts)
-        return units.highest(head.scores(units.rows, units.languages), len(texts))
+        head, scores = self._fitted, np.zeros(len(texts))
+        owners, rows, languages, _ = self._candidates(texts)
+        np.maximum.at(scores, owners, head.scores(rows, languages))
+        return scores
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
         """Return the most suspicious sentence of each text."""
-        head, units = self._fitted, self._units(texts)
-        scores = head.scores(units.rows, units.languages)
+        head = self._fitted
+        owners, rows, languages, spans = self._candidates(texts)
+        scores = head.scores(rows, languages)
         found = [Evidence(sentence="no sentence of it may be an order, score 0.00")] * len(texts)
         for at in np.argsort(scores):
-            row = int(units.text[at])
-            quoted = printable(texts[row][slice(*units.spans[at])], QUOTED)
+            row = int(owners[at])
+            quoted = printable(texts[row][slice(*spans[at])], QUOTED)
             found[row] = Evidence(
                 sentence=f'by its meaning, "{quoted}" is an order to a model (score '
                 f"{scores[at]:.2f}; orders have about 1, other sentences about 0)",
-                span=units.spans[at],
+                span=spans[at],
             )
         return found
 
-    def _units(self, texts: Sequence[str]) -> _Units:
-        """Return the candidates of texts; each sentence is embedded once."""
-        of, sentences, languages, spans = [], [], [], []
+    def _candidates(
+        self, texts: Sequence[str]
+    ) -> tuple[NDArray[np.intp], NDArray[np.float32], list[str | None], list[tuple[int, int]]]:
+        """Return the text, the row for the head, the language and the span of each candidate."""
+        owners, sentences, languages, spans = [], [], [], []
         for row, text in enumerate(texts):
             found = candidates(text)
             for at in found.chosen:
-                of.append(row)
+                owners.append(row)
                 sentences.append(found.text(at))
                 languages.append(found.language)
                 spans.append(found.view.original_span(*found.sentences[at]))
         rows = self._rows_of(sentences, languages)
-        return _Units(np.array(of, dtype=np.intp), rows, languages, spans)
+        return np.array(owners, dtype=np.intp), rows, languages, spans
 
     def _rows_of(
         self, sentences: Sequence[str], languages: Sequence[str | None]
     ) -> NDArray[np.float32]:
+        """Return the rows of sentences; each is embedded once."""
         assert self._model is not None  # noqa: S101 - asked where there is one
         if self._embed is None:
             raise NotFittedError(self.lacks())
@@ -287,11 +272,14 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
             self._check_same(self._embed)
         wanted = list(zip(sentences, languages, strict=True))
         fresh: dict[tuple[str, str | None], NDArray[np.float32]] = {}
-        new = sorted({one for one in wanted if one not in self._rows}, key=_length)
+        # By length: models pad the sentences of a batch to the longest.
+        new = sorted(
+            {one for one in wanted if one not in self._rows}, key=lambda one: (len(one[0]), one[0])
+        )
         for start in range(0, len(new), PART):
             part = new[start : start + PART]
             listed, spoken = [one for one, _ in part], [name for _, name in part]
-            rows = self._model.scaled(embedded(self._embed, listed), listed, spoken)
+            rows = self._model.joined(embedded(self._embed, listed), moods(listed), spoken)
             fresh |= dict(zip(part, rows, strict=True))
         found = [fresh[one] if one in fresh else self._rows[one] for one in wanted]
         if len(self._rows) + len(fresh) > MOST_REMEMBERED:
@@ -312,8 +300,7 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         arrays: dict[str, NDArray[Any]] = {"probe": self._probe, "corpus": self._model.vectors}
         if self._head is not None:
             values["above"] = self._head.above
-            for name, weights in (("english", self._head.english), ("others", self._head.others)):
-                arrays |= {f"{name}.each": weights.each, f"{name}.bias": weights.bias}
+            arrays |= {"english": self._head.english, "others": self._head.others}
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -324,13 +311,4 @@ class OrderDetector(JudgesTexts, Detector, UsesEmbedder):
         self._probe = np.asarray(arrays["probe"], dtype=np.float32)
         self._model = Model(arrays["corpus"], values["languages"], float(values["told"]))
         if "above" in values:
-            english, others = (
-                Weights(arrays[f"{name}.each"], arrays[f"{name}.bias"])
-                for name in ("english", "others")
-            )
-            self._head = Head(english, others, dict(values["above"]))
-
-
-def _length(unit: tuple[str, str | None]) -> tuple[int, str]:
-    """Order by length: models pad the sentences of a batch to the longest."""
-    return len(unit[0]), unit[0]
+            self._head = Head(arrays["english"], arrays["others"], dict(values["above"]))

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from ragshield_core.detectors.hidden.detector import payloads
 from ragshield_core.detectors.instruction.rules import needed_words
 from ragshield_core.text.lexicon import plain_letters
-from ragshield_core.text.linear import Hint
+from ragshield_core.text.linear import hint
 from ragshield_core.text.normalized import Readable, sentences
 
 # A word on a line of its own, and as many as are read together: a sentence may be set like this.
@@ -158,8 +158,8 @@ def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
     if not _LONG(text):
         return
     found = 0
-    for name, hint, pattern, decode in _ENCODINGS:
-        for match in pattern.finditer(text) if hint(text) else ():
+    for name, may_have, pattern, decode in _ENCODINGS:
+        for match in pattern.finditer(text) if may_have(text) else ():
             if (decoded := decode(match.group())) is not None:
                 yield name, decoded, match.span()
                 found += 1
@@ -205,14 +205,16 @@ def _as_prose(decoded: bytes) -> str | None:
     return text if text.replace("\n", " ").replace("\t", " ").isprintable() else None
 
 
-_LONG = Hint(rf"\S{{{MIN_BLOB}}}")
+_LONG = hint(rf"\S{{{MIN_BLOB}}}")
 
 
 # How it is called, a quick look for it, where it lies, what it says.
-_ENCODINGS: tuple[tuple[str, Hint, re.Pattern[str], Callable[[str], str | None]], ...] = (
-    ("base64", Hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
-    ("hexadecimal", Hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
-    ("percent encoding", Hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
-    ("character entities", Hint("&#"), _ENTITIES, _from_entities),
-    ("character escapes", Hint(r"\\u"), _ESCAPES, _from_escapes),
+_ENCODINGS: tuple[
+    tuple[str, Callable[[str], bool], re.Pattern[str], Callable[[str], str | None]], ...
+] = (
+    ("base64", hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
+    ("hexadecimal", hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
+    ("percent encoding", hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
+    ("character entities", hint("&#"), _ENTITIES, _from_entities),
+    ("character escapes", hint(r"\\u"), _ESCAPES, _from_escapes),
 )

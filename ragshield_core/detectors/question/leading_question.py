@@ -339,14 +339,14 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
         asked = _asked_beside(batch.contexts[row])
         text = asked + batch.texts[row]
         opening = opening_of(text)
-        inside = inside_of(text, opening)
+        _, asked_inside = inside_of(text, opening)
         read = _read(batch.take([row]))
         found, table, verb, known = opening, self._fitted[0], "opens with", "entries"
-        if inside.asked:
+        if asked_inside:
             front_usual, inside_usual = self._usual()[0]
             each = _inside_bits(read, inside_usual, self._sources)
             if each.max() > _front_bits(read, front_usual, self._sources)[0]:
-                found, table = inside.asked[int(np.argmax(each))], self._fitted[1]
+                found, table = asked_inside[int(np.argmax(each))], self._fitted[1]
                 verb, known = "holds, behind its opening,", "sentences"
         # Those that do all that the sentence says.
         lower = slice(int(found.lower), None)

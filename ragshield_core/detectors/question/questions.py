@@ -91,13 +91,6 @@ class Opening(NamedTuple):
     behind: bool = False  # another sentence stands in front of it
 
 
-class Inside(NamedTuple):
-    """The questions of a text behind its opening."""
-
-    n_pieces: int  # sentences, or lines, that were looked at
-    asked: tuple[Opening, ...]
-
-
 _AUX_START = re.compile(rf"(?:{AUX})\b", re.IGNORECASE)
 # Not what a question word asks for.
 _NOT_ASKED = (
@@ -277,8 +270,8 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
     return broken or (None if head.isascii() else _SPACE.search(head, start, end))
 
 
-def inside_of(text: str, opening: Opening) -> Inside:
-    """Return the questions behind what a text opens with, wherever they stand.
+def inside_of(text: str, opening: Opening) -> tuple[int, list[Opening]]:
+    """Return how many sentences a text has behind what it opens with, and the questions there.
 
     Each is looked at with what stands around it, so that a question in a long text is what it would
     be in a short one.
@@ -293,7 +286,7 @@ def inside_of(text: str, opening: Opening) -> Inside:
     Examples
     --------
     >>> text = "The mill stands in Brill. It was built in 1790. who built the mill of brill"
-    >>> (found,) = inside_of(text, opening_of(text)).asked
+    >>> n_pieces, (found,) = inside_of(text, opening_of(text))
     >>> start, end = found.span
     >>> text[start:end]
     'who built the mill of brill'
@@ -301,7 +294,7 @@ def inside_of(text: str, opening: Opening) -> Inside:
     text = _with_marks(text[:_FURTHER])
     # What is asked behind another sentence is looked at as both.
     done = 0 if opening.kind == NONE or opening.behind else opening.span[1]
-    n_pieces, asked, words = 0, [], None
+    n_pieces, asked, words = 0, list[Opening](), None
     for start, end, glued in _pieces(text):
         n_pieces += 1
         if start < done or (kind := _further_kind(text[start:end])) == NONE:
@@ -317,7 +310,7 @@ def inside_of(text: str, opening: Opening) -> Inside:
         found = found._replace(lower=found.lower and not wrapped)
         if kind != PHRASE or (found.n_back >= 3 and 2 * found.n_back >= found.n_words):
             asked.append(found)
-    return Inside(n_pieces, tuple(asked))
+    return n_pieces, asked
 
 
 def _with_marks(text: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import entries
 
 from ragshield_core.detectors import MetaClaimDetector
-from ragshield_core.detectors.claim.roles import REACH, passage_of, roles
+from ragshield_core.detectors.claim.roles import REACH, passage_of, stretches_of, roles
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 
 CLAIMS = """
@@ -185,7 +185,7 @@ def test_texts_score_together_what_they_score_alone():
         for at, (place, _) in enumerate(passage.played):
             near = (bits for later, bits in passage.played[at:] if later - place < REACH)
             masks.append(reduce(or_, near))
-        assert passage.stretches() == masks
+        assert stretches_of([passage]).tolist() == masks
 
 
 def test_roles_in_different_items_of_a_list_make_a_weaker_claim(detector):
