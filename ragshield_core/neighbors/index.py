@@ -40,12 +40,7 @@ DAMAGE = (
 class FixedVectors:
     """Vectors that stay as they are: what an audit needs of an index, without a copy of them.
 
-    Parameters
-    ----------
-    ids
-        One per row.
-    embeddings
-        Shape (n, dim), float32, rows of unit length. Slots are row numbers.
+    Shape (n, dim), float32, rows of unit length, with an id each; slots are row numbers.
     """
 
     def __init__(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> None:
@@ -127,14 +122,7 @@ class NeighborIndex(Slots):
         return 0
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Add entries and return their slots.
-
-        Parameters
-        ----------
-        ids
-            Unique, and none of them present.
-        embeddings
-            Shape (n, dim), float32, rows of unit length.
+        """Add entries with unique new ids, and unit float32 rows; return their slots.
 
         Raises
         ------
@@ -278,19 +266,11 @@ def all_neighbors(embeddings: NDArray[np.float32], k: int) -> Neighbors:
 def neighbors_in_turn(
     embeddings: NDArray[np.float32], k: int, lists: InvertedLists | None = None
 ) -> Iterator[Neighbors]:
-    """Yield the nearest other rows of some thousand rows after the other.
+    """Yield the nearest other rows of some thousand unit rows after the other.
 
-    Of few rows exactly, of more by lists. A row is left out of its own neighbours
-    by its number, not as the best hit: among exact duplicates the best hit may be any of them.
-
-    Parameters
-    ----------
-    embeddings
-        Shape (n, dim), float32, rows of unit length.
-    k
-        How many, at least 1.
-    lists
-        Lists that have some of the rows already, by their numbers.
+    Of few rows exactly, of more by lists, which may have some of the rows already, by their
+    numbers. A row is left out of its own neighbours by its number, not as the best hit: among exact
+    duplicates the best hit may be any of them.
 
     Raises
     ------

@@ -29,19 +29,10 @@ LEAST_DISTANCE = 0.05
 
 
 class KnownNeighbors(NamedTuple):
-    """The nearest known entries of some entries, nearest first.
+    """The nearest known entries of some entries, nearest first; shape (n, k) each."""
 
-    Attributes
-    ----------
-    ids
-        Shape (n, k), of objects: ids, and None where there are fewer than k.
-    similarities
-        Shape (n, k), float32, cosines; -inf where there are fewer than k. They come from
-        :func:`cosines`, so that they do not depend on who else is in the batch.
-    """
-
-    ids: NDArray[np.object_]
-    similarities: NDArray[np.float32]
+    ids: NDArray[np.object_]  # of objects: None where there are fewer than k
+    similarities: NDArray[np.float32]  # of cosines; -inf where there are fewer
 
 
 class NeighborSource:

@@ -57,19 +57,10 @@ OUTGROWN, SHRUNK = 0.125, 0.25
 
 
 class Neighbors(NamedTuple):
-    """The nearest entries of each query, best first.
+    """The nearest entries of each query, best first; shape (n_queries, k) each."""
 
-    Attributes
-    ----------
-    slots
-        Shape (n_queries, k), int64; -1 where there are fewer than k.
-    similarities
-        Shape (n_queries, k), float32, cosines, descending; -inf where the slot is -1. Rounding
-        lets a cosine exceed 1 by about 1e-6.
-    """
-
-    slots: NDArray[np.int64]
-    similarities: NDArray[np.float32]
+    slots: NDArray[np.int64]  # -1 where there are fewer than k
+    similarities: NDArray[np.float32]  # cosines, up to 1e-6 above 1; -inf where the slot is -1
 
     def taken(self, columns: NDArray[np.intp]) -> Neighbors:
         """Return the same by other columns, shape (n_queries, k)."""
@@ -150,17 +141,10 @@ def check_rows(
 class InvertedLists:
     """Which rows stand in which list, and which lists a query looks into.
 
-    Rows that were removed stay in their list: they hold NaN, which no search finds.
-
-    Parameters
-    ----------
-    centroids
-        Shape (n_lists, dim), float32.
-    reach
-        A query goes on to lists whose centroid is at most this much less near, as a difference of
-        cosines, than the k-th best of its first lists and than the nearest centroid.
-    slots, numbers
-        Slots of rows, and the list of each.
+    Rows that were removed stay in their list: they hold NaN, which no search finds. Built from
+    centroids, shape (n_lists, dim), the slots of rows, and the list of each. A query goes on to
+    lists whose centroid is at most ``reach`` less near, as a difference of cosines, than the k-th
+    best of its first lists and than the nearest centroid.
     """
 
     def __init__(

@@ -47,10 +47,7 @@ def unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
 class Columns:
     """Growing arrays of one length, by name: what is kept of each entry.
 
-    Parameters
-    ----------
-    **fills
-        What a new row of each column holds, of the type and shape of a row.
+    ``fills`` say what a new row of each column holds, of the type and shape of a row.
     """
 
     def __init__(self, **fills: Any) -> None:
@@ -97,18 +94,8 @@ class Slots:
     """Which entry has which slot.
 
     Slots are counted up, so that they tell who came first, and callers may keep arrays of their own
-    by slot (``capacity`` long). Those of entries that were removed are not handed out again; once
-    there are many, :meth:`renumber` closes the gaps.
-
-    Parameters
-    ----------
-    **fills
-        Of :attr:`columns`, see :class:`Columns`.
-
-    Attributes
-    ----------
-    columns
-        By slot.
+    by slot (``capacity`` long) beside :attr:`columns`. Those of entries that were removed are not
+    handed out again; once there are many, :meth:`renumber` closes the gaps.
     """
 
     def __init__(self, **fills: Any) -> None:
@@ -221,18 +208,6 @@ class Labels(Slots):
 
     Labels get codes in the order in which they are met; a code stays with its label.
 
-    Parameters
-    ----------
-    **fills
-        Of other columns.
-
-    Attributes
-    ----------
-    names
-        The labels, by code.
-    counts
-        Shape (n_labels,), int64: how many entries have each.
-
     Examples
     --------
     >>> labels = Labels()
@@ -244,8 +219,8 @@ class Labels(Slots):
 
     def __init__(self, **fills: Any) -> None:
         super().__init__(code=np.int32(NO_LABEL), **fills)
-        self.names: list[str] = []
-        self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.names: list[str] = []  # by code
+        self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # entries that have each
         self._codes: dict[str, int] = {}
 
     @property

@@ -56,20 +56,13 @@ NUL = "\0"
 class FoundEntries(NamedTuple):
     """What a table has near to some queries; each entry once, however many queries it is near to.
 
-    Attributes
-    ----------
-    ids
-        Of m entries.
-    vectors
-        Shape (m, dim), float32, as they are stored: of any length.
-    rows
-        Shape (n_queries, k), int64: which of the entries are near to each query, in any order; -1
-        where there are fewer than k.
+    ``rows`` says which of the m entries are near to each query, in any order; -1 where there are
+    fewer than k.
     """
 
     ids: Sequence[str]
-    vectors: NDArray[np.float32]
-    rows: NDArray[np.int64]
+    vectors: NDArray[np.float32]  # (m, dim), as they are stored: of any length
+    rows: NDArray[np.int64]  # (n_queries, k)
 
 
 class VectorTable(ABC):
@@ -156,22 +149,10 @@ class StoredIndex(Slots):
     they are of unit length.
 
     Entries of the store that are not known here are left out. An entry that is known, and gone from
-    the store, is found no more, and has a vector of zeros.
-
-    Parameters
-    ----------
-    dim
-        Length of a vector.
-    table
-        Of the store; ``None`` until it is at hand.
-    expected
-        The name of the store, where the table is not at hand.
-
-    Notes
-    -----
-    As good as the store's search: what its index misses, nobody sees. Searches and questions for
-    vectors raise :class:`~ragshield_core.model.errors.NeighborsError` where the store does not
-    answer.
+    the store, is found no more, and has a vector of zeros. As good as the store's search: what its
+    index misses, nobody sees. Where the table is not at hand, ``expected`` names the store.
+    Searches and questions for vectors raise :class:`~ragshield_core.model.errors.NeighborsError`
+    where the store does not answer.
     """
 
     def __init__(

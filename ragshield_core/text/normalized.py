@@ -113,15 +113,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A text, and the one it was made from.
-
-    Attributes
-    ----------
-    text
-        What a reader sees.
-    original
-        What is there.
-    """
+    """A text as a reader sees it, and the original that it was made from."""
 
     text: str
     original: str

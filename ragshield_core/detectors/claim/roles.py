@@ -58,24 +58,12 @@ class Roles(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """The roles that are played in a text.
+    """The roles that are played in a text; positions are in words, ascending."""
 
-    Attributes
-    ----------
-    played
-        Positions, in words, and the roles played there, as bits; in order of position.
-    n_words
-        Of the text.
-    items
-        Positions at which an item of a list, a heading or a paragraph begins, ascending.
-    letters
-        Positions of letters of scripts without spaces, two of which count as a word; ascending.
-    """
-
-    played: list[tuple[int, int]]
+    played: list[tuple[int, int]]  # where, and the roles that are played there, as bits
     n_words: int
-    items: list[int]
-    letters: list[int]
+    items: list[int]  # where an item of a list, a heading or a paragraph begins
+    letters: list[int]  # of scripts without spaces: two count as a word
 
     def place(self, at: int) -> int:
         """Return a position, in words, farther on for each item that begins up to there."""

@@ -87,21 +87,11 @@ class WordShares:
 
 
 class Shared(NamedTuple):
-    """The words of entries that new neighbours have too, and which entries of the lists have them.
+    """Words of entries that new neighbours have too, and who of the lists has them; (n_words,)."""
 
-    Attributes
-    ----------
-    row
-        Whose word it is, ascending; shape (n_words,), as the others.
-    word
-        Its hash.
-    had
-        Bit j: the j-th entry of the list has it.
-    """
-
-    row: NDArray[np.int32]
-    word: NDArray[np.uint32]
-    had: NDArray[np.uint32]
+    row: NDArray[np.int32]  # whose word it is, ascending
+    word: NDArray[np.uint32]  # its hash
+    had: NDArray[np.uint32]  # bit j: the j-th entry of the list has it
 
     @classmethod
     def of(
@@ -154,15 +144,9 @@ class Agreed(NamedTuple):
 class Newcomers:
     """Which entries of an overlay are new to which, and the words that they share.
 
-    Parameters
-    ----------
-    overlay
-        The entries, with their neighbour lists.
-    shares
-        Of words in the knowledge base.
-    arrived
-        With whom each entry came, by its number; :data:`STANDS` for those that were there before,
-        :data:`NEW_TO_ALL` for those that are new to whoever comes, such as held ones.
+    ``shares`` are those of words in the knowledge base; ``arrived`` says with whom each entry came,
+    by its number: :data:`STANDS` for those that were there before, :data:`NEW_TO_ALL` for those
+    that are new to whoever comes, such as held ones.
     """
 
     def __init__(self, overlay: Overlay, shares: WordShares, arrived: NDArray[np.int64]) -> None:
@@ -248,25 +232,11 @@ def agreement(
 ) -> NDArray[np.float32]:
     """Return how much entries agree with their new neighbours beyond what stands around them.
 
-    Parameters
-    ----------
-    shared
-        The words of n entries, at least those that their mates have too.
-    shares
-        Of words in the knowledge base.
-    mates
-        Columns of the lists in which the nearest new neighbours are, the nearest first; -1 where
-        there are fewer. Shape (n, n_mates).
-    standing
-        Whether what is in a column of the lists was there before; shape (n, k).
-    similarities
-        Relative cosines of the lists, shape (n, k).
-
-    Returns
-    -------
-    NDArray[np.float32]
-        Shape (n, n_mates): agreement with the nearest one, the nearest two, and so on, in nats; 0
-        where there are fewer.
+    In nats, shape (n, n_mates): agreement with the nearest one, the nearest two, and so on; 0 where
+    there are fewer. ``shared`` are the words of n entries, at least those that their mates have
+    too. ``mates``, shape (n, n_mates), are the columns of the lists in which the nearest new
+    neighbours are, the nearest first, -1 where there are fewer; ``standing`` and ``similarities``,
+    shape (n, k), say of the lists what was there before, and their relative cosines.
     """
     found = np.zeros(mates.shape, dtype=np.float32)
     n = len(mates)

@@ -334,14 +334,8 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
     def take_audit(self, overlay: Overlay, judgement: Judgement, usual: Usual) -> None:
         """Take over an audit that was made elsewhere in parts, to explain its scores.
 
-        Parameters
-        ----------
-        overlay
-            Entries of a graph that holds at least their neighbours.
-        judgement
-            Of these entries.
-        usual
-            What is usual in the whole knowledge base.
+        The judgement is of an overlay, whose graph holds at least the neighbours of its entries;
+        ``usual`` is what is usual in the whole knowledge base.
         """
         self.reset()
         self._known = Known(self._rule, overlay.graph, usual)

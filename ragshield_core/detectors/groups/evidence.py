@@ -191,11 +191,8 @@ class Held(NamedTuple):
 class Kin:
     """What a resemblance within a lineage is worth between strangers: the one that is as rare.
 
-    Parameters
-    ----------
-    same, cross
-        Nearness of each entry's nearest of its own lineage, and of any other, shape (n,) each; 0
-        where there is none.
+    Told from the nearness of each entry's nearest of its own lineage, and of any other, shape (n,)
+    each; 0 where there is none.
     """
 
     def __init__(self, same: NDArray[np.float32], cross: NDArray[np.float32]) -> None:
@@ -223,35 +220,20 @@ class Kin:
 class GroupEvidence:
     """Evidence of one channel about the entries of an overlay.
 
-    Parameters
-    ----------
-    overlay
-        The entries, with their neighbour lists.
-    channel
-        ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
-        both, those within one as ``kin`` has them.
-    standing
-        Evidence of the graph's entries by slot and group size, for those that are not in the
-        overlay; ``None`` where all are. A graph keeps how tight groups are; their contrast is told
-        from that and its lists whenever it is asked for, unless it is here as well.
-    exempt
-        Lineage codes whose inner edges are not looked at.
-    families
-        Whether the knowledge base tells how alike entries of one lineage are. If not, they are
-        judged as strangers are: every edge is of the channel ``"cross"``.
-    held
-        What counts only against members of its group; ``None`` for nothing.
-    kin
-        What resemblance within a lineage is worth in the channel ``"any"``, which looks at nothing
-        without it.
-    newcomers
-        Who came with whom, to tell on what they agree; ``None`` for no such evidence.
-    before
-        Evidence of the same channel and overlay with less that is held; groups that are still the
-        same are not measured again.
-    tightness
-        Of each row and size, where it was measured already; shape (n, len(SIZES)). Vectors and
-        words of the entries are not looked at then.
+    ``channel``: ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one,
+    ``"any"`` at both, those within one as ``kin`` has them; without it, at nothing.
+    ``standing``: evidence of the graph's entries by slot and group size, for those that are not in
+    the overlay. A graph keeps how tight groups are; their contrast is told from that and its lists
+    whenever it is asked for, unless it is here as well.
+    ``exempt``: lineage codes whose inner edges are not looked at.
+    ``families``: whether the knowledge base tells how alike entries of one lineage are. If not,
+    every edge is of the channel ``"cross"``.
+    ``held``: what counts only against members of its group.
+    ``newcomers``: who came with whom, to tell on what they agree.
+    ``before``: evidence of the same channel and overlay with less that is held; groups that are
+    still the same are not measured again.
+    ``tightness``: of each row and size, where it was measured already; vectors and words of the
+    entries are not looked at then.
     """
 
     def __init__(  # noqa: PLR0913 - of one overlay

@@ -51,22 +51,11 @@ Rows = slice | NDArray[np.intp]
 
 
 class Lists(NamedTuple):
-    """Neighbour lists of some rows, nearest first.
+    """Neighbour lists of some rows, nearest first; shape (n, k) each."""
 
-    Attributes
-    ----------
-    slots
-        Shape (n, k), int32 in the graph's own, as there are fewer than 2^31, else int64; -1 where
-        there are fewer.
-    similarities
-        Shape (n, k), float32, cosine; -inf where there are fewer.
-    copied
-        Shape (n, k), float32, [0, 1]: how much of the shorter text is in the other.
-    """
-
-    slots: NDArray[Any]
-    similarities: NDArray[np.float32]
-    copied: NDArray[np.float32]
+    slots: NDArray[Any]  # int32 in the graph's own, else int64; -1 where there are fewer
+    similarities: NDArray[np.float32]  # cosines; -inf where there are fewer
+    copied: NDArray[np.float32]  # [0, 1]: how much of the shorter text is in the other
 
     @classmethod
     def empty(cls, n: int, k: int) -> Lists:
@@ -93,31 +82,10 @@ class Lists(NamedTuple):
 
 
 class SimilarityGraph:
-    """Neighbour lists of a growing knowledge base.
+    """Neighbour lists, of ``k`` each, of a growing knowledge base.
 
-    Parameters
-    ----------
-    dim
-        Of the vectors.
-    k
-        Length of the lists.
-    table
-        Of the store in which neighbours are found; ``None`` for an index in memory.
-    **beside
-        What else is kept of each entry, see :class:`~ragshield_core.neighbors.slots.Columns`.
-
-    Attributes
-    ----------
-    columns
-        By slot: lists, lineages, whether the entry is gone, and what is kept beside.
-    lineages
-        Codes by name.
-    unrelated
-        See :func:`unrelated_distance`; ``None`` before it is measured.
-    words
-        By slot.
-    version
-        Grows with every change.
+    Neighbours are found in the store of a ``table``, or by an index in memory. What else is kept of
+    each entry comes as ``beside``, see :class:`~ragshield_core.neighbors.slots.Columns`.
     """
 
     def __init__(
@@ -130,8 +98,8 @@ class SimilarityGraph:
     ) -> None:
         self.index: EntryIndex = NeighborIndex(dim) if table is None else StoredIndex(dim, table)
         self.k = k
-        self.unrelated: float | None = None
-        self.words = EntryWords()
+        self.unrelated: float | None = None  # see unrelated_distance; None before it is measured
+        self.words = EntryWords()  # by slot
         self.columns = Columns(
             slots=np.full(k, -1, dtype=np.int32),
             similarities=np.full(k, -np.inf, dtype=np.float32),
@@ -140,8 +108,8 @@ class SimilarityGraph:
             gone=np.False_,
             **beside,
         )
-        self.lineages: dict[str | None, int] = {None: NO_LINEAGE}
-        self.version = 0
+        self.lineages: dict[str | None, int] = {None: NO_LINEAGE}  # codes by name
+        self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
     def __len__(self) -> int:
@@ -184,19 +152,9 @@ class SimilarityGraph:
     ) -> SimilarityGraph:
         """Return a graph whose neighbours were found elsewhere; it is only looked at.
 
-        Parameters
-        ----------
-        index
-            Ids and vectors of n entries.
-        words
-            Their words.
-        lineage
-            Their lineage codes, shape (n,); the same for the same lineage in all graphs that are
-            parts of one knowledge base.
-        lists
-            Of the first ones of them, or of all.
-        unrelated
-            See :func:`unrelated_distance`.
+        ``index`` has ids and vectors of n entries; ``lists`` are those of the first ones, or of
+        all. Lineage codes, shape (n,), are the same for the same lineage in all graphs that are
+        parts of one knowledge base.
         """
         graph = cls(index.dim, lists.slots.shape[1])
         graph.index = cast("NeighborIndex", index)
@@ -470,14 +428,8 @@ class SimilarityGraph:
 class Overlay:
     """The part of a graph that a batch would change.
 
-    Numbers name entries: slots of the graph, and behind them the rows of the batch.
-
-    Attributes
-    ----------
-    numbers
-        Shape (n_new + n_touched,): the entries whose lists are here, the new ones first.
-    lists
-        Their lists with the batch in them.
+    Numbers name entries: slots of the graph, and behind them the rows of the batch. ``numbers`` are
+    those of the entries whose lists, with the batch in them, are here: the new ones first.
     """
 
     def __init__(

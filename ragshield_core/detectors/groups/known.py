@@ -81,14 +81,8 @@ def audit_threshold(fpr: float) -> float:
 class Known:
     """The state of a group detector.
 
-    Parameters
-    ----------
-    rule
-        How the detector judges.
-    graph
-        Entries and their neighbours, with :data:`NOTES` beside.
-    usual
-        What is usual; ``None`` before it is measured, and for the reference rule.
+    ``rule`` says how the detector judges; ``graph`` has entries and their neighbours, with
+    :data:`NOTES` beside; ``usual`` is None before it is measured, and for the reference rule.
     """
 
     def __init__(self, rule: Rule, graph: SimilarityGraph, usual: Usual | None = None) -> None:
@@ -328,16 +322,11 @@ class Known:
 
 
 class GraphNeighbors(NeighborSource):
-    """The neighbours of a graph, lent to other detectors.
+    """The neighbours of a graph, lent to other detectors; ``known`` returns what is known now.
 
-    One search serves the owner of the graph and whoever asks for the neighbours of the same batch.
-    Where more than :data:`PAST_HELD` held entries lie around an entry, fewer neighbours than asked
-    for may be found.
-
-    Parameters
-    ----------
-    known
-        Returns what is known now; its owner learns and forgets.
+    One search serves the owner of the graph, which learns and forgets, and whoever asks for the
+    neighbours of the same batch. Where more than :data:`PAST_HELD` held entries lie around an
+    entry, fewer neighbours than asked for may be found.
     """
 
     def __init__(self, known: Callable[[], Known]) -> None:

@@ -89,19 +89,11 @@ class Judgement(NamedTuple):
 
 
 class Surprisal:
-    """How rare a value is: -log of the share of reference values that are as high.
+    """How rare a value is: -log of the share of values of clean entries that are as high.
 
-    Empirical up to the 98 % point, exponential beyond it.
-
-    Parameters
-    ----------
-    reference
-        Values of clean entries, shape (n,).
-    robust
-        Whether some of the reference may be poisoned: then the tail is laid through the
-        :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
-    least_scale
-        The tail falls at least this slowly.
+    Empirical up to the 98 % point, exponential beyond it, falling at least as slowly as
+    ``least_scale``. Where some of the reference may be poisoned (``robust``), the tail is laid
+    through the :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
     """
 
     def __init__(
@@ -159,15 +151,9 @@ def _narrow(points: NDArray[np.float64]) -> NDArray[Any]:
 class Usual:
     """What is usual in a knowledge base.
 
-    Attributes
-    ----------
-    surprisals
-        Of single parts of the evidence by size ("cross.near.0"), of all parts together
-        ("cross.0"), and of crowds and copies.
-    share
-        Of groups that stay below the usual tightness.
-    tightness
-        The usual one, by channel and size.
+    ``surprisals`` are those of single parts of the evidence by size ("cross.near.0"), of all parts
+    together ("cross.0"), and of crowds and copies; ``share`` of the groups stays below the usual
+    ``tightness``, by channel and size.
     """
 
     def __init__(

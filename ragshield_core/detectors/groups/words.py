@@ -137,12 +137,8 @@ class Words:
 class Vocabulary:
     """The words of sources that somebody vouches for, to tell texts of other languages.
 
-    Parameters
-    ----------
-    words
-        Hashes of words, ascending.
-    least_known
-        The share of its words that nearly every entry of the knowledge base shares with others.
+    ``words`` are hashes, ascending; ``least_known`` is the share of its words that nearly every
+    entry of the knowledge base shares with others.
     """
 
     def __init__(self, words: NDArray[np.uint32], least_known: float) -> None:

@@ -145,21 +145,11 @@ MUST_REACH = 6
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """The most suspicious stretch of sentences by the ideas in it.
+    """The most suspicious stretch of sentences by the ideas in it."""
 
-    Attributes
-    ----------
-    logit
-        Log-odds of an instruction to a model against other text, under the model's own mixture.
-    span
-        Where the stretch lies, in characters of the plain text.
-    mask
-        The ideas found there, as bits.
-    """
-
-    logit: float
-    span: tuple[int, int]
-    mask: int
+    logit: float  # log-odds of an instruction to a model against other text
+    span: tuple[int, int]  # of the stretch, in characters of the plain text
+    mask: int  # the ideas found there, as bits
 
     def reasons(self) -> tuple[str, ...]:
         """Return the ideas, or pairs of ideas, that speak for it most, the strongest first."""

@@ -60,24 +60,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """The most suspicious window of a text.
+    """The most suspicious window of a text."""
 
-    Attributes
-    ----------
-    score
-        In [0, 1): ``1 - exp(-0.45 * weight)`` of the combined weight of rules and ideas.
-    hits
-        What was found there, the heaviest first; one per family counts.
-    concealed
-        How the words were hidden, if they were.
-    ideas
-        What the hit of family ``ideas``, if there is one, found there.
-    """
-
-    score: float
-    hits: tuple[Hit, ...]
-    concealed: str | None = None
-    ideas: tuple[str, ...] = ()
+    score: float  # in [0, 1): 1 - exp(-0.45 * weight), of rules and ideas together
+    hits: tuple[Hit, ...]  # the heaviest first; one per family counts
+    concealed: str | None = None  # how the words were hidden, if they were
+    ideas: tuple[str, ...] = ()  # what the hit of family "ideas" found there
 
 
 NOTHING = Suspicion(0.0, ())

@@ -375,20 +375,8 @@ def phrases_of(
 ) -> list[tuple[Phrase, NDArray[np.int64]]]:
     """Explain suspicious n-grams by as few phrases as possible, the most suspicious first.
 
-    Parameters
-    ----------
-    carriers
-        What n-grams and entries are measured by.
-    holding
-        Which entry holds which n-gram.
-    found, why
-        Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
-        be filled in.
-
-    Returns
-    -------
-    list[tuple[Phrase, NDArray[np.int64]]]
-        Phrases, and the entries that are said to hold each.
+    Return phrases, and the entries that are said to hold each. The score of each entry and the
+    number of the phrase that gave it are filled in into ``found`` and ``why``, shape (n_entries,).
     """
     tests = carriers.plain
     n_grams, n = len(tests.hashes), len(found)

@@ -204,16 +204,10 @@ class KnownSample:
 
 
 class Memory:
-    """What a phrase detector remembers.
+    """What a phrase detector remembers: of recent entries at most ``max_recent``.
 
-    Parameters
-    ----------
-    max_recent
-        Entries that are recent, at most.
-    dim
-        Of vectors. Those of batches of another one are not looked at.
-    n_cells
-        Of the background.
+    Vectors of batches of another dimension than ``dim`` are not looked at; the background has
+    ``n_cells``.
     """
 
     def __init__(self, max_recent: int, dim: int, n_cells: int) -> None:

@@ -373,12 +373,7 @@ class LeadingQuestionDetector(DoubtsSample, Detector):
     def _score(self, read: _Read, *, but: bool = False) -> NDArray[np.float64]:
         """Return the bits of a question that is either in front or not, shape (n_entries,).
 
-        Parameters
-        ----------
-        read
-            Of entries.
-        but
-            Whether to leave them out of the counts: of one only.
+        ``but`` leaves them out of the counts; of one entry only.
         """
         usual, by_source, scores = self._usual(), self._sources, []
         if but:
@@ -473,16 +468,9 @@ def _rarer(
     sources: NDArray[np.intp],
     worth: float,
 ) -> NDArray[np.float64]:
-    """Return how much rarer asking is in a source than everywhere, in bits, shape (n_sources,).
+    """Return how much rarer asking is in each source than everywhere, in bits.
 
-    Parameters
-    ----------
-    n_all, n_asking
-        By source.
-    sources
-        Which ones.
-    worth
-        How many of a source weigh as much as all sources together.
+    Counts are by source; as many of a source as ``worth`` weigh as much as all sources together.
     """
     share = (n_asking.sum() + 1.0) / (n_all.sum() + 2.0)
     here = (n_asking[sources] + worth * share) / (n_all[sources] + worth)

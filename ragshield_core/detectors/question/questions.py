@@ -214,11 +214,8 @@ _STARTS -= WEAK_WORDS
 def opening_of(text: str) -> Opening:
     """Return what a text opens with.
 
-    Parameters
-    ----------
-    text
-        Only its first 600 characters and its last sentence are searched for a question, and 4,000
-        for the words of it.
+    Only its first 600 characters and its last sentence are searched for a question, and 100,000 for
+    the words of it.
     """
     text = _with_marks(text)
     head = text[:_OPENING]
@@ -273,15 +270,8 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
 def inside_of(text: str, opening: Opening) -> tuple[int, list[Opening]]:
     """Return how many sentences a text has behind what it opens with, and the questions there.
 
-    Each is looked at with what stands around it, so that a question in a long text is what it would
-    be in a short one.
-
-    Parameters
-    ----------
-    text
-        Its first 100,000 characters are searched.
-    opening
-        What it opens with.
+    The first 100,000 characters are searched. Each question is looked at with what stands around
+    it, so that one in a long text is what it would be in a short one.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import entries
 
 from ragshield_core.detectors import MetaClaimDetector
-from ragshield_core.detectors.claim.roles import REACH, passage_of, stretches_of, roles
+from ragshield_core.detectors.claim.roles import REACH, passage_of, roles, stretches_of
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 
 CLAIMS = """
