@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import (
     Detector,
+    DoubtsSample,
     GroupDetector,
     Need,
+    Overlooks,
     Scope,
     StatelessDetector,
     judged_scores,
     skip_reason,
-)
-from ragshield_core.detectors.base.abilities import (
-    DoubtsSample,
-    Overlooks,
 )
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch

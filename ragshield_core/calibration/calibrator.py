@@ -16,12 +16,12 @@ from ragshield_core.calibration.arrivals import Arrivals, Counted
 from ragshield_core.calibration.clean_sample import CleanSample, drawn_rows
 from ragshield_core.detectors.base import (
     Detector,
+    DoubtsSample,
     GroupDetector,
     StatelessDetector,
     judged_scores,
     learns,
 )
-from ragshield_core.detectors.base.abilities import DoubtsSample
 from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError

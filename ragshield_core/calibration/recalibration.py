@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.clean_sample import CleanSample, first_size, latest
-from ragshield_core.detectors.base import GroupDetector, lacking_in
-from ragshield_core.detectors.base.abilities import DoubtsSample
+from ragshield_core.detectors.base import DoubtsSample, GroupDetector, lacking_in
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, NotFittedError
 from ragshield_core.model.findings import Finding, Skipped, finding_from_dict, finding_to_dict

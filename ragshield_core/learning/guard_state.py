@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration.arrivals import Counted
 from ragshield_core.calibration.calibrator import Calibrator, Measured
 from ragshield_core.calibration.recalibration import Recalibration
-from ragshield_core.detectors.base import Detector, GroupDetector, Need, learns
-from ragshield_core.detectors.base.abilities import UsesEmbedder
+from ragshield_core.detectors.base import Detector, GroupDetector, Need, UsesEmbedder, learns
 from ragshield_core.detectors.registry import (
     copied_for,
     detectors_from,

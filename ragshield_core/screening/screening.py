@@ -21,11 +21,11 @@ from ragshield_core.detectors.base import (
     Detector,
     Evidence,
     GroupDetector,
+    Overlooks,
     Scope,
     judged_scores,
     skip_reason,
 )
-from ragshield_core.detectors.base.abilities import Overlooks
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidScoresError, NeighborsError

@@ -20,7 +20,7 @@ from ragshield_core.detectors import (
     LabelCentroidDetector,
     Need,
 )
-from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.detectors.base import Audits
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import command as scan_command

@@ -7,8 +7,7 @@ import pytest
 from support import FindsNoGroups, scored
 
 from ragshield_core.detectors import Detector, Evidence, Need, Scope, Traits
-from ragshield_core.detectors.base import StatelessDetector, out_of_fold
-from ragshield_core.detectors.base.abilities import Overlooks
+from ragshield_core.detectors.base import Overlooks, StatelessDetector, out_of_fold
 from ragshield_core.model.errors import ContractError, NotFittedError
 from ragshield_core.testing import CHECKS, DetectorCase, check_detector
 

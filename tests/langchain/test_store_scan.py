@@ -12,7 +12,7 @@ from support import DIM, LENGTH, CountingEmbeddings, Scripted, saved
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import Evidence, LabelCentroidDetector
-from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.detectors.base import Audits
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 

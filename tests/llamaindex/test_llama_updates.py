@@ -30,7 +30,7 @@ from llama_support import (
 from support import Scripted
 
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.detectors.base.abilities import Overlooks
+from ragshield_core.detectors.base import Overlooks
 from ragshield_core.model.errors import QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,

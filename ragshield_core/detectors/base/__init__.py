@@ -1,16 +1,21 @@
 """Base of every detector: the three kinds, evidence, and pieces of large knowledge bases."""
 
-from ragshield_core.detectors.base.abilities import (
-    lacking_in,
-    skip_reason,
-)
 from ragshield_core.detectors.base.detector import (
     N_FOLDS,
+    Audits,
     Detector,
+    DoubtsSample,
+    GroupDetector,
+    Overlooks,
     StatelessDetector,
+    UsesEmbedder,
+    audited,
+    explained_audit,
     judged_scores,
+    lacking_in,
     learns,
     out_of_fold,
+    skip_reason,
 )
 from ragshield_core.detectors.base.evidence import (
     Evidence,
@@ -20,19 +25,24 @@ from ragshield_core.detectors.base.evidence import (
     Traits,
     as_others,
 )
-from ragshield_core.detectors.base.group import GroupDetector
 
 __all__ = [
     "N_FOLDS",
+    "Audits",
     "Detector",
+    "DoubtsSample",
     "Evidence",
     "GroupDetector",
     "JudgesTexts",
     "Need",
+    "Overlooks",
     "Scope",
     "StatelessDetector",
     "Traits",
+    "UsesEmbedder",
     "as_others",
+    "audited",
+    "explained_audit",
     "judged_scores",
     "lacking_in",
     "learns",

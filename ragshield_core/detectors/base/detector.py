@@ -1,10 +1,10 @@
-"""The kinds of detectors that learn the knowledge base, and that learn nothing."""
+"""The kinds of detectors, and abilities that only some have: the kernel asks by these classes."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,8 +28,7 @@ class Detector(ABC):
 
     A detector that learns nothing is a
     :class:`StatelessDetector`; one that judges entries
-    together is a :class:`~ragshield_core.detectors.base.group.GroupDetector`. What only some
-    detectors can do is in :mod:`ragshield_core.detectors.base.abilities`.
+    together is a :class:`GroupDetector`.
 
     Attributes
     ----------
@@ -162,6 +161,142 @@ class StatelessDetector(Detector):
         return np.zeros(len(scores), dtype=np.bool_)
 
 
+class Overlooks(ABC):
+    """A detector that compares with known entries and can leave some of them out of account."""
+
+    @abstractmethod
+    def overlook(self, ids: Collection[str]) -> None:
+        """Leave known entries out of account in what is scored from now on; none brings them back.
+
+        A batch replaces them: a new revision resembles its older one, which is no evidence against
+        it. Statistics over the whole knowledge base may go on counting them.
+        """
+
+
+class UsesEmbedder(ABC):
+    """A detector that embeds parts of texts with the knowledge base's own model."""
+
+    @property
+    @abstractmethod
+    def embedder(self) -> Callable[[list[str]], Any] | None:
+        """The model at hand: from a list of texts to a vector each."""
+
+    @abstractmethod
+    def lacks(self) -> str | None:
+        """Return what it cannot judge anything without; ``None`` if it has all it needs."""
+
+    @abstractmethod
+    def use_embedder(self, embed: Callable[[list[str]], Any] | None) -> None:
+        """Take a model, ``None`` for none; raises StateError if another's was learned."""
+
+
+class DoubtsSample(ABC):
+    """A detector that finds outliers in a sample that nobody has vouched for.
+
+    Up to a twentieth of the sample may be poisoned.
+    """
+
+    @abstractmethod
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries of a sample are far from all that is usual, shape (n,)."""
+
+    @abstractmethod
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which held entries are far from all that is usual, shape (n,).
+
+        Poison does not become clean by being held. A guard asks it after ``refresh``, with the
+        scores of the entries, NaN where they cannot be judged.
+        """
+
+
+class Audits(Detector):
+    """A detector that has its own way of judging each entry of a knowledge base by the others."""
+
+    @abstractmethod
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and score each of its entries against the others.
+
+        Some entries may be poisoned. Shape (n_entries,); NaN where the detector has no opinion.
+        """
+
+    def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that estimate it
+        """Return the score of :meth:`audit` above which an entry is worth a look.
+
+        Without known-clean entries this is the default threshold or an estimate, no guarantee.
+        """
+        return self.default_threshold
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why rows have the scores that :meth:`audit` gave them."""
+        return self.explain(entries, rows)
+
+
+class GroupDetector(Overlooks, DoubtsSample, Detector):
+    """Base class of detectors that find groups whose members come one by one.
+
+    They remember held entries, since the rest of a group may follow, and recall members that came
+    earlier.
+    """
+
+    @abstractmethod
+    def remember_held(self, entries: Batch) -> None:
+        """Remember entries that are held in quarantine: the rest of their group may follow."""
+
+    @abstractmethod
+    def forget_held(self, ids: Sequence[str]) -> None:
+        """Forget held entries: they were released, or deleted for good."""
+
+    @abstractmethod
+    def retroactive(
+        self, batch: Batch, condemned: NDArray[np.bool_], unusual: Collection[str] = ()
+    ) -> tuple[list[str], NDArray[np.float64]]:
+        """Return entries learned earlier that ``batch`` shows in another light, with scores.
+
+        Of an entry and its imitation, the one that came later is the suspect: name an earlier entry
+        only on evidence that does not rest on a single newcomer.
+
+        Parameters
+        ----------
+        batch
+            New entries.
+        condemned
+            Shape (n_entries,): which of them are held, whichever detector it was.
+        unusual
+            Ids of entries learned earlier that were unusual by themselves when they came, as one
+            clean entry in fifty is: newcomers that imitate an entry cannot have brought that about.
+        """
+
+    @abstractmethod
+    def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
+        """Return why entries that :meth:`retroactive` named have the score they have now."""
+
+    @abstractmethod
+    def trust(self, ids: Sequence[str]) -> None:
+        """Leave entries alone from now on: a person has judged them good."""
+
+    def confirm(self, ids: Sequence[str]) -> None:
+        """Let held entries count in full: a person has judged them poisoned."""
+
+    def distrust(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Watch suspicious fitted entries, for which nobody has vouched.
+
+        Returns
+        -------
+        NDArray[np.bool]
+            Shape (n_ids,): which of them came after what speaks against them. Of an entry and its
+            imitation, the newcomer is the suspect.
+        """
+        return np.ones(len(ids), dtype=np.bool_)
+
+    def explain_held_out(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why rows of fitted entries have the scores that they have while held out."""
+        return self.explain(batch, rows)
+
+    @abstractmethod
+    def n_doubted(self) -> int:
+        """Return how many learned entries it takes for poison that came with them."""
+
+
 def learns(detector: object) -> bool:
     """Return whether scores depend on the knowledge base; where not, an entry is scored once."""
     return isinstance(detector, Detector) and not isinstance(detector, StatelessDetector)
@@ -198,3 +333,36 @@ def out_of_fold(detector: Detector, fitted: Batch, seed: int) -> NDArray[np.floa
         finally:
             detector.learn(part)
     return scores
+
+
+def skip_reason(detector: Detector, batch: Batch) -> str | None:
+    """Return why a detector cannot take part in a screening at all, if so."""
+    if Need.EMBEDDING in detector.needs and len(batch) and not batch.dim:
+        return "needs vectors, and the entries have none"
+    if (lacking := lacking_in(detector)) is not None:
+        return lacking
+    unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
+    if Need.LABEL in detector.needs and unlabelled:
+        return "needs labels, and no entry has one"
+    return None
+
+
+def lacking_in(detector: Detector) -> str | None:
+    """Return what a detector cannot judge anything without, and does not have."""
+    return detector.lacks() if isinstance(detector, UsesEmbedder) else None
+
+
+def audited(detector: Detector, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+    """Fit a detector on a knowledge base and return the score of each entry by the others.
+
+    NaN where the detector has no opinion; shape (n_entries,).
+    """
+    if isinstance(detector, Audits):
+        return detector.audit(entries, seed)
+    return out_of_fold(detector.fit(entries), entries, seed)
+
+
+def explained_audit(detector: Detector, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+    """Return why rows have the scores that :func:`audited` gave them."""
+    explain = detector.explain_audit if isinstance(detector, Audits) else detector.explain
+    return explain(entries, rows)

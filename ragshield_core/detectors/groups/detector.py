@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, GroupDetector, Need, Scope, Traits
-from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need, Scope, Traits
 from ragshield_core.detectors.groups import cleanbase
 from ragshield_core.detectors.groups.evidence import CHANNELS, SIZES, K
 from ragshield_core.detectors.groups.graph import Overlay, SimilarityGraph

@@ -16,8 +16,8 @@ from ragshield_core.detectors.base import (
     JudgesTexts,
     Need,
     Traits,
+    UsesEmbedder,
 )
-from ragshield_core.detectors.base.abilities import UsesEmbedder
 from ragshield_core.detectors.instruction.gate import candidates, moods
 from ragshield_core.detectors.instruction.head import (
     TELLS,

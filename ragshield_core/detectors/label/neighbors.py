@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Traits
-from ragshield_core.detectors.base.abilities import Audits, Overlooks
+from ragshield_core.detectors.base import Audits, Detector, Evidence, Need, Overlooks, Traits
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.findings import printable

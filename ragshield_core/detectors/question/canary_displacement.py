@@ -10,8 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.detectors.base import Evidence, Need, Scope, Traits
-from ragshield_core.detectors.base.abilities import Audits, Overlooks
+from ragshield_core.detectors.base import Audits, Evidence, Need, Overlooks, Scope, Traits
 from ragshield_core.detectors.base.retrieved import RetrievedSet
 from ragshield_core.detectors.question.query_echo import MAX_QUERY, QueryEchoDetector, word_weights
 from ragshield_core.model.entries import Batch

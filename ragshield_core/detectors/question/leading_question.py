@@ -9,8 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Traits, as_others
-from ragshield_core.detectors.base.abilities import DoubtsSample
+from ragshield_core.detectors.base import Detector, DoubtsSample, Evidence, Need, Traits, as_others
 from ragshield_core.detectors.question.question_words import ABOUT
 from ragshield_core.detectors.question.questions import (
     ECHO,

@@ -12,9 +12,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, skip_reason
-from ragshield_core.detectors.base.abilities import audited as audited_by
-from ragshield_core.detectors.base.abilities import explained_audit
+from ragshield_core.detectors.base import Detector, Evidence, Need, explained_audit, skip_reason
+from ragshield_core.detectors.base import audited as audited_by
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.hooks import tools
 from ragshield_core.model.entries import Batch, concatenate

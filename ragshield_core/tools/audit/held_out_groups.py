@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Evidence, GroupDetector, Need
-from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.detectors.base import Audits, Evidence, GroupDetector, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.tools.audit.judging import EXTREME, Judge, doubtful
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need
-from ragshield_core.detectors.base.abilities import Audits
+from ragshield_core.detectors.base import Audits, Detector, Evidence, Need
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
 from ragshield_core.model.findings import Finding, Skipped
