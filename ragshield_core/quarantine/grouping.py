@@ -421,6 +421,8 @@ def _change_members(
             if not at.digests.match(MemberRow, row):
                 raise _TornError
             anew = {**row, **values, **of_each.get(row["number"], {})}
+            if anew == row:  # an entry that waits again told its case while it was confirmed, too
+                continue
             rows.append(anew | {"of": row["number"], "digest": at.digests.of(MemberRow, anew)})
         if rows:
             at.session.execute(change, rows)

@@ -22,7 +22,7 @@ MEMBERS = 3_000
 # Of a step of a decision.
 STEP = 50
 # Of SQLite: fewer than it takes to read every member.
-STEPS = 40_000
+STEPS = 20_000
 
 
 @pytest.fixture(params=["sqlite", *slowly("postgresql")])

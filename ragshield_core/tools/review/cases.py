@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -92,6 +92,16 @@ class Place(NamedTuple):
     id: str
     store: str | None  # None for whichever asks
     status: Status
+
+
+PLACES = select(HeldRow.number, HeldRow.entry_id, HeldRow.store, HeldRow.status).order_by(
+    HeldRow.number
+)
+
+
+def _place(row: Sequence[Any]) -> Place:
+    number, entry_id, store, status = row
+    return Place(number, entry_id, None if store == ANY_STORE else store, Status(status))
 
 
 class Page(NamedTuple):
@@ -255,17 +265,29 @@ class Cases:
         query = select(MemberRow.number).where(
             *self._of(number), MemberRow.number > after, MemberRow.number <= until
         )
-        columns = (HeldRow.number, HeldRow.entry_id, HeldRow.store, HeldRow.status)
-        found: list[Place] = []
         with self._quarantine.database.read() as session:
             numbers = session.scalars(query.order_by(MemberRow.number).limit(limit)).all()
-            for some in chunks(numbers):
-                rows = select(*columns).where(HeldRow.number.in_(some)).order_by(HeldRow.number)
-                found += (
-                    Place(row, entry_id, None if store == ANY_STORE else store, Status(status))
-                    for row, entry_id, store, status in session.execute(rows)
-                )
-        return tuple(found)
+            parts = [PLACES.where(HeldRow.number.in_(some)) for some in chunks(numbers)]
+            return tuple(_place(row) for part in parts for row in session.execute(part))
+
+    def reviewed(
+        self, decisions: Mapping[tuple[str, str], Status], *, by: str
+    ) -> tuple[Place, ...]:
+        """Return entries that somebody has decided of, and that still stand as decided.
+
+        The decisions are by id and fingerprint.
+        """
+        query = PLACES.add_columns(HeldRow.fingerprint, HeldRow.reviewed_by)
+        query = query.where(*seen_by(self._quarantine))
+        ids = list(dict.fromkeys(entry_id for entry_id, _ in decisions))
+        with self._quarantine.database.read() as session:
+            parts = [query.where(HeldRow.entry_id.in_(some)) for some in chunks(ids)]
+            return tuple(
+                _place(row)
+                for part in parts
+                for *row, fingerprint, reviewer in session.execute(part)
+                if reviewer == by and decisions.get((row[1], fingerprint)) == row[3]
+            )
 
     def newest(self, number: int | None = None) -> int:
         """Return the number of the entry that came last into a case; 0 if there is none.

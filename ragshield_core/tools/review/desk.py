@@ -217,13 +217,7 @@ class Desk:
                 for line in some
                 if line.actor == by and line.action in DECIDED
             }
-            ids = list(dict.fromkeys(entry_id for entry_id, _ in actions))
-            mine = [
-                one
-                for one in (self.quarantine.list(None, ids=ids) if ids else ())
-                if one.reviewed_by == by
-                and actions.get((one.id, one.entry.fingerprint)) is one.status
-            ]
+            mine = Cases(self.quarantine).reviewed(actions, by=by)
             self._reopen(mine, by, "taken back")
             first, at = at + 1, some[-1].seq if len(some) == AT_ONCE else last
             yield Outcome(len(mine), 0, (first, at))

@@ -250,15 +250,17 @@ def _shown(
 
 def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple[str, str]]:
     """Return the latest revision that was let in under each id, as far as the quarantine has it."""
-    found: dict[str, tuple[str, str]] = {}
     mine = {one.id: one.entry.fingerprint for one in held}
-    if not mine:
-        return found
-    for other in quarantine.list(None, ids=list(mine)):
-        let_in = other.status in (Status.RELEASED, Status.READMITTED, Status.REPLACED)
-        if let_in and other.entry.fingerprint != mine[other.id]:
-            found[other.id] = (f"{other.status} on {other.held_at:%Y-%m-%d}", other.entry.text)
-    return found
+    others = [
+        one.number
+        for one in (quarantine.prints(ids=list(mine)) if mine else ())
+        if one.status in (Status.RELEASED, Status.READMITTED, Status.REPLACED)
+        and one.fingerprint != mine[one.id]
+    ]
+    return {
+        one.id: (f"{one.status} on {one.held_at:%Y-%m-%d}", one.entry.text)
+        for one in Cases(quarantine).entries(others).values()
+    }
 
 
 def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
