@@ -32,8 +32,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.question.canary_displacement import CanaryDisplacementDetector
 from ragshield_core.model.entries import concatenate
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
-from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
-from ragshield_core.tools.canary.figures import Rule
+from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, MatrixRetriever
 from ragshield_core.tools.canary.knowledge_base import Vectors
 from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
 from ragshield_langchain.minilm import MiniLMEmbeddings
@@ -70,16 +69,6 @@ class Embed:
 
 # The source's scenario
 
-
-class Row(NamedTuple):
-    """What one rule makes of the scenario."""
-
-    rule: str
-    before: DriftReport
-    suspects: tuple[str, ...]
-    after: DriftReport
-
-
 CLEAN = {
     "handbook": (
         "Customers may send goods back within thirty days and get their money back if the parcel "
@@ -112,34 +101,24 @@ QUESTIONS = (
 )
 
 
-def scenario(embed: Embed) -> list[Row]:
-    """Replay the attack of the source with both rules."""
+def scenario(embed: Embed) -> Iterator[str]:
+    """Replay the attack of the source; yield the lines of the table."""
 
     def answer(query: str, texts: list[str]) -> str:
         """Return the sentence of the first passage that is closest to the query."""
         sentences = re.split(r"(?<=[.!?])\s+", texts[0])
         return sentences[int(np.argmax(embed(sentences) @ embed([query])[0]))]
 
-    rows = []
-    rules: tuple[Rule, ...] = ("ragshield", "notebook")
-    for rule in rules:
-        store = FAISS.from_texts(list(CLEAN.values()), embed.model, ids=list(CLEAN))
-        monitor = CanaryMonitor(
-            QUESTIONS, store, answerer=answer, k=K, rule=rule, quarantine=Quarantine("sqlite://")
-        )
-        monitor.record_baseline(poisoned=set(POISON))
-        store.add_texts(list(POISON.values()), ids=list(POISON))
-        before = monitor.check(poisoned=set(POISON))
-        suspects = monitor.traceback(before).suspects
-        # The source quarantines three of its five suspects, told by ground truth.
-        monitor.quarantine(suspects if rule == "ragshield" else suspects[: len(POISON)])
-        after = monitor.check(poisoned=set(POISON))
-        rows.append(Row(rule, before, tuple(s.entry_id for s in suspects), after))
-    return rows
-
-
-def scenario_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of the table."""
+    store = FAISS.from_texts(list(CLEAN.values()), embed.model, ids=list(CLEAN))
+    monitor = CanaryMonitor(
+        QUESTIONS, store, answerer=answer, k=K, quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    store.add_texts(list(POISON.values()), ids=list(POISON))
+    before = monitor.check()
+    suspects = monitor.traceback(before).suspects
+    monitor.quarantine(suspects)
+    after = monitor.check()
     yield "\n## The source's scenario\n"
     yield (
         "Two policy documents, three poisoned ones, three canaries, an extractive answerer; texts "
@@ -147,14 +126,12 @@ def scenario_table(rows: Sequence[Row]) -> Iterator[str]:
     )
     yield "| rule | flagged before | suspects | precision | recall | flagged after | anomaly left |"
     yield "|---|---|---|---|---|---|---|"
-    for row in rows:
-        hits = len(set(row.suspects) & set(POISON))
-        left = max(drift.score for drift in row.after.canaries)
-        yield (
-            f"| {row.rule} | {len(row.before.flagged)}/3 | {len(row.suspects)} | "
-            f"{hits / len(row.suspects):.2f} | {hits / len(POISON):.2f} | "
-            f"{len(row.after.flagged)}/3 | {left:.3f} |"
-        )
+    hits = len({suspect.entry_id for suspect in suspects} & set(POISON))
+    left = max(drift.score for drift in after.canaries)
+    yield (
+        f"| ragshield | {len(before.flagged)}/3 | {len(suspects)} | {hits / len(suspects):.2f} | "
+        f"{hits / len(POISON):.2f} | {len(after.flagged)}/3 | {left:.3f} |"
+    )
 
 
 # Wikipedia
@@ -654,7 +631,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         embed = Embed(arguments.cache or Path(temporary))
         parts: dict[str, Callable[[], Iterator[str]]] = {
-            "scenario": lambda: scenario_table(scenario(embed)),
+            "scenario": lambda: scenario(embed),
             "wikipedia": lambda: wikipedia(embed, seeds),
             "web": lambda: web(embed, 2 * seeds),
             "incidents": lambda: incidents(embed),

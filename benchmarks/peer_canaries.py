@@ -9,14 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 from canaries import N_ADDED, N_CANARIES, SIZES, Embed, K, World, crafted, joined, world
+from canary_notebook import scores_of, suspects_of
 from corpora import load, read_rows
-from numpy.typing import NDArray
 from peer_tables import Counts, embedding_cost, threshold_at, timed
 from rich.progress import track
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.tools.canary import CanaryMonitor, DriftReport, MatrixRetriever
-from ragshield_core.tools.canary.figures import Rule
+from ragshield_core.tools.canary import (
+    AnomalyWeights,
+    CanaryMonitor,
+    DriftReport,
+    MatrixRetriever,
+)
 from ragshield_core.tools.evaluate.attacks import STYLES
 
 # Draws of canaries: those of canaries.py, and others to calibrate on.
@@ -44,21 +48,21 @@ first three out.
 
 
 class Watch(NamedTuple):
-    """One rule, and whether it compares answers."""
+    """Whose rule, and whether it compares answers."""
 
-    rule: Rule
+    ours: bool
     answers: bool
 
     @property
     def name(self) -> str:
         """The row of the table."""
-        shown = "canary notebook" if self.rule == "notebook" else "**ours**"
+        shown = "**ours**" if self.ours else "canary notebook"
         return shown if self.answers else f"{shown}, without answers"
 
 
 WATCHES = (
-    *(Watch("notebook", answers=True), Watch("notebook", answers=False)),
-    *(Watch("ragshield", answers=True), Watch("ragshield", answers=False)),
+    *(Watch(ours=False, answers=True), Watch(ours=False, answers=False)),
+    *(Watch(ours=True, answers=True), Watch(ours=True, answers=False)),
 )
 
 
@@ -79,8 +83,10 @@ class Answerer:
         return self._given[key]
 
 
-def monitor_of(watch: Watch, drawn: World, embed: Embed) -> tuple[CanaryMonitor, MatrixRetriever]:
-    """Return a monitor with its baseline, and what it watches."""
+def monitor_of(
+    watch: Watch, drawn: World, embed: Embed
+) -> tuple[CanaryMonitor, MatrixRetriever, DriftReport]:
+    """Return a monitor, what it watches, and a check right after its baseline."""
     retriever = MatrixRetriever(drawn.base, embed)
     monitor = CanaryMonitor(
         drawn.suite,
@@ -88,16 +94,10 @@ def monitor_of(watch: Watch, drawn: World, embed: Embed) -> tuple[CanaryMonitor,
         answerer=Answerer(embed) if watch.answers else None,
         embedder=embed,
         k=K,
-        rule=watch.rule,
         quarantine=Quarantine("sqlite://"),
     )
     monitor.record_baseline()
-    return monitor, retriever
-
-
-def scores_of(report: DriftReport) -> NDArray[np.float64]:
-    """Return the anomaly score of every canary."""
-    return np.array([drift.score for drift in report.canaries])
+    return monitor, retriever, monitor.compare()
 
 
 def whole_wikipedia() -> Batch:
@@ -120,13 +120,13 @@ def canaries(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
         embed = Embed(Path(folder))
         thresholds = {}
         for watch in watches:
-            if watch.rule == "notebook":
+            if not watch.ours:
                 clean = []
                 for seed in track(clean_draws, description=f"{watch.name}, clean draws"):
                     drawn = world(wiki, seed, articles=False)
-                    monitor, retriever = monitor_of(watch, drawn, embed)
+                    monitor, retriever, before = monitor_of(watch, drawn, embed)
                     retriever.batch = joined(drawn.base, drawn.added)
-                    clean.append(scores_of(monitor.compare()))
+                    clean.append(scores_of(before, monitor.compare()))
                 thresholds[watch] = threshold_at(np.concatenate(clean))
         for seed in track(test_draws, description="canaries"):
             drawn = world(wiki, seed, articles=False)
@@ -137,11 +137,12 @@ def canaries(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
             } | {"growth": [drawn.added.take([])]}
             costs.append(embedding_cost(drawn.suite.queries))
             for watch in watches:
-                monitor, retriever = monitor_of(watch, drawn, embed)
+                monitor, retriever, before = monitor_of(watch, drawn, embed)
                 for column, several in poisons.items():
                     for poison in several:
                         retriever.batch = joined(drawn.base, drawn.added, poison)
-                        count(watch, monitor, drawn, poison, column, thresholds.get(watch), counts)
+                        at = thresholds.get(watch)
+                        count(watch, monitor, before, drawn, poison, column, at, counts)
     cost = float(np.mean(costs))
     columns = ["growth", "beside", *(f"{n} documents" for n in sizes)]
     columns += ["suspects that are poison", "poison that is named"]
@@ -157,6 +158,7 @@ def canaries(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
 def count(
     watch: Watch,
     monitor: CanaryMonitor,
+    before: DriftReport,
     drawn: World,
     poison: Batch,
     column: str,
@@ -168,10 +170,13 @@ def count(
     _, seconds = timed(monitor.compare)
     wanted = {target["id"] for target in drawn.targets} if len(poison) else set()
     bad = np.array([drift.name in wanted for drift in report.canaries])
-    ours = "" if watch.rule == "ragshield" else ", as it comes"
-    rows = {f"{watch.name}{ours}": np.array([drift.flagged for drift in report.canaries])}
-    if threshold is not None:
-        rows[f"{watch.name}, at 1 %"] = scores_of(report) > threshold
+    if watch.ours:
+        rows = {watch.name: np.array([drift.flagged for drift in report.canaries])}
+    else:
+        scores = scores_of(before, report)
+        rows = {f"{watch.name}, as it comes": scores >= AnomalyWeights().threshold}
+        if threshold is not None:
+            rows[f"{watch.name}, at 1 %"] = scores > threshold
     for row, flagged in rows.items():
         if not wanted:
             counts.add(row, column, flagged)
@@ -182,8 +187,15 @@ def count(
     if wanted:
         row = next(iter(rows))
         planted = set(poison.ids)
-        suspects = {suspect.entry_id for suspect in monitor.traceback(report).suspects}
-        seen = planted & {i for drift in report.flagged for i in drift.ids}
+        named_canaries = [
+            drift.name
+            for drift, is_flagged in zip(report.canaries, rows[row], strict=True)
+            if is_flagged
+        ]
+        suspects = set(suspects_of(report, named_canaries))
+        if watch.ours:
+            suspects = {suspect.entry_id for suspect in monitor.traceback(report).suspects}
+        seen = planted & {i for name in named_canaries for i in report[name].ids}
         named = np.array([i in planted for i in suspects], dtype=np.bool_)
         counts.add(row, "suspects that are poison", named)
         found = np.array([i in suspects for i in seen], dtype=np.bool_)

@@ -13,7 +13,6 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from ragshield_core.model.errors import RAGShieldError
-from ragshield_core.model.findings import printable
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"
@@ -187,5 +186,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
+    from ragshield_core.model.findings import printable  # noqa: PLC0415 - NumPy: help is quicker
+
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
     raise SystemExit(2)

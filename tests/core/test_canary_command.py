@@ -179,7 +179,6 @@ def test_an_own_retriever_and_answerer(folder):
         (["check", "absent.yaml", "--data", "kb.jsonl"], "absent.yaml"),
         (["check", "suite.jsonl", "--data", "absent.jsonl", "--embedder", MODEL], "does not exist"),
         (["check", "suite.jsonl", "--retriever", "no_such:thing"], "cannot be imported"),
-        (["check", "suite.jsonl", "--retriever", "x:y", "--rule", "mine"], "'mine' is not one of"),
         (["trace", "suite.jsonl", "--data", "kb.jsonl", "--query", "q"], "belong together"),
         (["report", "suite"], "was never checked"),
     ],

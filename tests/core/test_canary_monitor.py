@@ -95,53 +95,6 @@ def test_growth_is_not_flagged():
     assert report.growth == pytest.approx(60 / 260)
 
 
-def test_the_source_s_rule_by_hand():
-    # Two entries, three poisoned ones before, between and behind them; answers as vectors.
-    found = [("a", "first"), ("b", "second")]
-    vectors = {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}
-    monitor = over(
-        found,
-        answerer=lambda _query, texts: texts[0],
-        embedder=lambda texts: [vectors.get(text, [1.0, 1.0]) for text in texts],
-        rule="notebook",
-    )
-    bad = {"p1", "p2", "p3"}
-    found[:] = [("p1", "p1 override"), *found, ("p2", "x"), ("p3", "y")]
-    report = monitor.check(poisoned=bad)
-    drift = report["q"]
-    suspicion = (1 - np.exp(-0.45)) / 5
-    assert drift.answer_cosine == pytest.approx(0.6)
-    assert drift.answer_drift == pytest.approx(0.4)
-    assert drift.jaccard == pytest.approx(0.4)
-    assert drift.overlap_at_k == pytest.approx(1 / 3)
-    assert drift.suspicion_ratio == drift.suspicion_delta == pytest.approx(suspicion)
-    assert drift.poison_ratio == drift.poison_delta == pytest.approx(0.6)
-    expected = 0.75 * 0.4 + 0.2 * 0.6 + 0.15 * 2 / 3 + 0.8 * suspicion + 0.1
-    assert drift.score == pytest.approx(expected)
-    assert drift.flagged
-    # .55 for the appearance and .45 / rank; clean entries are blamed as well
-    trace = monitor.traceback(report)
-    assert [s.entry_id for s in trace.suspects] == ["p1", "a", "b", "p2", "p3"]
-    assert [s.rank_score for s in trace.suspects] == pytest.approx(
-        [0.55 + 0.45 / rank for rank in range(1, 6)], abs=1e-5
-    )
-    assert not monitor.check()["q"].flagged  # .65 is not reached without ground truth
-    found[:] = found[1:3]
-    after = monitor.check(poisoned=bad)["q"]
-    assert after.score == pytest.approx(0.1)
-    assert not after.flagged
-
-
-def test_ground_truth_is_no_part_of_the_default_score():
-    world, bad = attacked()
-    with_truth = world.monitor.check(poisoned=set(bad.ids))
-    without = world.monitor.check()
-    assert [d.score for d in with_truth.canaries] == [d.score for d in without.canaries]
-    assert [d.flagged for d in with_truth.canaries] == [d.flagged for d in without.canaries]
-    assert with_truth[TARGETS[0]].poison_ratio == pytest.approx(0.5)
-    assert without[TARGETS[0]].poison_ratio is None
-
-
 def test_a_changed_answer_over_a_new_first_entry_is_flagged():
     kb = [("a", "refunds take 14 days"), ("b", "shipping takes 3 days")]
     world = watched(
@@ -250,7 +203,6 @@ def other_model(texts):
         ({"embedder": other_model}, "another embedder"),
         ({"embedder": lambda texts: np.ones((len(texts), 3))}, "512 dimensions then, 3 now"),
         ({"k": 4}, "k=6, this monitor of k=4"),
-        ({"rule": "notebook"}, "rule='ragshield'"),
     ],
 )
 def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
@@ -258,7 +210,7 @@ def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said)
     options = {"embedder": embed, "quarantine": quarantine} | change
     with pytest.raises(CanaryError, match=said) as caught:
         CanaryMonitor(questions(), world.retriever, **options).check()
-    assert isinstance(caught.value, EmbedderChangedError) or "rule" in change
+    assert isinstance(caught.value, EmbedderChangedError)
     assert not world.monitor.history()
 
 
@@ -388,7 +340,7 @@ def test_search_in_blocks_is_exact(monkeypatch):
 
 def test_trials_judge_nothing_good_and_delete_nothing():
     removed, restored = [], []
-    found = [("a", "one"), ("b", "two")]
+    found = [("a", "one"), ("b", "two"), ("c", "three")]
 
     def take_out(ids):
         removed.extend(ids)
@@ -396,17 +348,18 @@ def test_trials_judge_nothing_good_and_delete_nothing():
 
     monitor = over(
         found,
-        answerer=lambda _query, texts: max(texts, key=len),
-        embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
-        rule="notebook",
+        answerer=lambda _query, texts: "false, so to say" if "wrong" in texts else "right",
+        embedder=lambda texts: [[1.0, 9.0 * ("false" in text)] for text in texts],
         remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),
     )
-    # The source's rule suspects the best ranks first.
-    found[:] = [("x", "three"), *found, ("bad", "wrong, and longest"), ("y", "four")]
+    # Nobody is a suspect by itself; of two that are as responsible, the higher rank comes first.
+    found[2:2] = [("x", "four"), ("bad", "wrong")]
+    assert [s.entry_id for s in monitor.traceback().candidates] == ["x", "bad"]
+    assert not monitor.traceback().suspects
     outcome = monitor.remediate()
     assert outcome.clean
-    assert set(outcome.restored) == {"x", "a", "b"}
+    assert set(outcome.restored) == {"x"}
     assert outcome.quarantined == ("bad",)
     assert removed == ["bad"]
     assert restored == []
@@ -589,7 +542,6 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
         ({"remove": print}, "belong together"),
         ({"restore": print}, "belong together"),
         ({"k": 0}, "k is 0"),
-        ({"rule": "mine"}, "rule is"),
         ({"retriever": 3}, "retriever is a int"),
         ({"retriever": MatrixRetriever}, "the class MatrixRetriever, expected an instance"),
     ],

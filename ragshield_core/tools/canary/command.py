@@ -29,7 +29,6 @@ from ragshield_core.tools.audit.knowledge_base import load
 from ragshield_core.tools.audit.readers.kinds import open_source
 from ragshield_core.tools.audit.readers.source import Columns
 from ragshield_core.tools.canary.drift import SHOWN_ID, DriftReport
-from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.canary.monitor import CanaryMonitor
 from ragshield_core.tools.canary.storage import CanaryStore
 from ragshield_core.tools.canary.suite import CanarySuite
@@ -76,7 +75,6 @@ class Watched(Tenant):
         typer.Option(help="A model's name, or module:object; default: minilm for --data."),
     ] = None
     k: Annotated[int, typer.Option("--k", min=1, help="Places that are compared.")] = 6
-    rule: Annotated[Rule, typer.Option(help="How they are compared.")] = "ragshield"
     work_dir: Annotated[
         Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
     ] = None
@@ -111,7 +109,6 @@ class Watched(Tenant):
             answerer=None if self.answerer is None else named_object(self.answerer),
             embedder=model,
             k=self.k,
-            rule=self.rule,
             quarantine=self.quarantine(),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class _Asked:
         return self.new[min(self.k, len(self.new) // 2) :]
 
 
-def compared(  # noqa: PLR0913 - what a comparison depends on
+def compared(
     canaries: Sequence[Canary],
     then: Baseline,
     deep: Sequence[Sequence[Passage]],
@@ -84,7 +84,6 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
     weights: AnomalyWeights,
     size: int | None,
     suspicion: Callable[[Passage], float],
-    poisoned: Collection[str] | None = None,
 ) -> tuple[float, tuple[CanaryDrift, ...]]:
     """Return the share that growth brings, and what became of each canary.
 
@@ -92,7 +91,6 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
     compared and those below, what is answered, and the vectors of that. ``size`` is that of the
     knowledge base now, if it is known.
     """
-    k, by_notebook = then.k, then.rule == "notebook"
     rows = {name: row for row, name in enumerate(then.observations)}
     asked = []
     for number, (canary, passages, answer) in enumerate(zip(canaries, deep, answers, strict=True)):
@@ -102,7 +100,7 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
         similarity = None
         if before is not None and vectors is not None and then.answers is not None:
             similarity = cosine(vectors[number], then.answers[rows[canary.name]])
-            if before.answer == answer and not by_notebook:
+            if before.answer == answer:
                 similarity = 1.0
         asked.append(
             _Asked(
@@ -110,7 +108,7 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
                 before=before,
                 passages=passages,
                 new=[False] * len(passages) if before is None else newcomers_of(passages, before),
-                k=k,
+                k=then.k,
                 answer=answer,
                 similarity=similarity,
             )
@@ -118,18 +116,10 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
     growth = _growth(then.size, size, asked)
     # Without a known size, so much that is new is no explanation.
     told = None if growth > MOST_UNCOUNTED and not (size and then.size is not None) else growth
-    drifts = [_figures(one, then, weights, suspicion, poisoned) for one in asked]
+    drifts = [_figures(one, weights, suspicion) for one in asked]
     # What has no baseline is recorded, but there is nothing to compare it with.
     known = [row for row, one in enumerate(asked) if one.before is not None]
-    if by_notebook:
-        for row in known:
-            reasons = _anomaly(drifts[row], weights)
-            delta = drifts[row].poison_delta
-            if delta is not None and delta >= weights.poison_delta:
-                reasons.append(f"the poison ratio rose by {delta:.3f} (ground truth)")
-            drifts[row] = replace(drifts[row], flagged=bool(reasons), reasons=tuple(reasons))
-        return growth, tuple(drifts)
-    held, usual = Coverages.of(then), UsualResemblance(deep, [one.new for one in asked], k)
+    held, usual = Coverages.of(then), UsualResemblance(deep, [one.new for one in asked], then.k)
     for row in known:
         alike = usual.knows(row), usual.p_value(row) if any(n for _, n in asked[row].head) else None
         drifts[row] = _with_takeover(
@@ -144,18 +134,12 @@ def compared(  # noqa: PLR0913 - what a comparison depends on
 
 
 def _figures(
-    asked: _Asked,
-    then: Baseline,
-    weights: AnomalyWeights,
-    suspicion: Callable[[Passage], float],
-    poisoned: Collection[str] | None,
+    asked: _Asked, weights: AnomalyWeights, suspicion: Callable[[Passage], float]
 ) -> CanaryDrift:
-    """Return the figures of the notebook."""
-    by_notebook, before = then.rule == "notebook", asked.before
-    passages = asked.passages[: asked.k]
+    """Return what changed, and the anomaly score of that."""
+    before, passages = asked.before, asked.passages[: asked.k]
     ids = tuple(p.id for p in passages)
     ratio = float(np.mean([suspicion(p) for p in passages])) if passages else 0.0
-    poison = poison_share(passages, poisoned)
     drift = CanaryDrift(
         name=asked.canary.name,
         query=asked.canary.query,
@@ -163,31 +147,23 @@ def _figures(
         score=0.0,
         answer=asked.answer,
         suspicion_ratio=ratio,
-        poison_ratio=poison,
         ids=ids,
     )
     if before is None:
         return drift
     changed = None if asked.similarity is None else 1.0 - asked.similarity
-    same, overlap = jaccard(ids, before.ids), overlap_at_k(ids, before.ids, asked.k, rule=then.rule)
+    same, overlap = jaccard(ids, before.ids), overlap_at_k(ids, before.ids, asked.k)
     suspicion_delta = ratio - (float(np.mean(before.suspicions)) if before.suspicions else 0.0)
-    poison_delta = None if poison is None else poison - (before.poison_ratio or 0.0)
-    score = weights.score(
-        answer_drift=changed,
-        jaccard=same,
-        overlap=overlap,
-        suspicion_delta=suspicion_delta,
-        poison_delta=poison_delta if by_notebook else None,
-    )
     return replace(
         drift,
-        score=score if by_notebook else max(0.0, score),
+        score=weights.score(
+            answer_drift=changed, jaccard=same, overlap=overlap, suspicion_delta=suspicion_delta
+        ),
         answer_cosine=asked.similarity,
         answer_drift=changed,
         jaccard=same,
         overlap_at_k=overlap,
         suspicion_delta=suspicion_delta,
-        poison_delta=poison_delta,
         baseline_ids=before.ids,
         newcomers=tuple(p.id for p, is_new in asked.head if is_new),
     )
@@ -256,19 +232,15 @@ def _growth(size_then: int | None, size: int | None, asked: Sequence[_Asked]) ->
     return max(share, min(came / max(1, places), MOST_TOPICAL))
 
 
-def _anomaly(drift: CanaryDrift, weights: AnomalyWeights) -> list[str]:
-    if drift.score < weights.threshold:
-        return []
-    return [f"the anomaly score is {drift.score:.3f}, {weights.threshold:g} or more"]
-
-
 def _flagged(
     drift: CanaryDrift, asked: _Asked, threshold: float, weights: AnomalyWeights
 ) -> CanaryDrift:
     """Add whether something is wrong, and what."""
     before, p = asked.before, drift.takeover_p
     assert before is not None  # noqa: S101 - of what is compared
-    reasons = _anomaly(drift, weights)
+    reasons = []
+    if drift.score >= weights.threshold:
+        reasons.append(f"the anomaly score is {drift.score:.3f}, {weights.threshold:g} or more")
     held = f"newcomers hold {drift.takeover or 0.0:.0%} of the head"
     taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= threshold
     if taken_over and p is not None:
@@ -328,13 +300,6 @@ def _answered(drift: CanaryDrift, asked: _Asked, before: Observation) -> list[st
     if row is None or not asked.new[row]:
         return []
     return [f"{changed} follows the entry at rank {row + 1}, which is new"]
-
-
-def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) -> float | None:
-    """Return the share of passages known to be poisoned; None without ground truth."""
-    if poisoned is None:
-        return None
-    return sum(p.id in poisoned for p in passages) / len(passages) if passages else 0.0
 
 
 def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:

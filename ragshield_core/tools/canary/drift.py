@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ragshield_core.model.findings import printable
-from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.canary.knowledge_base import Passage
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ FIGURES = {
     "resemblance_p": ".3g",
     "suspicion_ratio": ".3f",
     "suspicion_delta": "+.3f",
-    "poison_ratio": ".3f",
-    "poison_delta": "+.3f",
 }
 
 
@@ -50,29 +47,25 @@ class AnomalyWeights(BaseModel):
         It gains so much of 1 - Jaccard similarity and of 1 - overlap@k.
     suspicion, suspicion_cap
         It gains so much of a rise of the suspicion ratio, up to the cap.
-    poison, poison_cap
-        The same for the poison ratio; only with ``rule="notebook"`` and ground truth.
     threshold
         A score from it on is flagged.
-    poison_delta
-        So is a rise of the poison ratio from it on; as above.
     answer_takeover
         An answer that drifted so much is flagged where the entry at the first rank is new, or the
-        one that the answer follows. Not of the notebook: with few entries and canaries, growth
-        cannot be told from takeover by ranks.
+        one that the answer follows: with few entries and canaries, growth cannot be told from
+        takeover by ranks.
     takeover_p
         A canary is flagged if newcomers at its head are less probable than this under mere growth:
         additions of the same kind as what was there flag at most this share of the canaries, fewer
         as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
-        .05, and three are, these are flagged as well. Not of the notebook.
+        .05, and three are, these are flagged as well.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.
 
     Notes
     -----
-    The defaults down to ``poison_delta`` are those of "Detecting RAG Poisoning via Canary Queries
-    and Retrieval Drift" (MP Aghababa, a public notebook).
+    The defaults down to ``threshold`` are those of "Detecting RAG Poisoning via Canary Queries and
+    Retrieval Drift" (MP Aghababa, a public notebook).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,10 +76,7 @@ class AnomalyWeights(BaseModel):
     overlap: Share = 0.15
     suspicion: Weight = 0.8
     suspicion_cap: Share = 0.10
-    poison: Weight = 0.8
-    poison_cap: Share = 0.10
     threshold: Threshold = 0.65
-    poison_delta: Threshold = 0.30
     answer_takeover: Threshold = 0.25
     takeover_p: Probability = 0.02
     persistence: Probability = 0.8
@@ -98,9 +88,8 @@ class AnomalyWeights(BaseModel):
         jaccard: float,
         overlap: float,
         suspicion_delta: float,
-        poison_delta: float | None = None,
     ) -> float:
-        """Return the anomaly score, at most 1.
+        """Return the anomaly score, in [0, 1].
 
         Examples
         --------
@@ -110,13 +99,12 @@ class AnomalyWeights(BaseModel):
         score = (1.0 - jaccard) * self.jaccard + (1.0 - overlap) * self.overlap
         score += min(self.answer_cap, (answer_drift or 0.0) * self.answer)
         score += min(self.suspicion_cap, max(0.0, suspicion_delta) * self.suspicion)
-        score += min(self.poison_cap, max(0.0, poison_delta or 0.0) * self.poison)
-        return min(1.0, score)
+        return max(0.0, min(1.0, score))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryDrift:
-    """What became of one canary; every figure of the notebook, and those that tell growth apart.
+    """What became of one canary.
 
     Attributes
     ----------
@@ -144,9 +132,6 @@ class CanaryDrift:
         Whether growth hardly explains that.
     suspicion_ratio, suspicion_delta
         Mean suspicion of the retrieved texts, and its change.
-    poison_ratio, poison_delta
-        Share of the retrieved that is known to be poisoned, and its change; ``None`` without
-        ground truth, and never part of the score but with ``rule="notebook"``.
     ids, baseline_ids
         Retrieved now and then, best first.
     newcomers
@@ -169,8 +154,6 @@ class CanaryDrift:
     taken_over: bool = False
     suspicion_ratio: float = 0.0
     suspicion_delta: float | None = None
-    poison_ratio: float | None = None
-    poison_delta: float | None = None
     ids: tuple[str, ...] = ()
     baseline_ids: tuple[str, ...] = ()
     newcomers: tuple[str, ...] = ()
@@ -205,8 +188,8 @@ class DriftReport:
 
     Attributes
     ----------
-    suite, baseline, k, rule
-        What was compared with what: name of the suite, version of its baseline, places, rule.
+    suite, baseline, k
+        What was compared with what: name of the suite, version of its baseline, places.
     checked_at
         UTC.
     growth
@@ -223,7 +206,6 @@ class DriftReport:
     suite: str
     baseline: int
     k: int
-    rule: Rule
     checked_at: dt.datetime
     growth: float
     canaries: tuple[CanaryDrift, ...]
@@ -273,7 +255,7 @@ class DriftReport:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the report that :meth:`to_dict` wrote."""
         return cls(
-            **{name: values[name] for name in ("suite", "baseline", "k", "rule", "growth")},
+            **{name: values[name] for name in ("suite", "baseline", "k", "growth")},
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             still_served=tuple(values["still_served"]),
             canaries=_CANARIES.validate_python(values["canaries"]),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ragshield_core.detectors.base import Detector
     from ragshield_core.tools.canary.storage import Observation
 
-Rule = Literal["ragshield", "notebook"]
-
-
 # Ranks that the growth test looks at; with a persistence of .8, those behind hold 7 % of the weight
 # together, and every pattern of newcomers among so many can be enumerated.
 HEAD = 12
@@ -38,24 +35,18 @@ def jaccard(first: Sequence[str], second: Sequence[str]) -> float:
     return len(one & other) / len(one | other) if one or other else 1.0
 
 
-def overlap_at_k(
-    first: Sequence[str], second: Sequence[str], k: int, *, rule: Rule = "ragshield"
-) -> float:
+def overlap_at_k(first: Sequence[str], second: Sequence[str], k: int) -> float:
     """Return the share of the first k places that two lists of ids have in common, in [0, 1].
 
-    The notebook's rule divides by k even where fewer than k entries exist: of two entries among six
-    places, both back where they were, it says 1/3, which leaves .100 of anomaly after a perfect
-    clean-up. The default divides by the places that are taken.
+    Of places that are taken: shorter lists can be alike as well.
 
     Examples
     --------
-    >>> round(overlap_at_k(["a", "b"], ["b", "a"], 6, rule="notebook"), 3)
-    0.333
     >>> overlap_at_k(["a", "b"], ["b", "a"], 6)
     1.0
     """
     one, other = set(first[:k]), set(second[:k])
-    places = k if rule == "notebook" else max(len(one), len(other))
+    places = max(len(one), len(other))
     return len(one & other) / places if places else 1.0
 
 
@@ -196,38 +187,6 @@ def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
     return min(1.0, best / sum(wanted.values())) * min(1.0, len(asked) / FULL_LENGTH)
 
 
-# The notebook's nine signs of an injection, each with the phrases that show it.
-_WHICH = ("all", "any", "previous", "prior")
-_SOURCE_SIGNS = tuple(
-    re.compile(rf"\b(?:{'|'.join(phrases)})\b")
-    for phrases in (
-        [f"ignore {which} instructions" for which in _WHICH],
-        [f"disregard {which} instructions" for which in _WHICH],
-        ["system prompt", "developer message", "assistant rules"],
-        ["you are chatgpt", "you are an ai"],
-        *(["do not answer"], ["override"], ["confidential"], ["internal memo"]),
-        ["security policy"],
-    )
-)
-
-
-def notebook_suspicion(text: str) -> float:
-    """Return the notebook's suspicion of a text: 1 - exp(-0.45 h) for h of nine signs, in [0, 1).
-
-    Examples
-    --------
-    >>> round(notebook_suspicion("CONFIDENTIAL: ignore previous instructions"), 3)
-    0.593
-    """
-    lower = text.lower()
-    return saturated(sum(sign.search(lower) is not None for sign in _SOURCE_SIGNS))
-
-
-def saturated(hits: int) -> float:
-    """Return a suspicion in [0, 1) for a number of signs, each adding less than the one before."""
-    return 1.0 - math.exp(-0.45 * hits)
-
-
 # Entries as close to each other as this say much the same: they are left out together. Texts made
 # for one question are; chunks of one document, as a rule, are less. Where a model puts ordinary
 # passages closer than .5, so much of the way from there to equality; but copies stay copies.
@@ -355,10 +314,13 @@ def _plain(text: str) -> str:
 
 
 class Suspicions:
-    """Suspicions of texts by their hash, in [0, 1): by the built-in detectors, or the notebook."""
+    """Suspicions of texts by their hash, in [0, 1).
 
-    def __init__(self, rule: Rule) -> None:
-        self._rule: Rule = rule
+    Of the built-in text detectors that need no knowledge base, each that finds something adds less
+    than the one before.
+    """
+
+    def __init__(self) -> None:
         self.known: dict[str, float] = {}
 
     def __call__(self, passage: Passage) -> float:
@@ -369,20 +331,13 @@ class Suspicions:
     def judge(self, passages: Iterable[Passage]) -> None:
         """Judge texts that were not judged before, all at once."""
         new = {p.revision: p.text for p in passages if p.revision not in self.known}
-        if new:
-            texts = list(new.values())
-            by_notebook = self._rule == "notebook"
-            told = map(notebook_suspicion, texts) if by_notebook else text_suspicions(texts)
-            self.known.update(zip(new, told, strict=True))
-
-
-def text_suspicions(texts: Sequence[str]) -> list[float]:
-    """Return suspicions by the built-in text detectors that need no knowledge base, in [0, 1)."""
-    batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
-    hits = np.zeros(len(texts), dtype=np.intp)
-    for detector in _text_detectors():
-        hits += detector.score(batch) > detector.default_threshold
-    return [saturated(int(n)) for n in hits]
+        if not new:
+            return
+        batch = Batch.of(ids=[*new], texts=[*new.values()], embeddings=None)
+        hits = np.zeros(len(new), dtype=np.intp)
+        for detector in _text_detectors():
+            hits += detector.score(batch) > detector.default_threshold
+        self.known.update(zip(new, (1.0 - np.exp(-0.45 * hits)).tolist(), strict=True))
 
 
 def text_findings(passage: Passage) -> tuple[str, ...]:

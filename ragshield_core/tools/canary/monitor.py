@@ -14,9 +14,9 @@ import numpy as np
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CanaryError, EmbedderChangedError
-from ragshield_core.tools.canary.compare import compared, poison_share
+from ragshield_core.tools.canary.compare import compared
 from ragshield_core.tools.canary.drift import AnomalyWeights, DriftReport
-from ragshield_core.tools.canary.figures import Rule, Suspicions, coverage, word_weights
+from ragshield_core.tools.canary.figures import Suspicions, coverage, word_weights
 from ragshield_core.tools.canary.knowledge_base import (
     PROBES,
     Embedder,
@@ -36,7 +36,6 @@ from ragshield_core.tools.canary.traceback import (
     Traceback,
     trace_answer,
     trace_drift,
-    trace_drift_as_source,
 )
 
 if TYPE_CHECKING:
@@ -76,10 +75,7 @@ class CanaryMonitor:
         Embeds queries and answers: a model of LangChain or LlamaIndex, or a function from texts to
         vectors. Default: the model that the retriever carries, if any.
     k
-        Places that are compared; the default is the notebook's.
-    rule
-        ``"ragshield"``, or ``"notebook"`` for figures, score and traceback exactly as in the
-        notebook: no takeover, overlap divided by k, and ground truth as part of the score.
+        Places that are compared.
     weights
         Of the anomaly score.
     quarantine
@@ -94,7 +90,7 @@ class CanaryMonitor:
 
     Notes
     -----
-    The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
+    A check flags a canary whose anomaly score reaches the threshold; whose head newcomers
     have taken over (:func:`~ragshield_core.tools.canary.figures.takeover`, with how much of the
     query they hold in one place, compared with what the baseline's passages do); whose answer
     drifted and follows an entry that is new; or that breaks what was expected of it. Growth is what
@@ -131,7 +127,6 @@ class CanaryMonitor:
         answerer: Any = None,
         embedder: Any = None,
         k: int = 6,
-        rule: Rule = "ragshield",
         weights: AnomalyWeights | None = None,
         quarantine: Quarantine | None = None,
         remove: Callable[[Sequence[str]], object] | None = None,
@@ -144,9 +139,6 @@ class CanaryMonitor:
         if k < 1:
             msg = f"k is {k}, expected at least 1."
             raise ValueError(msg)
-        if rule not in ("ragshield", "notebook"):
-            msg = f"rule is {rule!r}, expected 'ragshield' or 'notebook'."
-            raise ValueError(msg)
         if (remove is None) != (restore is None):
             msg = (
                 "remove and restore belong together, expected both or neither: what one takes out "
@@ -155,7 +147,6 @@ class CanaryMonitor:
             raise ValueError(msg)
         self.suite = suite if isinstance(suite, CanarySuite) else CanarySuite(suite)
         self.k = k
-        self.rule: Rule = rule
         self.weights = weights if weights is not None else AnomalyWeights()
         self._knowledge_base = as_knowledge_base(retriever)
         self._answerer = None if answerer is None else as_answerer(answerer)
@@ -163,7 +154,7 @@ class CanaryMonitor:
         self._embedder = None if model is None else Embedder.of(model)
         self._given_quarantine = quarantine
         self._remove, self._restore = remove, restore
-        self._suspicions = Suspicions(rule)
+        self._suspicions = Suspicions()
         self._vectors: dict[str, Vectors] = {}  # of queries
 
     @cached_property
@@ -181,13 +172,8 @@ class CanaryMonitor:
         found = self._knowledge_base.quarantine
         return Quarantine() if found is None else found
 
-    def record_baseline(self, poisoned: Collection[str] | None = None) -> int:
+    def record_baseline(self) -> int:
         """Ask every canary and keep what it gives as the suite's next baseline.
-
-        Parameters
-        ----------
-        poisoned
-            Ids known to be poisoned: for evaluation only.
 
         Returns
         -------
@@ -213,7 +199,6 @@ class CanaryMonitor:
         baseline = Baseline(
             suite=self.suite.name,
             k=self.k,
-            rule=self.rule,
             size=self._knowledge_base.size(),
             observations={
                 canary.name: Observation(
@@ -223,7 +208,6 @@ class CanaryMonitor:
                     suspicions=tuple(self._suspicions(p) for p in head),
                     coverages=tuple(coverage(canary.query, p.text, weights) for p in head),
                     answer=answer,
-                    poison_ratio=poison_share(head, poisoned),
                     below=tuple((p.id, p.revision) for p in passages[self.k :]),
                 )
                 for canary, passages, head, answer in zip(
@@ -236,18 +220,11 @@ class CanaryMonitor:
         )
         return self.store.save_baseline(baseline)
 
-    def check(
-        self,
-        poisoned: Collection[str] | None = None,
-        *,
-        baseline: int | None = None,
-    ) -> DriftReport:
+    def check(self, *, baseline: int | None = None) -> DriftReport:
         """Ask every canary again, compare with a baseline, and keep the outcome in the database.
 
         Parameters
         ----------
-        poisoned
-            Ids known to be poisoned: for evaluation only.
         baseline
             Its version; default: the latest.
 
@@ -258,7 +235,7 @@ class CanaryMonitor:
         CanaryError
             If there is no baseline.
         """
-        report = self.compare(poisoned, baseline=baseline)
+        report = self.compare(baseline=baseline)
         self.store.save_check(report)
         if report.flagged:
             n = len(report.canaries)
@@ -269,11 +246,7 @@ class CanaryMonitor:
         return report
 
     def compare(
-        self,
-        poisoned: Collection[str] | None = None,
-        *,
-        baseline: int | None = None,
-        without: Collection[Revision] = (),
+        self, *, baseline: int | None = None, without: Collection[Revision] = ()
     ) -> DriftReport:
         """Do as :meth:`check` does, as if some revisions were not there; nothing is kept."""
         then = self.store.baseline(self.suite.name, baseline)
@@ -297,13 +270,11 @@ class CanaryMonitor:
             weights=self.weights,
             size=self._knowledge_base.size(),
             suspicion=self._suspicions,
-            poisoned=poisoned,
         )
         return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
             k=self.k,
-            rule=self.rule,
             checked_at=dt.datetime.now(dt.UTC),
             growth=growth,
             canaries=canaries,
@@ -357,8 +328,6 @@ class CanaryMonitor:
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
-        if report.rule == "notebook":
-            return trace_drift_as_source(report, passages, top_n or 10)
         then = self.store.baseline(self.suite.name, report.baseline)
         return trace_drift(
             report, passages, then, canaries, self._suspicions, weights=self.weights, top_n=top_n
@@ -495,8 +464,7 @@ class CanaryMonitor:
             fresh = [s for s in trace.candidates if s.entry_id not in seen]
             if not fresh:
                 break
-            # The notebook's score has no scale of its own: one at a time.
-            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "notebook"]
+            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT]
             some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
             seen.update(s.entry_id for s in some)
             if sure:
@@ -563,9 +531,6 @@ class CanaryMonitor:
                 f"{where} is of k={then.k}, this monitor of k={self.k}; use k={then.k}, or {again}"
             )
             raise EmbedderChangedError(msg)
-        if then.rule != self.rule:
-            msg = f"{where} is of rule={then.rule!r}, this monitor of {self.rule!r}; {again}"
-            raise CanaryError(msg)
         probes = self._probes()
         if (probes is None) != (then.probes is None):
             which = "without" if then.probes is None else "with"

@@ -20,7 +20,6 @@ from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.digests import check_key
 from ragshield_core.quarantine.evidence import changed, last_line
 from ragshield_core.tools.canary.drift import DriftReport
-from ragshield_core.tools.canary.figures import Rule
 from ragshield_core.tools.canary.knowledge_base import Vectors
 
 Row = TypeVar("Row", BaselineRow, CheckRow)
@@ -45,8 +44,6 @@ class Observation:
         How much of the query each retrieved text holds in one place, in [0, 1].
     answer
         ``None`` without an answerer.
-    poison_ratio
-        ``None`` without ground truth.
     below
         Ids and hashes of what stood just below: it is not new when it moves up.
     """
@@ -57,7 +54,6 @@ class Observation:
     suspicions: tuple[float, ...]
     coverages: tuple[float, ...]
     answer: str | None = None
-    poison_ratio: float | None = None
     below: tuple[tuple[str, str], ...] = ()
 
 
@@ -70,8 +66,8 @@ class Baseline:
 
     Attributes
     ----------
-    suite, version, k, rule
-        Name of the suite, number of the baseline, places, and the rule of its suspicions.
+    suite, version, k
+        Name of the suite, number of the baseline, places.
     size
         Entries of the knowledge base, if the retriever told.
     observations
@@ -84,7 +80,6 @@ class Baseline:
     suite: str
     version: int = 0
     k: int
-    rule: Rule
     size: int | None
     observations: Mapping[str, Observation]
     probes: Vectors | None = None
@@ -105,8 +100,8 @@ class CanaryStore:
 
     def save_baseline(self, baseline: Baseline) -> int:
         """Keep a baseline as the next version of its suite; return the version."""
-        content = {name: getattr(baseline, name) for name in ("k", "rule", "size")}
-        content["observations"] = {n: asdict(seen) for n, seen in baseline.observations.items()}
+        observations = {name: asdict(seen) for name, seen in baseline.observations.items()}
+        content = {"k": baseline.k, "size": baseline.size, "observations": observations}
         vectors = {name: getattr(baseline, name) for name in ("probes", "queries", "answers")}
         file = io.BytesIO()
         np.savez(file, **{name: each for name, each in vectors.items() if each is not None})

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,8 +61,6 @@ class Suspect:
         Names of the flagged canaries for which it was retrieved.
     rank
         Best one, from 1.
-    rank_score
-        The notebook's: .55 for each appearance, and .45 divided by its rank.
     related_ids
         Entries that say much the same.
     findings
@@ -75,7 +73,6 @@ class Suspect:
     why: str
     canaries: tuple[str, ...] = ()
     rank: int = 1
-    rank_score: float = 0.0
     related_ids: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
 
@@ -122,13 +119,10 @@ class Traceback:
 
     candidates: tuple[Suspect, ...]
     subject: str = ""
-    all_are_suspects: bool = field(default=False, repr=False)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Those that are more likely to blame than not; by the notebook's rule, all of them."""
-        if self.all_are_suspects:
-            return self.candidates
+        """Those that are more likely to blame than not."""
         return tuple(s for s in self.candidates if s.responsibility >= SUSPECT_AT)
 
     def summary(self) -> str:
@@ -248,32 +242,6 @@ SENTENCES = {
 }
 
 
-def trace_drift_as_source(
-    report: DriftReport, passages: Mapping[str, Sequence[Passage]], top_n: int = 10
-) -> Traceback:
-    """Return everything retrieved for flagged canaries, by appearances and rank, as the notebook.
-
-    The responsibility is the score as a share of the highest one; all are suspects.
-    """
-    found = _appearances(passages, report.k)
-    highest = max((each.rank_score for each in found.values()), default=1.0)
-    suspects = [
-        replace(
-            each,
-            responsibility=each.rank_score / highest,
-            why=f"retrieved for {len(each.canaries)} flagged canaries, rank score "
-            f"{each.rank_score:.3f}",
-        )
-        for each in found.values()
-    ]
-    suspects.sort(key=lambda s: -s.rank_score)
-    return Traceback(
-        candidates=tuple(suspects[:top_n]),
-        subject=f"drift of suite {report.suite!r} (notebook's rule)",
-        all_are_suspects=True,
-    )
-
-
 def trace_drift(
     report: DriftReport,
     passages: Mapping[str, Sequence[Passage]],
@@ -296,7 +264,11 @@ def trace_drift(
     something else, such as an expected entry that somebody deleted. What was there at the baseline,
     unchanged, is to blame for nothing.
     """
-    found = _appearances(passages, report.k)
+    # Names of the canaries, and the ranks, of each entry among the first k places.
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name, listed in passages.items():
+        for rank, passage in enumerate(listed[: report.k], start=1):
+            found.setdefault(passage.id, []).append((name, rank))
     gravest: dict[str, Suspect] = {}
     for canary in canaries:
         before = then.observations.get(canary.name)
@@ -312,32 +284,13 @@ def trace_drift(
         replace(
             blamed,
             why=blamed.why + origin(blamed.passage),
-            canaries=found[entry_id].canaries,
-            rank=found[entry_id].rank,
-            rank_score=found[entry_id].rank_score,
+            canaries=tuple(name for name, _ in found[entry_id]),
+            rank=min(rank for _, rank in found[entry_id]),
         )
         for entry_id, blamed in gravest.items()
     ]
-    suspects.sort(key=lambda s: (-s.responsibility, -s.rank_score))
+    suspects.sort(key=lambda s: (-s.responsibility, -len(s.canaries), s.rank))
     return Traceback(candidates=tuple(suspects[:top_n]), subject=f"drift of suite {report.suite!r}")
-
-
-def _appearances(passages: Mapping[str, Sequence[Passage]], k: int) -> dict[str, Suspect]:
-    """Return where each entry stands among the first k places, and what that is worth."""
-    found: dict[str, Suspect] = {}
-    for name, listed in passages.items():
-        for rank, passage in enumerate(listed[:k], start=1):
-            blank = Suspect(
-                entry_id=passage.id, passage=passage, responsibility=0.0, why="", rank=rank
-            )
-            known = found.get(passage.id, blank)
-            found[passage.id] = replace(
-                known,
-                canaries=(*known.canaries, name),
-                rank=min(known.rank, rank),
-                rank_score=known.rank_score + 0.55 + 0.45 / (rank + 1e-6),
-            )
-    return found
 
 
 def _blamed(
@@ -537,7 +490,6 @@ def trace_answer(
                 responsibility=float(1.0 / (1.0 + np.exp(-odds[row]))),
                 why=", ".join(parts) + origin(passage),
                 rank=row + 1,
-                rank_score=0.55 + 0.45 / (row + 1),
                 related_ids=tuple(
                     passages[n].id for n in np.flatnonzero(same[row]).tolist() if n != row
                 ),
