@@ -338,35 +338,6 @@ def test_search_in_blocks_is_exact(monkeypatch):
     assert len(MatrixRetriever(entries.take([0, 1])).search(["q"], vectors[:1], 6)[0]) == 2
 
 
-def test_trials_judge_nothing_good_and_delete_nothing():
-    removed, restored = [], []
-    found = [("a", "one"), ("b", "two"), ("c", "three")]
-
-    def take_out(ids):
-        removed.extend(ids)
-        found[:] = [pair for pair in found if pair[0] not in ids]
-
-    monitor = over(
-        found,
-        answerer=lambda _query, texts: "false, so to say" if "wrong" in texts else "right",
-        embedder=lambda texts: [[1.0, 9.0 * ("false" in text)] for text in texts],
-        remove=take_out,
-        restore=lambda entries: restored.extend(entries.ids),
-    )
-    # Nobody is a suspect by itself; of two that are as responsible, the higher rank comes first.
-    found[2:2] = [("x", "four"), ("bad", "wrong")]
-    assert [s.entry_id for s in monitor.traceback().candidates] == ["x", "bad"]
-    assert not monitor.traceback().suspects
-    outcome = monitor.remediate()
-    assert outcome.clean
-    assert set(outcome.restored) == {"x"}
-    assert outcome.quarantined == ("bad",)
-    assert removed == ["bad"]
-    assert restored == []
-    held = monitor.quarantine_store.list(None)
-    assert [(item.id, item.status) for item in held] == [("bad", "held")]
-
-
 def test_who_was_released_does_not_stop_the_search_for_others():
     world, bad = attacked()
     suspects = world.monitor.traceback().suspects

@@ -45,7 +45,6 @@ from ragshield_core.tools.options import Reports, Tenant, takes
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
-FORMS = ("json", "html", "markdown", "sarif")
 
 canary_app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Watch what known questions retrieve."
@@ -232,7 +231,7 @@ def report(
     reports: Reports,
     suite: Annotated[str, typer.Argument(help="Name of a suite, or its file.")],
     *,
-    limit: Annotated[int, typer.Option(min=1, help="Checks in the plot over time.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Checks to show.")] = 100,
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with no_crash_looks_like_a_finding():

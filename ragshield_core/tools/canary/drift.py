@@ -266,7 +266,7 @@ class DriftReport:
         return json.dumps(self.to_dict())
 
     def to_html(self, history: Sequence[DriftReport] = ()) -> str:
-        """Return a page with plots that needs no network."""
+        """Return a page that needs no network."""
         from ragshield_core.tools.canary.telling import html_report  # noqa: PLC0415 - builds on this
 
         return html_report(self, history)

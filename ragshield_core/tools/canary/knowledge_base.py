@@ -409,18 +409,16 @@ def search(
     k: int,
     *,
     shown: int,
-    without: Collection[Revision] = (),
 ) -> tuple[list[list[Passage]], tuple[str, ...]]:
     """Return the k best passages per query, each once, as if what is held were not there.
 
     Also returns the ids that are held, or confirmed as poisoned, and that retrieval shows
-    nevertheless, among the first ``shown``. More revisions can be left out.
+    nevertheless, among the first ``shown``.
     """
     found = knowledge_base.search(queries, vectors, k)
     held = _held(quarantine, found)
     first = (p for passages in found for p in passages[:shown])
     still_served = tuple(dict.fromkeys(p.id for p in first if (p.id, p.revision) in held))
-    held |= {*without}
     wide = k
     while held and any(
         sum((p.id, p.revision) not in held for p in passages) < k <= len(passages)
@@ -431,7 +429,7 @@ def search(
         if sum(map(len, wider)) <= sum(map(len, found)):
             break
         found = wider
-        held = _held(quarantine, found) | {*without}
+        held = _held(quarantine, found)
     listed = []
     for passages in found:  # retrievers that join the results of others may repeat one
         once = {(p.id, p.revision): p for p in passages}

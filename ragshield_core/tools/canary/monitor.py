@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from ragshield_core.tools.canary.knowledge_base import (
     PROBES,
     Embedder,
     Passage,
-    Revision,
     Vectors,
     as_answerer,
     as_knowledge_base,
@@ -31,7 +30,6 @@ from ragshield_core.tools.canary.knowledge_base import (
 from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.tools.canary.suite import CanarySuite
 from ragshield_core.tools.canary.traceback import (
-    SUSPECT_AT,
     Suspect,
     Traceback,
     trace_answer,
@@ -245,16 +243,14 @@ class CanaryMonitor:
             logger.warning("canaries: %d held entries are still retrieved", n)
         return report
 
-    def compare(
-        self, *, baseline: int | None = None, without: Collection[Revision] = ()
-    ) -> DriftReport:
-        """Do as :meth:`check` does, as if some revisions were not there; nothing is kept."""
+    def compare(self, *, baseline: int | None = None) -> DriftReport:
+        """Do as :meth:`check` does; nothing is kept."""
         then = self.store.baseline(self.suite.name, baseline)
         self._check_same(then)
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        deep, still_served = self._search(self.suite.queries, DEPTH * self.k, without)
+        deep, still_served = self._search(self.suite.queries, DEPTH * self.k)
         for observation in then.observations.values():
             judged = zip(observation.revisions, observation.suspicions, strict=True)
             self._suspicions.known.update(judged)
@@ -430,82 +426,47 @@ class CanaryMonitor:
         self.quarantine_store.release(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
-        """Quarantine suspects until the drift is gone; restore what turned out not to matter.
+        """Check, quarantine the suspects, and check again, until the drift is gone.
 
-        Checks, traces, quarantines the suspects, and checks again. Where nobody is a suspect by
-        itself, the most responsible is left out on trial: of the monitor's own view, so that
-        nothing is deleted and nothing is judged good that nobody looked at. In the end what was on
-        trial comes back, least responsible first, unless a canary is flagged with it that is not
-        without it; that goes into quarantine too.
+        Where nobody is a suspect, nothing more is taken out: a person looks at the candidates.
 
         Parameters
         ----------
         max_entries
-            How many may be taken out at most, on trial or not.
+            How many may be taken out at most.
         by
             For the record.
 
         Returns
         -------
         Remediation
-            What was done; ``clean`` is False where the drift did not go within ``max_entries``, or
-            where what is held is retrieved nevertheless.
-
-        Notes
-        -----
-        An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
+            What was done; ``clean`` is False where the drift did not go, or where what is held is
+            retrieved nevertheless.
         """
         before = report = self.check()
         held: list[str] = []
-        trial: dict[str, Suspect] = {}
         seen: set[str] = set()  # with those that a person has released
-        while report.flagged and len(held) + len(trial) < max_entries:
-            trace = self.traceback(report)
-            fresh = [s for s in trace.candidates if s.entry_id not in seen]
-            if not fresh:
+        while report.flagged and len(held) < max_entries:
+            fresh = [s for s in self.traceback(report).suspects if s.entry_id not in seen]
+            some = fresh[: max_entries - len(held)]
+            if not some:
                 break
-            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT]
-            some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
             seen.update(s.entry_id for s in some)
-            if sure:
-                held += self.quarantine(some, by=by)
-            else:
-                trial.update((s.entry_id, s) for s in some)
-            report = self.compare(baseline=before.baseline, without=_revisions(trial.values()))
-        needed = self._needed(trial, report)
-        gone = self.quarantine([*needed.values()], by=by)
+            held += self.quarantine(some, by=by)
+            report = self.compare(baseline=before.baseline)
         return Remediation(
-            quarantined=(*held, *(i for i in needed if i in gone)),
-            restored=tuple(i for i in trial if i not in needed),
+            quarantined=tuple(held),
             before=before,
             after=self.check(baseline=before.baseline) if seen else before,
         )
 
-    def _needed(self, trial: Mapping[str, Suspect], report: DriftReport) -> dict[str, Suspect]:
-        """Return those on trial with which more canaries would be flagged than in a report."""
-        needed = dict(trial)
-        one_by_one = sorted(trial, key=lambda entry_id: trial[entry_id].responsibility)
-        for back in [{*trial}, *({entry_id} for entry_id in one_by_one)] if trial else []:
-            left = {i: suspect for i, suspect in needed.items() if i not in back}
-            if left == needed:  # all came back at once
-                continue
-            now = self.compare(baseline=report.baseline, without=_revisions(left.values()))
-            if {c.name for c in now.flagged} <= {c.name for c in report.flagged}:
-                needed = left
-        return needed
-
     def _search(
-        self, queries: Sequence[str], k: int, without: Collection[Revision] = ()
+        self, queries: Sequence[str], k: int
     ) -> tuple[list[list[Passage]], tuple[str, ...]]:
-        """Return what is retrieved, but for what is held and some more revisions."""
+        """Return what is retrieved, but for what is held."""
+        vectors = self._query_vectors(queries)
         return search(
-            self._knowledge_base,
-            self.quarantine_store,
-            queries,
-            self._query_vectors(queries),
-            k,
-            shown=self.k,
-            without=without,
+            self._knowledge_base, self.quarantine_store, queries, vectors, k, shown=self.k
         )
 
     def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
@@ -575,15 +536,12 @@ class Remediation:
     ----------
     quarantined
         Ids that were put into quarantine.
-    restored
-        Ids that were left out on trial and are back, because the canaries do as well with them.
     before, after
         The checks at the start and at the end. What ``after.still_served`` names is held, and
         retrieved nevertheless: take it out of the knowledge base.
     """
 
     quarantined: tuple[str, ...]
-    restored: tuple[str, ...]
     before: DriftReport
     after: DriftReport
 
@@ -591,7 +549,3 @@ class Remediation:
     def clean(self) -> bool:
         """Whether no canary is flagged any more, and nothing that is held is retrieved."""
         return not (self.after.flagged or self.after.still_served)
-
-
-def _revisions(suspects: Iterable[Suspect]) -> set[Revision]:
-    return {(s.entry_id, s.passage.revision) for s in suspects}

@@ -1,4 +1,4 @@
-"""What a check of canaries and a traceback tell: HTML with plots, Markdown and SARIF."""
+"""What a check of canaries and a traceback tell: HTML, Markdown and SARIF."""
 
 from __future__ import annotations
 
@@ -157,11 +157,10 @@ def html_report(
 
 
 def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
-    """Return the plot over time and the figures, as they stand in a page and in a notebook."""
+    """Return all checks and the figures of one, as they stand in a page and in a notebook."""
     seen = report.checked_at in {one.checked_at for one in history}
     checks = [*history] if seen else [*history, report]
-    parts = ["<h2>Anomaly over time</h2>", _over_time(checks)] if len(checks) > 1 else []
-    parts.append(f"<h2>Canaries</h2><p>{escaped(report.summary())}</p>")
+    parts = [f"<h2>Canaries</h2><p>{escaped(report.summary())}</p>"]
     drawn = report.flagged[:DRAWN]
     parts += [
         f'<details open><summary class="bad">{escaped(drift.name, 120)}</summary>'
@@ -172,44 +171,16 @@ def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
     if others:
         rows = [(d.name, "yes" if d.flagged else "no", f"{d.score:.3f}") for d in others]
         parts.append(table(("canary", "flagged", "anomaly"), rows))
+    if len(checks) > 1:
+        rows = [
+            (
+                f"{one.checked_at:%Y-%m-%d %H:%M} UTC",
+                f"{len(one.flagged)} of {len(one.canaries)}",
+                f"{max((drift.score for drift in one.canaries), default=0.0):.3f}",
+                ", ".join(printable(drift.name, 60) for drift in one.flagged[:NAMED]),
+            )
+            for one in reversed(checks)
+        ]
+        heads = ("checked", "flagged", "highest anomaly", "which")
+        parts += ["<h2>Checks, the latest first</h2>", table(heads, rows, figures=False)]
     return "".join(parts)
-
-
-def _over_time(checks: Sequence[DriftReport]) -> str:
-    """Draw the anomaly of each canary over the checks; flagged ones with a dot and their name."""
-    width, height, left, top, bottom = 860, 240, 40, 10, 216
-
-    def at(step: int, score: float) -> tuple[str, str]:
-        x = left + step * (width - left - 20) / max(1, len(checks) - 1)
-        return f"{x:.1f}", f"{bottom - min(1.0, max(0.0, score)) * (bottom - top):.1f}"
-
-    parts = []
-    for score in (0.0, 0.5, 1.0):
-        x, y = at(0, score)
-        parts.append(f'<path class="axis" d="M{x} {y} H{width - 20}"/>')
-        parts.append(f'<text x="8" y="{y}">{score:.1f}</text>')
-    lines: dict[str, list[tuple[int, CanaryDrift]]] = {}
-    for step, check in enumerate(checks):
-        for drift in check.canaries:
-            lines.setdefault(drift.name, []).append((step, drift))
-    ranked = sorted(lines.items(), key=lambda item: -max(d.score for _, d in item[1]))
-    for name, line in ranked[:DRAWN]:
-        kind = "poison" if any(drift.flagged for _, drift in line) else "clean"
-        points = " ".join(",".join(at(step, drift.score)) for step, drift in line)
-        told = escaped(name, 120)
-        parts.append(
-            f'<polyline class="{kind}" points="{points}" style="fill: none" stroke-opacity=".6">'
-            f"<title>{told}</title></polyline>"
-        )
-        for step, drift in line:
-            if drift.flagged:
-                x, y = at(step, drift.score)
-                parts.append(
-                    f'<circle class="poison" cx="{x}" cy="{y}" r="3">'
-                    f"<title>{told}: {drift.score:.3f}</title></circle>"
-                )
-    for step in sorted({0, len(checks) // 2, len(checks) - 1}):
-        place = max(left, float(at(step, 0.0)[0]) - 60)
-        when = f"{checks[step].checked_at:%m-%d %H:%M}"
-        parts.append(f'<text x="{place:.1f}" y="{height - 6}">{when}</text>')
-    return f'<svg width="{width}" height="{height}" role="img">{"".join(parts)}</svg>'
