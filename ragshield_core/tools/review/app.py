@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -292,19 +292,24 @@ async def _logout(pages: _Pages, request: Request) -> Response:
     return RedirectResponse(request.url_for("queue").path, status_code=303)
 
 
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("ragshield_core.tools.review"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"printable": printable, "sentence": sentence}
+    return made
+
+
 class _Pages:
     """What is answered."""
 
     def __init__(self, desk: Desk, access: Access) -> None:
         self.desk, self.access = desk, access
-        self._templates = Environment(
-            loader=PackageLoader("ragshield_core.tools.review"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {"printable": printable, "sentence": sentence}
 
     def show(self, visit: _Visit, name: str, status: int = 200, **values: Any) -> Response:
         """Return a page for somebody who may look."""
@@ -324,7 +329,7 @@ class _Pages:
             "quarantine": self.desk.quarantine,
             "reviewer": None,
         }
-        page = self._templates.get_template(name).render(shared | values)
+        page = _templates().get_template(name).render(shared | values)
         return HTMLResponse(page, status)
 
     # Pages
