@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database.tables import BaselineRow, CheckRow, table_of
@@ -30,30 +30,15 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one canary gave when it was asked.
-
-    Attributes
-    ----------
-    query
-        What was asked.
-    ids, revisions
-        Retrieved, best first; hashes of their texts.
-    suspicions
-        Of each retrieved text, in [0, 1].
-    coverages
-        How much of the query each retrieved text holds in one place, in [0, 1].
-    answer
-        ``None`` without an answerer.
-    below
-        Ids and hashes of what stood just below: it is not new when it moves up.
-    """
+    """What one canary gave when it was asked."""
 
     query: str
-    ids: tuple[str, ...]
-    revisions: tuple[str, ...]
-    suspicions: tuple[float, ...]
-    coverages: tuple[float, ...]
+    ids: tuple[str, ...]  # retrieved, best first
+    revisions: tuple[str, ...]  # hashes of their texts
+    suspicions: tuple[float, ...]  # of each text, in [0, 1]
+    coverages: tuple[float, ...]  # how much of the query each holds in one place, in [0, 1]
     answer: str | None = None
+    # Ids and hashes of what stood just below: it is not new when it moves up.
     below: tuple[tuple[str, str], ...] = ()
 
 
@@ -62,26 +47,15 @@ _OBSERVATIONS = TypeAdapter(dict[str, Observation])
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Baseline:
-    """What a suite gave when all was well.
-
-    Attributes
-    ----------
-    suite, version, k
-        Name of the suite, number of the baseline, places.
-    size
-        Entries of the knowledge base, if the retriever told.
-    observations
-        By the canary's name.
-    probes, queries, answers
-        Vectors of fixed texts, by which a changed embedder is known, of the canaries, and of their
-        answers; ``None`` without an embedder, or an answerer.
-    """
+    """What a suite gave when all was well."""
 
     suite: str
     version: int = 0
-    k: int
-    size: int | None
-    observations: Mapping[str, Observation]
+    k: int  # places that are compared
+    size: int | None  # entries of the knowledge base, if the retriever told
+    observations: Mapping[str, Observation]  # by the canary's name
+    # Vectors, if there was an embedder: of fixed texts, by which a changed one is known, of the
+    # canaries, and of their answers.
     probes: Vectors | None = None
     queries: Vectors | None = None
     answers: Vectors | None = None
@@ -111,12 +85,10 @@ class CanaryStore:
             "content": json.dumps({"format": FORMAT} | content),
             "vectors": file.getvalue(),
         }
-        latest = select(func.max(BaselineRow.version)).where(
-            BaselineRow.namespace == self._namespace, BaselineRow.suite == baseline.suite
-        )
 
         def work(session: Session) -> int:
-            version = int(session.scalar(latest) or 0) + 1
+            latest = session.scalar(self._of(baseline.suite, func.max(BaselineRow.version)))
+            version = int(latest or 0) + 1
             self._add(session, BaselineRow, values | {"version": version})
             return version
 
@@ -124,9 +96,7 @@ class CanaryStore:
 
     def baseline(self, suite: str, version: int | None = None) -> Baseline:
         """Return a baseline; the latest by default."""
-        query = select(BaselineRow).where(
-            BaselineRow.namespace == self._namespace, BaselineRow.suite == suite
-        )
+        query = self._of(suite, BaselineRow)
         if version is not None:
             query = query.where(BaselineRow.version == version)
         with self._quarantine.database.read() as session:
@@ -156,17 +126,14 @@ class CanaryStore:
 
     def suites(self) -> list[str]:
         """Return the names of all suites that have a baseline."""
-        query = select(BaselineRow.suite).where(BaselineRow.namespace == self._namespace).distinct()
+        mine = BaselineRow.namespace == self._quarantine.namespace
         with self._quarantine.database.read() as session:
-            return sorted(session.scalars(query))
+            return sorted(session.scalars(select(BaselineRow.suite).where(mine).distinct()))
 
     def versions(self, suite: str) -> list[tuple[int, dt.datetime]]:
         """Return number and time of each baseline of a suite, in order."""
-        query = (
-            select(BaselineRow.version, BaselineRow.created_at)
-            .where(BaselineRow.namespace == self._namespace, BaselineRow.suite == suite)
-            .order_by(BaselineRow.version)
-        )
+        query = self._of(suite, BaselineRow.version, BaselineRow.created_at)
+        query = query.order_by(BaselineRow.version)
         with self._quarantine.database.read() as session:
             return [
                 (number, dt.datetime.fromisoformat(at)) for number, at in session.execute(query)
@@ -181,7 +148,7 @@ class CanaryStore:
         """Return the latest checks of a suite, oldest first."""
         query = (
             select(CheckRow)
-            .where(CheckRow.namespace == self._namespace, CheckRow.suite == suite)
+            .where(CheckRow.namespace == self._quarantine.namespace, CheckRow.suite == suite)
             .order_by(CheckRow.number.desc())
             .limit(limit)
         )
@@ -194,9 +161,9 @@ class CanaryStore:
         """Whether this thread is within a transaction of the quarantine, where none can begin."""
         return self._quarantine.database.busy
 
-    @property
-    def _namespace(self) -> str:
-        return self._quarantine.namespace
+    def _of(self, suite: str, *columns: Any) -> Select[Any]:
+        mine = BaselineRow.namespace == self._quarantine.namespace
+        return select(*columns).where(mine, BaselineRow.suite == suite)
 
     def _add(
         self, session: Session, kind: type[BaselineRow | CheckRow], values: Mapping[str, Any]
@@ -206,7 +173,7 @@ class CanaryStore:
         if (last := last_line(session)) is not None:
             check_key("the audit log", last.key_name, digests)
         number = int(session.scalar(select(func.max(kind.number))) or 0) + 1
-        row = {**values, "namespace": self._namespace, "number": number}
+        row = {**values, "namespace": self._quarantine.namespace, "number": number}
         session.add(kind(**row, digest=digests.of(kind, row)))
 
     def _checked(self, row: Row) -> Row:

@@ -50,39 +50,22 @@ ORDERS: dict[Order, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Entries that are judged together.
+    """Entries that are judged together."""
 
-    Attributes
-    ----------
-    number
-        Its name: that of its first entry.
-    store
-        Of its entries; ``None`` for whichever asks.
-    severity
-        By the effect on answers; unknown of what no calibrated detector has found.
-    rarity
-        Orders of magnitude by which the strongest finding is rare: 3.0 if one clean entry in a
-        thousand scores as high; 0 where that is unknown. The tie-breaker within a severity.
-    opened_at, latest_at
-        When the first and the last of its entries were held.
-    detectors
-        That have found any of them.
-    source
-        That its first entry claims to be of, as it is kept: long ones by a digest.
-    """
-
-    number: int
-    store: str | None
+    number: int  # of its first entry
+    store: str | None  # of its entries; None for whichever asks
     n_waiting: int
     n_released: int
     n_confirmed: int
     n_members: int
-    severity: Severity
+    severity: Severity  # by the effect on answers; unknown of what no calibrated detector found
+    # Orders of magnitude by which the strongest finding is rare: 3.0 if one clean entry in a
+    # thousand scores as high; 0 where that is unknown. The tie-breaker within a severity.
     rarity: float
-    opened_at: dt.datetime
+    opened_at: dt.datetime  # when its first entry was held
     latest_at: dt.datetime
-    detectors: tuple[str, ...]
-    source: str | None
+    detectors: tuple[str, ...]  # that have found any of them
+    source: str | None  # that its first entry claims to be of, as it is kept: long ones by a digest
 
 
 class Place(NamedTuple):
@@ -124,11 +107,6 @@ class Around(NamedTuple):
 class Cases:
     """Review cases of a quarantine, as one store or all of its namespace see them.
 
-    Parameters
-    ----------
-    quarantine
-        Its namespace and its store are what is seen.
-
     Examples
     --------
     >>> from ragshield_core import Batch, Quarantine
@@ -155,21 +133,10 @@ class Cases:
     ) -> Page:
         """Return a page of cases, and how many there are on all pages.
 
-        Parameters
-        ----------
-        waiting
-            Only those with entries that wait, or only those without; ``None`` for all.
-        detector
-            Only those that it has found an entry of.
-        source
-            Only those with an entry that claims to be of this lineage.
-        search
-            Only those with an entry in whose id, or the first 4,000 characters of whose text, this
-            is found, in upper or lower case. Reads all texts: once on the first page, else twice.
-        order
-            Which come first; ties by number.
-        limit, offset
-            Of the page; past the end, the last page is returned.
+        Only those with entries that are ``waiting``, or without; found by a ``detector``; of a
+        ``source``; or with an entry in whose id, or the first 4,000 characters of whose text, a
+        ``search`` is found, in upper or lower case. That reads all texts: once on the first page,
+        else twice. Past the end, the last page is returned.
         """
         query = self._queue(waiting, detector, source, search, order)
         with self._quarantine.database.read() as session:

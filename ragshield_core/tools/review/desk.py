@@ -58,29 +58,18 @@ class ConflictError(Exception):
 
 
 class Outcome(NamedTuple):
-    """Outcome of a decision about some entries.
-
-    ``n_proposed`` entries wait for a second person. The log tells of the decision from the first to
-    the second of ``lines``.
-    """
+    """Outcome of a decision about some entries."""
 
     n_done: int
-    n_proposed: int
-    lines: tuple[int, int]
+    n_proposed: int  # these wait for a second person
+    lines: tuple[int, int]  # the first and the last one of the log that tell of it
 
 
 class Desk:
-    """Carries out what reviewers decide.
+    """Carries out what reviewers decide, on entries of the namespace and store of a quarantine.
 
-    Parameters
-    ----------
-    quarantine
-        Its namespace and store are what can be decided upon.
-    store
-        The guarded store into which entries are released; ``None`` where there is none at hand:
-        they are admitted when they are ingested again.
-    two_persons
-        Whether a release needs a second person: the first one proposes it.
+    They are released into the guarded ``store``, or without one at hand admitted when they are
+    ingested again. With ``two_persons``, a release needs a second one: the first one proposes it.
     """
 
     def __init__(
@@ -146,15 +135,8 @@ class Desk:
         Whoever stops, or is cut off, loses nothing: each some hundred are decided of, and logged,
         together, and what is left is as it was. The same decision goes on with it.
 
-        Parameters
-        ----------
-        action, number
-            What, and of which case, as somebody has looked at it.
-        last, n_seen
-            Number of the entry that was its last one then, and how many it had: nobody has seen
-            others. ``None`` for as it is now.
-        by, note
-            Who decides, and why.
+        Nobody has seen entries behind the ``last`` number, or more of them than ``n_seen``: these
+        say how the case was when somebody looked at it; ``None`` for as it is now.
 
         Raises
         ------
@@ -200,14 +182,8 @@ class Desk:
     def undo(self, lines: tuple[int, int], *, by: str) -> Iterator[Outcome]:
         """Take a decision back; yield an outcome for some hundred lines of the log at a time.
 
-        Later decisions of others stand. The lines of an outcome are those that were dealt with.
-
-        Parameters
-        ----------
-        lines
-            Of the log, that tell of the decision: the first and the last one.
-        by
-            Who has decided, and takes it back.
+        The lines are the first and the last one that tell of it; those of an outcome were dealt
+        with. Whoever has decided takes it back; later decisions of others stand.
         """
         at, last = lines[0] - 1, lines[1]
         while at < last:

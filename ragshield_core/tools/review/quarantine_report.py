@@ -19,21 +19,11 @@ BY_HAND = ("A person holds an entry", "A person holds {n} entries")
 
 
 class Heading(NamedTuple):
-    """What a case is.
+    """What a case is."""
 
-    Attributes
-    ----------
-    title
-        In a sentence without its end.
-    quote
-        The words that convict, or how the first text begins.
-    main
-        The detector that convicts; ``None`` where a person does.
-    """
-
-    title: str
-    quote: str
-    main: str | None
+    title: str  # a sentence without its end
+    quote: str  # the words that convict, or how the first text begins
+    main: str | None  # the detector that convicts; None where a person does
 
     def convicts(self, held: HeldEntry) -> bool:
         """Return whether what the title says was found in an entry itself.
