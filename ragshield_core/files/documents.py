@@ -59,7 +59,7 @@ def read_document(path: Path, worker: Worker, largest: int = LARGEST) -> tuple[l
     try:
         size = path.stat().st_size
         if size > largest:
-            msg = f"{path} has {size:,} bytes, expected at most {largest:,}; split it"
+            msg = f"it has {size:,} bytes, expected at most {largest:,}; split it"
             raise UnreadError(msg)
         if ending in BINARIES:
             return worker.read(path), ""

@@ -11,7 +11,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.hidden.payload import mark, marked
 from ragshield_core.files.folder import Folder
-from ragshield_core.tools.audit.readers.kinds import TextFolder
+from ragshield_core.tools.audit.readers.kinds import open_source
 
 SEEN = "The library opens at nine on weekdays. Members may borrow ten books for four weeks."
 # Orders and statements, in several languages.
@@ -295,7 +295,7 @@ def test_what_a_site_hides_on_every_page_is_its_manner(tmp_path):
     for number in range(30):
         own = f"<p hidden>{LIES[1]}</p>" if number == 7 else ""
         (tmp_path / f"{number}.html").write_bytes(page(f"{box}{own}"))
-    (rows,) = TextFolder(tmp_path).chunks()
+    (rows,) = open_source(tmp_path).chunks()
     batch = Batch.of(
         ids=rows.ids, texts=rows.texts, embeddings=np.ones((30, 1)), contexts=rows.contexts
     )

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from ragshield_core.cli import app
 from ragshield_core.files.pages import shown_in
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.readers import kinds
 from ragshield_core.tools.audit.readers.kinds import open_source
 
 PAGES = {
@@ -55,20 +54,16 @@ def folder(tmp_path):
     return pages
 
 
-def test_a_damaged_file_costs_itself_by_name(folder, monkeypatch):
-    monkeypatch.setattr(kinds, "LARGEST", 100)
-    (folder / "large.txt").write_text("x" * 101)
+def test_a_damaged_file_costs_itself_by_name(folder):
     source = open_source(folder)
-    assert len(source) == 31
-    damaged, large = source.unread
-    assert "damaged.txt cannot be read" in damaged
-    assert "large.txt has 101 bytes, expected at most 100" in large
+    assert sum(map(len, source.chunks())) == 31
+    assert [file.name for file in source.coverage.of("unread")] == ["damaged.txt"]
 
 
 def test_a_folder_of_damaged_files_is_refused(tmp_path):
     (tmp_path / "damaged.txt").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(SourceError, match=r"holds no text.*damaged\.txt cannot be read"):
-        len(open_source(tmp_path))
+        list(open_source(tmp_path).chunks())
 
 
 def scanned(path, folder):

@@ -35,7 +35,7 @@ from ragshield_core.tools.audit.output import cases_table, html_page, to_markdow
 from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
-from ragshield_core.tools.audit.readers.kinds import TextFolder, open_source, read_ids
+from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import USUAL, Columns, Source
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
@@ -51,7 +51,6 @@ NOTHING_FOUND, FOUND, ERROR, NOT_ENOUGH, INTERRUPTED = 0, 1, 2, 3, 130
 console = Console()
 errors = Console(stderr=True)
 
-NO_FILES = "--include and --exclude are for files of a folder of documents; leave them out."
 COLUMN = "Its name, if not a usual one."
 
 
@@ -84,10 +83,7 @@ class ColumnOptions:
     def source(self, data: Path, *, metadata: bool = False) -> Source:
         """Return what reads a file or folder, without the files that are not wanted."""
         include, exclude = self.include or (), self.exclude or ()
-        found = open_source(data, self.columns, metadata=metadata, include=include, exclude=exclude)
-        if (include or exclude) and not isinstance(found, TextFolder):
-            raise SourceError(NO_FILES)
-        return found
+        return open_source(data, self.columns, metadata=metadata, include=include, exclude=exclude)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,12 +234,10 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 else knowledge.embedder.embed,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
-        if knowledge is not None:
-            files = knowledge.coverage
-            left_out = () if files is None else files.of("skipped")
-            said = [] if files is None else [files.summary()]
-            said += [f"{file.name} was left out: {file.why}." for file in left_out]
-            report = replace(report, unread=knowledge.unread, files=tuple(said))
+        if knowledge is not None and (files := knowledge.coverage) is not None:
+            unread = tuple(f"{one.name} cannot be read: {one.why}." for one in files.of("unread"))
+            left_out = [f"{one.name} was left out: {one.why}." for one in files.of("skipped")]
+            report = replace(report, unread=unread, files=(files.summary(), *left_out))
         if known is not None:
             report = without_known(report, known)
         if store is not None and knowledge is not None:

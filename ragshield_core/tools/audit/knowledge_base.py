@@ -21,7 +21,6 @@ class KnowledgeBase(NamedTuple):
     """Entries of a source."""
 
     batch: Batch
-    unread: tuple[str, ...] = ()  # what could not be read and was left out, a sentence each
     embedder: CachedEmbedder | None = None  # that made the vectors of all entries, if one did
     coverage: Coverage | None = None  # of a folder of documents: what became of each file
 
@@ -51,26 +50,25 @@ def load(
         If ids repeat, or vectors are zero or not finite; names the entry.
     """
     tell = progress or (lambda *_: None)
-    n = len(source)
-    if not n:
-        msg = f"{source.path} has no entries, expected at least one."
-        raise SourceError(msg)
     columns: dict[str, list[Any]] = {
         name: [] for name in ("ids", "texts", "labels", "lineages", "contexts", "metadatas")
     }
     ids, texts = columns["ids"], columns["texts"]
-    found = _Vectors(source.path, ids, n)
+    found: list[tuple[NDArray[np.intp], NDArray[np.float32]]] = []
     for rows in source.chunks():
-        start = len(ids)
+        if rows.vectors is not None:
+            found.append((len(ids) + rows.vectors.rows, rows.vectors.matrix))
         for name, column in columns.items():
             column.extend(getattr(rows, name))
-        if rows.vectors is not None and len(ids) <= n:
-            found.put(start + rows.vectors.rows, rows.vectors.matrix)
-        tell("reading", len(ids), n)
-    if len(ids) != n:
-        msg = f"{source.path} changed while it was read; scan a copy that nobody writes to."
+        tell("reading", len(ids), len(ids))
+    n = len(ids)
+    if not n:
+        msg = f"{source.path} has no entries, expected at least one."
         raise SourceError(msg)
-    left, model, done = np.flatnonzero(found.missing), None, 0
+    missing = np.ones(n, dtype=np.bool_)
+    for at, _ in found:
+        missing[at] = False
+    left, model = np.flatnonzero(missing), None
     if left.size:
         if embedder is None:
             msg = (
@@ -78,36 +76,33 @@ def load(
                 "model to embed them with; pass an embedder."
             )
             raise SourceError(msg)
-        model = embedder()
+        model, done = embedder(), 0
         tell("embedding", done, left.size)
         for vectors in model.chunks([texts[row] for row in left.tolist()]):
-            found.put(left[done : done + len(vectors)], vectors)
+            found.append((left[done : done + len(vectors)], vectors))
             done += len(vectors)
             tell("embedding", done, left.size)
     # Sources that know no contexts or metadata leave these columns empty.
     given: dict[str, Any] = {name: column or None for name, column in columns.items()}
-    batch = Batch.of(embeddings=found.matrix, **given)
-    whole = model if left.size == n else None
-    return KnowledgeBase(batch, tuple(source.unread), whole, source.coverage)
+    batch = Batch.of(embeddings=_matrix(found, ids, source.path), **given)
+    return KnowledgeBase(batch, model if left.size == n else None, source.coverage)
 
 
-class _Vectors:
-    """The vectors of n entries, in one array from the first on."""
-
-    def __init__(self, path: Path, ids: Sequence[str], n: int) -> None:
-        self._path, self._ids = path, ids
-        self.matrix: NDArray[np.float32] | None = None
-        self.missing = np.ones(n, dtype=np.bool_)
-
-    def put(self, rows: NDArray[np.intp], vectors: NDArray[np.float32]) -> None:
-        if self.matrix is None:
-            self.matrix = np.zeros((len(self.missing), vectors.shape[1]), dtype=np.float32)
-        if vectors.shape[1] != self.matrix.shape[1]:
+def _matrix(
+    found: list[tuple[NDArray[np.intp], NDArray[np.float32]]], ids: Sequence[str], path: Path
+) -> NDArray[np.float32]:
+    """Return the vectors of all entries, and empty the list of those of some."""
+    dim = found[0][1].shape[1]
+    for rows, vectors in found:
+        if vectors.shape[1] != dim:
             msg = (
-                f"the vector of entry {self._ids[rows[0]]!r} in {self._path} has "
-                f"{vectors.shape[1]} dimensions, expected {self.matrix.shape[1]} as in those "
-                "before it; embed all entries with the same model (--embedder)."
+                f"the vector of entry {ids[rows[0]]!r} in {path} has {vectors.shape[1]} "
+                f"dimensions, expected {dim} as in those before it; embed all entries with the "
+                "same model (--embedder)."
             )
             raise SourceError(msg)
-        self.matrix[rows] = vectors
-        self.missing[rows] = False
+    matrix = np.zeros((len(ids), dim), dtype=np.float32)
+    while found:  # no part stays longer than it is needed: memory is for one copy
+        rows, vectors = found.pop()
+        matrix[rows] = vectors
+    return matrix

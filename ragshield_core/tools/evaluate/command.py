@@ -46,7 +46,6 @@ from ragshield_core.tools.evaluate.trial import (
     N_TARGETS,
     SIZES,
     TOP_K,
-    check_enough,
     evaluate,
     halves,
 )
@@ -147,9 +146,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
         with progress_bar(quiet=reports.quiet) as tell, quiet():
-            source = options.source(data)
-            check_enough(len(source) // 2, fpr)  # before anything is embedded
-            corpus = load(source, embedder=lambda: model, progress=tell).batch
+            corpus = load(options.source(data), embedder=lambda: model, progress=tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
                 msg = (
                     f"{data} has fewer than two labels, so that none can be flipped; name their "

@@ -25,8 +25,8 @@ from ragshield_core.text.copies import word_hashes
 from ragshield_core.tools.audit.partitioned.files import divided, joined
 from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Layout, Piece, Plan
 from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions
-from ragshield_core.tools.audit.readers.records import Parquet
-from ragshield_core.tools.audit.readers.source import Columns, Rows
+from ragshield_core.tools.audit.readers.records import parquet
+from ragshield_core.tools.audit.readers.source import Columns, Rows, Source
 
 # Entries of the sample per centre, and rounds of k-means on them: a rough cut is good enough, since
 # entries look into several partitions.
@@ -236,7 +236,7 @@ def _bytes_of(text: str) -> NDArray[np.uint8]:
 
 def _chunks(piece: Piece, columns: Columns) -> Iterator[Rows]:
     """Yield the rows of a piece."""
-    return Parquet(piece.path, columns, groups=piece.groups).chunks()
+    return parquet(Source(piece.path, parquet, columns), piece.groups)
 
 
 def _vectors(chunk: Rows, piece: Piece) -> NDArray[np.float32]:

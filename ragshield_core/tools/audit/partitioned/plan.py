@@ -14,7 +14,7 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.groups.evidence import Kin
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.partitioned.files import Files
-from ragshield_core.tools.audit.readers.records import Parquet
+from ragshield_core.tools.audit.readers.records import group_sizes
 from ragshield_core.tools.audit.readers.source import Columns
 
 # Entries of a partition: 15 MB of 384 dimensions.
@@ -84,7 +84,7 @@ class Parts:
             raise SourceError(msg)
         for file in files:
             first = n_rows = 0
-            sizes = Parquet(file).group_sizes()
+            sizes = group_sizes(file)
             for group, size in enumerate(sizes):
                 n_rows += size
                 if n_rows >= PIECE_ROWS or group == len(sizes) - 1:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,6 +61,15 @@ KNOWN_CLASSES: Mapping[tuple[str, str], type] = {
         for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)
     },
 }
+# What unpickling and unpacking a damaged or hostile file raises.
+_MALFORMED = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError),
+    *(OverflowError, RecursionError, MemoryError),
+)
+
+
+class _RefusedError(pickle.UnpicklingError):
+    pass
 
 
 class _Unpickler(pickle.Unpickler):
@@ -79,105 +87,74 @@ class _Unpickler(pickle.Unpickler):
         return found
 
 
-class _RefusedError(pickle.UnpicklingError):
-    pass
+def faiss_folder(source: Source) -> Iterator[Rows]:
+    """Yield the entries of ``index.faiss`` and ``index.pkl``, in the order of the index.
 
-
-class FaissFolder(Source):
-    """``index.faiss`` and ``index.pkl`` of LangChain's FAISS.
-
-    ``path`` is the folder, or one ``.faiss`` file in it where the index has another name. Labels
+    The path is the folder, or one ``.faiss`` file in it where the index has another name. Labels
     and lineages come from the metadata.
     """
-
-    def __len__(self) -> int:
-        return len(self._stored[0])
-
-    def chunks(self) -> Iterator[Rows]:
-        """Yield the entries in the order of the index, with its vectors."""
-        ids, documents = self._stored
-        index = self._read_index()
-        if index.ntotal != len(ids):
-            msg = (
-                f"{self._file('.faiss')} holds {index.ntotal} vectors and {self._file('.pkl')} "
-                f"{len(ids)} documents, expected as many; save the store again."
-            )
-            raise SourceError(msg)
-        for start in range(0, len(ids), CHUNK_ROWS):
-            part = documents[start : start + CHUNK_ROWS]
-            matrix = self._vectors(index, start, len(part))
-            found = [
-                (d["metadata"], f"{self.path}, row {row}") for row, d in enumerate(part, start)
-            ]
-            yield Rows(
-                ids=ids[start : start + CHUNK_ROWS],
-                texts=[document["page_content"] for document in part],
-                labels=[self.claim("label", *each) for each in found],
-                lineages=[self.claim("lineage", *each) for each in found],
-                metadatas=[document["metadata"] for document in part] if self.metadata else [],
-                vectors=Vectors(np.arange(len(part)), np.asarray(matrix, dtype=np.float32)),
-            )
-
-    @cached_property
-    def _stored(self) -> tuple[list[str], list[Mapping[str, Any]]]:
-        """Ids, and documents with ``page_content`` and ``metadata``, in the order of the index."""
-        path = self._file(".pkl")
+    folder = source.path.is_dir()
+    stored, path = (
+        source.path / f"index{ending}" if folder else source.path.with_suffix(ending)
+        for ending in (".pkl", ".faiss")
+    )
+    ids, documents = _docstore(stored)
+    if not path.is_file():
+        msg = f"{path} does not exist, expected it in a folder that FAISS.save_local wrote."
+        raise SourceError(msg)
+    faiss = load_faiss()
+    try:
+        index = faiss.read_index(str(path))
+    except RuntimeError as error:
+        msg = f"{path} is not a FAISS index; save the store again."
+        raise SourceError(msg) from error
+    if index.ntotal != len(ids):
+        msg = (
+            f"{path} holds {index.ntotal} vectors and {stored} {len(ids)} documents, expected as "
+            "many; save the store again."
+        )
+        raise SourceError(msg)
+    for start in range(0, len(ids), CHUNK_ROWS):
+        part = documents[start : start + CHUNK_ROWS]
         try:
-            with reading(path), path.open("rb") as file:
-                # Not pickle.load: see the classes above.
-                docstore, mapping = _Unpickler(file).load()
-                documents = docstore.state["_dict"]
-                ids = [_typed(mapping[number], str) for number in range(len(mapping))]
-                return ids, [_fields(documents[entry_id]) for entry_id in ids]
-        except _MALFORMED as error:
-            reason = str(error) if isinstance(error, _RefusedError) else type(error).__name__
-            msg = f"{path} is not a docstore as LangChain writes it ({reason})."
-            raise SourceError(msg) from None
-
-    def _file(self, ending: str) -> Path:
-        if self.path.is_dir():
-            return self.path / f"index{ending}"
-        return self.path.with_suffix(ending)
-
-    def _read_index(self) -> Any:
-        path = self._file(".faiss")
-        if not path.is_file():
-            msg = f"{path} does not exist, expected it in a folder that FAISS.save_local wrote."
-            raise SourceError(msg)
-        try:
-            return load_faiss().read_index(str(path))
-        except RuntimeError as error:
-            msg = f"{path} is not a FAISS index; save the store again."
-            raise SourceError(msg) from error
-
-    def _vectors(self, index: Any, start: int, n: int) -> Any:
-        try:
-            if not isinstance(index, load_faiss().IndexIVF):  # it needs a map for single rows only
+            if not isinstance(index, faiss.IndexIVF):  # it needs a map for single rows only
                 # Where rows cannot be read back, this raises, but reconstruct_n ends the process.
                 index.reconstruct(start)
-            return index.reconstruct_n(start, n)
+            matrix = np.asarray(index.reconstruct_n(start, len(part)), dtype=np.float32)
         except RuntimeError as error:
             msg = (
-                f"{self._file('.faiss')} keeps no vectors that could be read back "
-                f"({type(index).__name__}), expected an index such as IndexFlatL2; export "
-                "the texts as JSON Lines, to be embedded again."
+                f"{path} keeps no vectors that could be read back ({type(index).__name__}), "
+                "expected an index such as IndexFlatL2; export the texts as JSON Lines, to be "
+                "embedded again."
             )
             raise SourceError(msg) from error
+        found = [(meta, f"{source.path}, row {row}") for row, (_, meta) in enumerate(part, start)]
+        yield Rows(
+            ids=ids[start : start + CHUNK_ROWS],
+            texts=[text for text, _ in part],
+            labels=[source.columns.claim("label", *each) for each in found],
+            lineages=[source.columns.claim("lineage", *each) for each in found],
+            metadatas=[metadata for _, metadata in part] if source.metadata else [],
+            vectors=Vectors(np.arange(len(part)), matrix),
+        )
 
 
-# What unpickling and unpacking a damaged or hostile file raises.
-_MALFORMED = (
-    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError),
-    *(OverflowError, RecursionError, MemoryError),
-)
-
-
-def _fields(document: Any) -> Mapping[str, Any]:
-    fields = _typed(_typed(document, _Document).state, dict)["__dict__"]
-    return {
-        "page_content": _typed(fields["page_content"], str),
-        "metadata": _typed(fields["metadata"], dict),
-    }
+def _docstore(path: Path) -> tuple[list[str], list[tuple[str, Mapping[str, Any]]]]:
+    """Return ids, and texts with their metadata, in the order of the index."""
+    try:
+        with reading(path), path.open("rb") as file:
+            docstore, mapping = _Unpickler(file).load()  # not pickle.load: see the classes above
+            stored = docstore.state["_dict"]
+            ids = [_typed(mapping[number], str) for number in range(len(mapping))]
+            states = [_typed(_typed(stored[one], _Document).state, dict) for one in ids]
+            fields = [state["__dict__"] for state in states]
+            return ids, [
+                (_typed(one["page_content"], str), _typed(one["metadata"], dict)) for one in fields
+            ]
+    except _MALFORMED as error:
+        reason = str(error) if isinstance(error, _RefusedError) else type(error).__name__
+        msg = f"{path} is not a docstore as LangChain writes it ({reason})."
+        raise SourceError(msg) from None
 
 
 def _typed(value: Any, kind: type[T]) -> T:

@@ -1,88 +1,56 @@
-"""A folder of documents, and which reader any file or folder is for."""
+"""Which reader a file or folder is for, and the reader of folders of documents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 
-from ragshield_core.files.documents import ENDINGS, LARGEST
+from ragshield_core.files.documents import ENDINGS
 from ragshield_core.files.folder import Coverage, FileChunk, FileOutcome, Folder, without_templates
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
-from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
-from ragshield_core.tools.audit.readers.records import JsonLines, Parquet
+from ragshield_core.tools.audit.readers.faiss_folder import faiss_folder
+from ragshield_core.tools.audit.readers.llama_folder import DOCSTORE, llama_folder
+from ragshield_core.tools.audit.readers.records import json_lines, parquet
 from ragshield_core.tools.audit.readers.source import CHUNK_ROWS, Columns, Rows, Source, reading
 
+# Readers by the endings of names.
+RECORDS: dict[str, Callable[[Source], Iterator[Rows]]] = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), json_lines),
+    **dict.fromkeys((".parquet", ".pq"), parquet),
+}
 
-class TextFolder(Source):
-    """All documents in a folder and those below it, by name, or one file.
+
+def documents(source: Source) -> Iterator[Rows]:
+    """Yield the chunks of all documents in a folder and those below it, by name, or of one file.
 
     Paragraphs are put together to chunks of about a thousand characters; an entry's id is the
     file's path within the folder and the number of the chunk, its lineage is the file. Of HTML,
     what a browser could show is read, hidden or not. What people do not see of a document is marked
-    in the context of the chunk. A file that cannot be read is left out, and named in ``unread``.
-
-    Parameters
-    ----------
-    path, columns, metadata
-        As of :class:`Source`.
-    include, exclude
-        Globs, see :class:`~ragshield_core.files.folder.Folder`.
+    in the context of the chunk. ``coverage`` names each file, also one that cannot be read.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        columns: Columns | None = None,
-        *,
-        metadata: bool = False,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-    ) -> None:
-        super().__init__(path, columns, metadata=metadata)
-        self._include, self._exclude = include, exclude
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def chunks(self) -> Iterator[Rows]:
-        """Yield the entries in order."""
-        for start in range(0, len(self._chunks), CHUNK_ROWS):
-            part = self._chunks[start : start + CHUNK_ROWS]
-            yield Rows(
-                ids=[chunk.id for chunk in part],
-                texts=[chunk.text for chunk in part],
-                labels=[None] * len(part),
-                lineages=[chunk.name for chunk in part],
-                contexts=[chunk.context for chunk in part],
-                metadatas=[chunk.metadata for chunk in part],
-            )
-
-    @cached_property
-    def _chunks(self) -> list[FileChunk]:
-        outcomes: list[FileOutcome] = []
-        found: list[FileChunk] = []
-        folder = Folder(
-            path=self.path, include=self._include, exclude=self._exclude, largest=LARGEST
+    outcomes: list[FileOutcome] = []
+    chunks: list[FileChunk] = []
+    folder = Folder(path=source.path, include=source.include, exclude=source.exclude)
+    for outcome, found in folder.read():
+        outcomes.append(outcome)
+        chunks += found
+    source.coverage = Coverage(tuple(outcomes))
+    if not chunks:
+        msg = f"{source.path} holds no text, expected files ending in {', '.join(ENDINGS)}."
+        for file in source.coverage.of("unread")[:1]:
+            msg += f" {file.name} cannot be read: {file.why}."
+        raise SourceError(msg)
+    chunks = without_templates(chunks)
+    for start in range(0, len(chunks), CHUNK_ROWS):
+        part = chunks[start : start + CHUNK_ROWS]
+        yield Rows(
+            ids=[chunk.id for chunk in part],
+            texts=[chunk.text for chunk in part],
+            labels=[None] * len(part),
+            lineages=[chunk.name for chunk in part],
+            contexts=[chunk.context for chunk in part],
+            metadatas=[chunk.metadata for chunk in part],
         )
-        for outcome, chunks in folder.read():
-            outcomes.append(outcome)
-            found += chunks
-        self.coverage = Coverage(tuple(outcomes))
-        for file in self.coverage.of("unread"):
-            path = self.path / file.name if self.path.is_dir() else self.path
-            self.unread.append(f"{path} cannot be read: {file.why}.")
-        if not found:
-            msg = f"{self.path} holds no text, expected files ending in {', '.join(ENDINGS)}."
-            raise SourceError(" ".join((msg, *self.unread[:1])))
-        return without_templates(found)
-
-
-READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
-    ((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), JsonLines),
-    ((".parquet", ".pq"), Parquet),
-)
 
 
 def open_source(
@@ -101,7 +69,7 @@ def open_source(
     Parameters
     ----------
     path, columns, metadata
-        As of :class:`Source`.
+        As of :class:`~ragshield_core.tools.audit.readers.source.Source`.
     include, exclude
         Globs of documents, see :class:`~ragshield_core.files.folder.Folder`.
 
@@ -110,31 +78,32 @@ def open_source(
     SourceError
         If there is no such file, or it is of no known kind.
     """
+    name = path.name.lower()
     if not path.exists():
         msg = (
             f"{path} does not exist, expected a file, a folder of texts, or one that "
             "FAISS.save_local or a LlamaIndex StorageContext.persist wrote."
         )
         raise SourceError(msg)
-    if (path / "docstore.json").is_file():
-        return LlamaFolder(path, columns, metadata=metadata)
-    documents = TextFolder(path, columns, metadata=metadata, include=include, exclude=exclude)
-    if path.is_dir() and not any(path.glob("*.faiss")) and Folder(path=path).holds_documents():
-        return documents
-    if path.is_dir() or path.suffix == ".faiss":
-        return FaissFolder(path, columns, metadata=metadata)
-    for endings, reader in READERS:
-        if path.name.lower().endswith(endings):
-            return reader(path, columns, metadata=metadata)
-    if path.name.lower().endswith(ENDINGS):
-        return documents
-    known = ", ".join(ending for endings, _ in READERS for ending in endings)
-    msg = (
-        f"{path} is of no known kind, expected a name ending in {known}, or a folder that "
-        "LangChain's FAISS or a LlamaIndex index was saved in, or of documents "
-        f"({', '.join(ENDINGS)})."
-    )
-    raise SourceError(msg)
+    if (path / DOCSTORE).is_file():
+        reader: Callable[[Source], Iterator[Rows]] = llama_folder
+    elif path.suffix == ".faiss" or any((*path.glob("*.faiss"), *path.glob("index.pkl"))):
+        reader = faiss_folder
+    elif ending := next((one for one in RECORDS if path.is_file() and name.endswith(one)), None):
+        reader = RECORDS[ending]
+    elif path.is_dir() or name.endswith(ENDINGS):
+        reader = documents
+    else:
+        msg = (
+            f"{path} is of no known kind, expected a name ending in {', '.join(RECORDS)}, or a "
+            "folder that LangChain's FAISS or a LlamaIndex index was saved in, or of documents "
+            f"({', '.join(ENDINGS)})."
+        )
+        raise SourceError(msg)
+    if (include or exclude) and reader is not documents:
+        msg = "--include and --exclude are for files of a folder of documents; leave them out."
+        raise SourceError(msg)
+    return Source(path, reader, columns or Columns(), metadata, include, exclude)
 
 
 def read_ids(path: Path) -> list[str]:

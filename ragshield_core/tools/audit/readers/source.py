@@ -1,15 +1,14 @@
-"""Knowledge bases as they lie on disk: JSON Lines and parquet; folders have their own modules.
+"""What readers of knowledge bases have in common: columns, rows, and checks of values.
 
-A :class:`Source` knows its length and yields its rows in chunks, so that a large file is never in
-memory twice. All that it yields is hostile; nothing here executes or unpickles it.
+A :class:`Source` yields its rows in chunks, so that a large file is never in memory twice. All that
+it yields is hostile; nothing here executes or unpickles it.
 """
 
 from __future__ import annotations
 
 import math
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.files.folder import Coverage
-from ragshield_core.model.entries import unfit
+from ragshield_core.files.folder import Coverage, shown_name
 from ragshield_core.model.errors import RAGShieldError, SourceError
 
 # 8,192 vectors of 384 dimensions are 12.6 MB: little beside the whole, and few calls per million.
@@ -44,6 +42,14 @@ class Columns:
         """Return the names under which a column is looked for."""
         given: str | None = getattr(self, role)
         return USUAL[role] if given is None else (given,) if given else ()
+
+    def value(self, role: str, record: Mapping[str, Any]) -> Any:
+        """Return the value of a column in a record, ``None`` where there is none."""
+        return next((record[n] for n in self.names(role) if record.get(n) is not None), None)
+
+    def claim(self, role: str, metadata: Mapping[str, Any], place: str) -> str | None:
+        """Return a label or a lineage out of metadata."""
+        return as_scalar(role, self.value(role, metadata), place)
 
 
 USUAL: Mapping[str, tuple[str, ...]] = {
@@ -78,48 +84,35 @@ class Rows:
         return len(self.ids)
 
 
-class Source(ABC):
+@dataclass(slots=True)
+class Source:
     """A knowledge base on disk.
 
-    Parameters
+    Attributes
     ----------
     path
         The file or folder.
+    reader
+        Yields the rows of a source.
     columns
         What its columns are called.
     metadata
         Whether to read the other columns as well: needed if entries are to be put into quarantine,
         from where they can be restored.
-
-    Attributes
-    ----------
-    unread
-        What could not be read and was left out, a sentence each.
+    include, exclude
+        Globs of documents in a folder.
     coverage
         What became of each file of a folder of documents, once it was read; else ``None``.
     """
 
+    path: Path
+    reader: Callable[[Source], Iterator[Rows]]
+    columns: Columns = field(default_factory=Columns)
+    metadata: bool = False
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     coverage: Coverage | None = None
 
-    def __init__(
-        self, path: Path, columns: Columns | None = None, *, metadata: bool = False
-    ) -> None:
-        self.path = path
-        self.columns = Columns() if columns is None else columns
-        self.metadata = metadata
-        self.unread: list[str] = []
-
-    def claim(self, role: str, metadata: Mapping[str, Any], place: str) -> str | None:
-        """Return a label or a lineage out of metadata."""
-        names = self.columns.names(role)
-        value = next((metadata[n] for n in names if metadata.get(n) is not None), None)
-        return as_scalar(role, value, place)
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of entries."""
-
-    @abstractmethod
     def chunks(self) -> Iterator[Rows]:
         """Yield the entries in order, at most :data:`CHUNK_ROWS` at a time.
 
@@ -128,6 +121,7 @@ class Source(ABC):
         SourceError
             If a row cannot be read; names it.
         """
+        return self.reader(self)
 
 
 @contextmanager
@@ -146,17 +140,10 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def storable(name: str) -> str:
-    """Return an id, label or lineage with NUL and lone surrogates spelt out: one costs no scan."""
-    if not unfit(name):
-        return name
-    return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
 def as_id(value: object, place: str) -> str:
-    """Return a value as an id, or raise."""
+    """Return a value as an id that can be stored, or raise."""
     if isinstance(value, str):
-        return storable(value)
+        return shown_name(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     msg = f"{place}: the id is of type {type(value).__name__}, expected a str or an int."
@@ -171,10 +158,10 @@ def as_scalar(column: str, value: object, place: str) -> str | None:
     SourceError
         If it is neither a string nor a number; names the place.
     """
-    if value is None or isinstance(value, str):
-        return None if value is None else storable(value)
-    if isinstance(value, float) and math.isnan(value):
-        return None  # how data frames say that there is none
+    if isinstance(value, str):
+        return shown_name(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None  # NaN is how data frames say that there is none
     if isinstance(value, bool | int | float):
         return str(value)
     msg = f"{place}: {column} is of type {type(value).__name__}, expected a str, a number or null."
@@ -190,8 +177,6 @@ def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
         If one is no list of numbers, or of another length; names the place.
     """
     rows = [row for row, value in enumerate(values) if value is not None]
-    if not rows:
-        return None
     arrays: list[NDArray[np.float32]] = []
     for row in rows:
         try:
@@ -208,4 +193,4 @@ def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
             )
             raise SourceError(msg)
         arrays.append(array)
-    return Vectors(np.array(rows), np.stack(arrays))
+    return Vectors(np.array(rows), np.stack(arrays)) if rows else None
