@@ -38,7 +38,6 @@ from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, ScanReport, scan
-from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 DIM, FILE_ROWS, GROUP_SIZE = 384, 50_000, 5
 # Entries around one direction, as in audit_speed.py: about as alike as texts on one subject.
@@ -133,16 +132,15 @@ class MeasuredRay(RayEngine):
         """Run tasks and measure them."""
         plan = function.args[0]
         if function.func.__name__ == "search":
-            partitions = Partitions(plan)
-            sizes = np.diff(partitions.starts)
-            looked_into = (partitions.rows(p)["nearest"] for p in partitions.filled)
+            sizes = np.diff(plan.starts)
+            looked_into = (plan.read(p, "nearest") for p in plan.filled)
             self.pairs = sum(int(sizes[nearest].sum()) for nearest in looked_into)
         half = len(tasks) // 2
         kill = self._kill if function.func.__name__ == self._kill else None
         run = partial(measured, str(self._figures))
         yield from super().run(partial(run, None, function), tasks[:half])
         yield from super().run(partial(run, kill, function), tasks[half:])
-        files = (path.stat().st_size for path in plan.files.folder.rglob("*") if path.is_file())
+        files = (path.stat().st_size for path in plan.folder.rglob("*") if path.is_file())
         self.bytes = max(self.bytes, sum(files))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -26,8 +27,6 @@ from ragshield_core.detectors import (
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.model.findings import finding_to_dict
 from ragshield_core.tools.audit import Parts, RayEngine, scan
-from ragshield_core.tools.audit.partitioned.files import Files, divided, joined
-from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 
 @pytest.fixture(scope="module")
@@ -117,10 +116,9 @@ def test_the_share_of_neighbours_is_that_of_all_entries(tmp_path):
     folder = written(batch, tmp_path / "in")
 
     def look(plan):
-        partitions = Partitions(plan)
-        numbers = np.concatenate([partitions.own(p) for p in partitions.filled])
-        seen["ids"] = partitions.ids(numbers)
-        seen["similarities"] = partitions.gather(numbers, "similarities", "lists")
+        numbers = np.concatenate([plan.own(p) for p in plan.filled])
+        seen["ids"] = plan.ids(numbers)
+        seen["similarities"] = plan.gather(numbers, "similarities")
 
     report = audited(folder, rows=16, engine=Watching("score", look))
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
@@ -302,22 +300,22 @@ def test_an_engine_is_of_parts(batch):
 # Files
 
 
-def test_arrays_in_files_are_whole_or_an_error(tmp_path):
-    files = Files(tmp_path)
-    parts = [np.arange(3), np.empty(0, dtype=np.int64), np.arange(2)]
-    flat, ends = joined(parts, np.int64)
-    files.write("a/b", {"flat": flat, "ends": ends, "none": flat[:0]})
-    read = files.read("a/b")
-    back = divided(read["flat"], read["ends"], np.array([2, 0, 1]))
-    assert [one.tolist() for one in back] == [[0, 1], [0, 1, 2], []]
-    assert {*read} == {"flat", "ends", "none"}
-    assert not len(read["none"])
-    (tmp_path / "a" / "b" / "flat.npy").write_bytes(b"cut short")
-    for name in ("flat", "nothing"):
-        with pytest.raises(SourceError, match="all machines that take part"):
-            read[name]
-    with pytest.raises(SourceError, match="storage that all machines"):
-        Files(tmp_path / "elsewhere").write("x", {})
+def cut_short(plan):
+    next(plan.folder.glob("*/vectors.npy")).write_bytes(b"cut short")
+
+
+def removed(plan):
+    shutil.rmtree(plan.folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(cut_short, "all machines that take part"), (removed, "storage that all machines")],
+)
+def test_files_that_a_machine_cannot_read_are_an_error(folder, damage, message):
+    step = {cut_short: "search", removed: "place"}[damage]
+    with pytest.raises(SourceError, match=message):
+        audited(folder, engine=Watching(step, damage))
 
 
 def test_nothing_is_left_in_the_work_folder_whatever_happens(folder, tmp_path):

@@ -5,19 +5,20 @@ The driver knows counts, centres and findings; all else is in files that tasks w
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Scope, learns
 from ragshield_core.detectors.groups.detector import CliqueDetector
+from ragshield_core.detectors.groups.evidence import Kin
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
@@ -25,9 +26,7 @@ from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.judging import Judge, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
-from ragshield_core.tools.audit.partitioned.files import Files
-from ragshield_core.tools.audit.partitioned.plan import Parts, Plan
-from ragshield_core.tools.audit.partitioned.rows import Partitions, grouped
+from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, Numbers, Parts, Plan, grouped
 from ragshield_core.tools.audit.report import ScanReport
 
 
@@ -60,7 +59,19 @@ def audit(
     InvalidBatchError
         If an id repeats, a vector is wrong, or a trusted entry is not there.
     """
-    by_text, groups, skipped = _sorted_out(detectors)
+    by_text: list[Detector] = []
+    groups: CliqueDetector | None = None
+    skipped: dict[str, str] = {}
+    for one in detectors:
+        if type(one) is CliqueDetector and one.rule == "groups" and groups is None:
+            groups = one
+        elif not learns(one) and one.traits.scope is Scope.ENTRY and one.traits.unsaved is None:
+            by_text.append(one)
+        else:
+            skipped[one.name] = (
+                "compares with the whole knowledge base, and does so in one memory only; audit "
+                "without an engine for it"
+            )
     pieces = parts.pieces()
     if parts.work_dir is not None:
         parts.work_dir.mkdir(parents=True, exist_ok=True)
@@ -69,7 +80,7 @@ def audit(
         engine_of(engine) as runner,
     ):
         plan = Plan(
-            files=Files(Path(folder).absolute()),
+            folder=Path(folder).absolute(),
             pieces=pieces,
             columns=parts.columns,
             partition_rows=parts.partition_rows,
@@ -77,75 +88,65 @@ def audit(
             groups=None if groups is None else groups.config(),
             seed=seed,
         )
-        steps = _Steps(plan, runner, progress)
-        failed = {by_text[which].name: why for which, why in _place(steps).items()}
-        skipped += [Skipped(detector=name, reason=reason) for name, reason in failed.items()]
-        partitions, n = Partitions(steps.plan), plan.n_rows
+        driver = _Driver(plan, runner, progress)
+        failed = {by_text[which].name: why for which, why in driver.place().items()}
+        skipped |= failed
+        plan, n = driver.plan, plan.n_rows
         if groups is not None and n < groups.min_entries:
             reason = f"the knowledge base has {n} entries, {groups.min_entries} are needed"
-            skipped.append(Skipped(detector=groups.name, reason=reason))
-            groups = None
+            skipped[groups.name], groups = reason, None
         judges = [
             Judge(
                 detector=one,
-                scores=partitions.column(f"score.{which}"),
-                explain=partial(_explained, steps, partitions, one, which),
+                scores=plan.column(f"score.{which}"),
+                explain=partial(driver.explained, one, which),
             )
             for which, one in enumerate(by_text)
             if one.name not in failed
         ]
         shares: dict[int, float] = {}
         if groups is not None:
-            shares = _find_groups(steps, partitions)
-            scores = partitions.column("scores", "scored")
-            why = partial(_explained, steps, partitions, groups, None)
-            judges.append(Judge(detector=groups, scores=scores, explain=why))
-        reason = "it could judge none of the entries"
+            shares = driver.find_groups()
+            why = partial(driver.explained, groups, None)
+            judges.append(Judge(detector=groups, scores=plan.column("scores"), explain=why))
         silent = [one.name for one in judges if not one.judged]
-        skipped += [Skipped(detector=name, reason=reason) for name in silent]
+        skipped |= dict.fromkeys(silent, "it could judge none of the entries")
+        n_partitions = len(plan.starts) - 1
         return report_of(
             [one for one in judges if one.name not in silent],
             policy,
-            None if clean is None else _numbers_of(clean, partitions),
-            partitions.ids,
+            None if clean is None else _numbers_of(clean, plan),
+            plan.ids,
             batch=None,
-            skipped=skipped,
+            skipped=[Skipped(detector=name, reason=reason) for name, reason in skipped.items()],
             failed=tuple(failed),
-            timings=steps.timings,
+            timings=driver.timings,
             n_audited=n,
-            has_texts=any(len(partitions.rows(p)["words"]) for p in partitions.filled),
-            n_partitions=partitions.n,
+            has_texts=any(len(plan.read(p, "words")) for p in plan.filled),
+            n_partitions=n_partitions,
             neighbors_found=shares,
-            missed=grouping.missed(partitions.n, shares),
+            missed=_missed(n_partitions, shares),
         )
 
 
-class _Steps:
+@dataclass
+class _Driver:
     """Runs steps, each a task for every part; ``timings`` has the seconds that each took."""
 
-    def __init__(self, plan: Plan, engine: Engine, progress: Progress) -> None:
-        self.plan, self._engine, self._tell = plan, engine, progress
-        self.timings: dict[str, float] = {}
+    plan: Plan
+    engine: Engine
+    tell: Progress
+    timings: dict[str, float] = field(default_factory=dict)
 
     def run(
         self, what: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]
     ) -> list[Any]:
-        """Run the tasks of a step; return their results in any order.
-
-        Parameters
-        ----------
-        what
-            The step, as people are told.
-        function
-            Takes the plan, and what is in a task.
-        tasks
-            Arguments.
-        """
+        """Run the tasks of a step, each with the plan; return their results in any order."""
         begin, results = time.perf_counter(), []
-        self._tell(what, 0, len(tasks))
-        for result in self._engine.run(partial(function, self.plan), tasks):
+        self.tell(what, 0, len(tasks))
+        for result in self.engine.run(partial(function, self.plan), tasks):
             results.append(result)
-            self._tell(what, len(results), len(tasks))
+            self.tell(what, len(results), len(tasks))
         step = what.partition(":")[0]
         self.timings[step] = self.timings.get(step, 0.0) + time.perf_counter() - begin
         return results
@@ -154,89 +155,74 @@ class _Steps:
         """Tell all later tasks what was found."""
         self.plan = replace(self.plan, **found)
 
+    def place(self) -> dict[int, str]:
+        """Bring the entries of each partition together; return why text detectors crashed."""
+        pieces = [(number,) for number in range(len(self.plan.pieces))]
+        sampled = dict(self.run("sampling", placing.sample, pieces))
+        vectors = [sampled[number] for (number,) in pieces]
+        self.learn(centres=placing.centres_of(self.plan, vectors))
+        placed = sorted(self.run("placing", placing.place, pieces), key=lambda one: one.number)
+        self.learn(**placing.layout_of(placed))
+        self.run("gathering", placing.gather, [(partition,) for partition in self.plan.filled])
+        shutil.rmtree(self.plan.folder / "placed", ignore_errors=True)
+        placing.compare_ids(self.plan)
+        return {which: why for one in placed for which, why in one.failed.items()}
 
-def _place(steps: _Steps) -> dict[int, str]:
-    """Bring the entries of each partition together; return why text detectors crashed."""
-    plan = steps.plan
-    pieces = [(number,) for number in range(len(plan.pieces))]
-    sampled = dict(steps.run("sampling", placing.sample, pieces))
-    steps.learn(centres=placing.centres_of(plan, [sampled[number] for (number,) in pieces]))
-    placed = sorted(steps.run("placing", placing.place, pieces), key=lambda one: one.number)
-    steps.learn(layout=placing.layout_of(placed))
-    partitions = Partitions(steps.plan)
-    steps.run("gathering", placing.gather, [(partition,) for partition in partitions.filled])
-    plan.files.remove("placed")
-    placing.compare_ids(partitions)
-    return {which: why for one in placed for which, why in one.failed.items()}
+    def find_groups(self) -> dict[int, float]:
+        """Find the neighbours of all entries, and score their groups; return the share found."""
+        filled = self.plan.filled
+        each = [(partition,) for partition in filled]
+        n_kin = sum(self.run("searching", grouping.search, each))
+        drawn = grouping.drawn(self.plan)
+        nearest = self.run("probing", grouping.probe, [(p, drawn) for p in filled])
+        self.learn(families=n_kin >= MIN_FAMILY_ENTRIES)
+        self.run("measuring", grouping.tighten, [(p, ("cross", "same")) for p in filled])
+        if self.plan.families:  # 8 bytes an entry
+            columns = map(self.plan.column, ("same.nearest", "cross.nearest"))
+            self.learn(kin=Kin(*columns))
+        self.run("measuring again", grouping.tighten, [(p, ("any",)) for p in filled])
+        self.run("contrasting", grouping.contrast, each)
+        self.run("tying", grouping.tie, each)
+        self.learn(usual=grouping.usual_of(self.plan))
+        self.run("scoring", grouping.score, each)
+        return grouping.share_found(self.plan, drawn, nearest)
 
-
-def _find_groups(steps: _Steps, partitions: Partitions) -> dict[int, float]:
-    """Find the neighbours of all entries, and score their groups; return the share found."""
-    each = [(partition,) for partition in partitions.filled]
-    n_kin = sum(steps.run("searching", grouping.search, each))
-    drawn = grouping.drawn(steps.plan)
-    nearest = steps.run("probing", grouping.probe, [(p, drawn) for (p,) in each])
-    steps.learn(families=n_kin >= MIN_FAMILY_ENTRIES)
-    steps.run("measuring", grouping.tighten, [(p, "tight") for (p,) in each])
-    if steps.plan.families:
-        steps.learn(kin=grouping.kin_of(partitions))
-    steps.run("measuring again", grouping.tighten, [(p, "tight_any") for (p,) in each])
-    steps.run("contrasting", grouping.contrast, each)
-    steps.run("tying", grouping.tie, each)
-    steps.learn(usual=grouping.usual_of(partitions))
-    steps.run("scoring", grouping.score, each)
-    return grouping.share_found(partitions, drawn, nearest)
-
-
-def _explained(
-    steps: _Steps,
-    partitions: Partitions,
-    detector: Detector,
-    which: int | None,
-    numbers: NDArray[np.int64],
-) -> Sequence[Evidence]:
-    """Return why entries were found: by the groups, or by the text detector of that number."""
-    if which is None:
-        step: Callable[..., Any] = grouping.explain
-        places = np.searchsorted(partitions.starts, numbers, side="right") - 1
-        rows = numbers - partitions.starts[places]
-    else:  # by their texts, which are in the input only
-        step = partial(placing.explain_texts, which)
-        places, rows = (partitions.gather(numbers, name) for name in ("piece", "row"))
-    order = np.lexsort((rows, places))
-    tasks = grouped(places[order], rows[order])
-    told = dict(steps.run(f"explaining: {detector.name}", step, tasks))
-    in_order = [one for place, _ in tasks for one in told[place]]
-    return [in_order[place] for place in np.argsort(order).tolist()]
+    def explained(
+        self, detector: Detector, which: int | None, numbers: Numbers
+    ) -> Sequence[Evidence]:
+        """Return why entries were found: by the groups, or by the text detector of that number."""
+        plan = self.plan
+        if which is None:
+            step: Callable[..., Any] = grouping.explain
+            places = np.searchsorted(plan.starts, numbers, side="right") - 1
+            rows = numbers - plan.starts[places]
+        else:  # by their texts, which are in the input only
+            step = partial(placing.explain_texts, which)
+            places, rows = (plan.gather(numbers, name) for name in ("piece", "row"))
+        order = np.lexsort((rows, places))
+        tasks = grouped(places[order], rows[order])
+        told = dict(self.run(f"explaining: {detector.name}", step, tasks))
+        in_order = [one for place, _ in tasks for one in told[place]]
+        return [in_order[place] for place in np.argsort(order).tolist()]
 
 
-def _numbers_of(ids: Sequence[str], partitions: Partitions) -> NDArray[np.int64]:
+def _missed(n_partitions: int, shares: Mapping[int, float]) -> str:
+    """Say what the search misses, in a sentence; nothing where everybody was compared with all."""
+    if n_partitions <= LOOKED_INTO or not shares:
+        return ""
+    found = " and ".join(f"{share:.1%} of the {k} nearest" for k, share in shares.items())
+    return (
+        f"Each entry was compared with those of {LOOKED_INTO} of {n_partitions} partitions: "
+        f"{found} neighbours were found so, by a sample."
+    )
+
+
+def _numbers_of(ids: Sequence[str], plan: Plan) -> Numbers:
     """Return the numbers of trusted entries, ascending."""
     hashes = np.array([placing.id_hash(one) for one in ids], dtype=np.uint64)
-    near = np.flatnonzero(np.isin(partitions.column("id_hash"), hashes))
-    found, sought = partitions.ids(near), set(ids)
+    near = np.flatnonzero(np.isin(plan.column("id_hash"), hashes))
+    found, sought = plan.ids(near), set(ids)
     unknown = sorted(sought.difference(found))
     if unknown:
         raise unknown_ids(unknown, len(sought))
     return near[[one in sought for one in found]]
-
-
-def _sorted_out(
-    detectors: Sequence[Detector],
-) -> tuple[list[Detector], CliqueDetector | None, list[Skipped]]:
-    """Return detectors by how they take part, and those that do not."""
-    by_text: list[Detector] = []
-    groups: CliqueDetector | None = None
-    skipped = []
-    for one in detectors:
-        if type(one) is CliqueDetector and one.rule == "groups" and groups is None:
-            groups = one
-        elif not learns(one) and one.traits.scope is Scope.ENTRY and one.traits.unsaved is None:
-            by_text.append(one)
-        else:
-            reason = (
-                "compares with the whole knowledge base, and does so in one memory only; audit "
-                "without an engine for it"
-            )
-            skipped.append(Skipped(detector=one.name, reason=reason))
-    return by_text, groups, skipped

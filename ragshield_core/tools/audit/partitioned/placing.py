@@ -1,13 +1,9 @@
-"""Which partition an entry belongs to: two passes over the input, and a shuffle through files.
-
-Each entry has a *number*: entries of one partition are numbered in a row, partition by partition.
-"""
+"""Which partition an entry belongs to: two passes over the input, and a shuffle through files."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,9 +18,15 @@ from ragshield_core.model.errors import InvalidBatchError, SourceError
 from ragshield_core.neighbors.search import load_faiss
 from ragshield_core.screening.screening import checked, crash, explained
 from ragshield_core.text.copies import word_hashes
-from ragshield_core.tools.audit.partitioned.files import divided, joined
-from ragshield_core.tools.audit.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Layout, Piece, Plan
-from ragshield_core.tools.audit.partitioned.rows import RAGGED, ROWS, Partitions
+from ragshield_core.tools.audit.partitioned.plan import (
+    LOOKED_INTO,
+    PIECE_ROWS,
+    RAGGED,
+    Numbers,
+    Plan,
+    divided,
+    joined,
+)
 from ragshield_core.tools.audit.readers.records import parquet
 from ragshield_core.tools.audit.readers.source import Columns, Rows, Source
 
@@ -40,17 +42,16 @@ ROUNDING = 1e-6
 
 def sample(plan: Plan, number: int) -> tuple[int, NDArray[np.float32]]:
     """Draw entries of a piece, as many as fall to it; return their vectors, of unit length."""
-    piece = plan.pieces[number]
+    n = plan.pieces[number].n_rows
     share = SAMPLE_PER_CENTRE * math.ceil(plan.n_rows / plan.partition_rows) / plan.n_rows
-    wanted = min(piece.n_rows, math.ceil(share * piece.n_rows))
     rng = np.random.default_rng([plan.seed, number])
-    chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
+    chosen = np.sort(rng.choice(n, min(n, math.ceil(share * n)), replace=False))
     found, start = [], 0
     only = Columns(plan.columns.id, "", "", "", plan.columns.embedding)
     with suppress(SourceError):  # what is wrong with an entry is said when it is placed
-        for chunk in _chunks(piece, only):
+        for chunk, matrix in _chunks(plan, number, only):
             inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
-            found.append(_vectors(chunk, piece)[inside])
+            found.append(matrix[inside])
             start += len(chunk)
     vectors = np.concatenate(found) if found else np.empty((0, 0), dtype=np.float32)
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -109,7 +110,8 @@ def place(plan: Plan, number: int) -> Placed:
         order = np.argsort(nearest[:, 0], kind="stable")
         texts, ids = ([column[row] for row in order] for column in (batch.texts, batch.ids))
         words, word_ends = joined([word_hashes(text) for text in texts], np.uint32)
-        names, name_ends = joined(list(map(_bytes_of, ids)), np.uint8)
+        as_bytes = [np.frombuffer(one.encode(), dtype=np.uint8) for one in ids]
+        names, name_ends = joined(as_bytes, np.uint8)
         columns = {
             "vectors": batch.embeddings[order],
             "words": words,
@@ -130,51 +132,48 @@ def place(plan: Plan, number: int) -> Placed:
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 failed[which], scores = crash(error), np.full(len(batch), np.nan)
             columns[f"score.{which}"] = scores[order]
-        plan.files.write(f"placed/{number}.{len(counts)}", columns)
+        plan.write(f"placed/{number}.{len(counts)}", columns)
         counts.append(np.bincount(nearest[:, 0], minlength=len(centres)))
         total += batch.embeddings.sum(axis=0, dtype=np.float64)
         start += len(batch)
     return Placed(number, np.array(counts), total, failed)
 
 
-def layout_of(placed: Sequence[Placed]) -> Layout:
-    """Give the entries their numbers, now that all partitions are counted."""
+def layout_of(placed: Sequence[Placed]) -> dict[str, Any]:
+    """Give the entries their numbers, now that all partitions are counted; fields of the plan."""
     counts = np.concatenate([one.counts for one in placed])
-    return Layout(
-        slices=[(one.number, part) for one in placed for part in range(len(one.counts))],
-        counts=counts,
-        starts=np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
-        mean=np.sum([one.total for one in placed], axis=0) / max(1, counts.sum()),
-    )
+    return {
+        "slices": [(one.number, part) for one in placed for part in range(len(one.counts))],
+        "counts": counts,
+        "starts": np.concatenate([[0], np.cumsum(counts.sum(axis=0))]),
+        "mean": np.sum([one.total for one in placed], axis=0) / max(1, counts.sum()),
+    }
 
 
 def gather(plan: Plan, partition: int) -> None:
     """Bring the entries of a partition together."""
-    counts = plan.layout.counts
-    begin = counts[:, :partition].sum(axis=1)
-    columns: dict[str, list[Any]] = defaultdict(list)
-    for (piece, part), first, n in zip(
-        plan.layout.slices, begin.tolist(), counts[:, partition].tolist(), strict=True
-    ):
-        if n:
-            for name, array in plan.files.read(f"placed/{piece}.{part}").items():
-                columns[name].append((array, slice(first, first + n)))
-    whole: dict[str, NDArray[Any]] = {}
-    for name, parts in columns.items():
-        if name in RAGGED:
-            ends = [(array, rows) for array, rows in columns[RAGGED[name]]]
+    firsts = plan.counts[:, :partition].sum(axis=1).tolist()
+    sizes = plan.counts[:, partition].tolist()
+    parts = [
+        (f"placed/{piece}.{part}", np.arange(first, first + n))
+        for (piece, part), first, n in zip(plan.slices, firsts, sizes, strict=True)
+        if n
+    ]
+    for name in plan.names(parts[0][0]):
+        if ends := RAGGED.get(name):
             values = [
                 value
-                for (flat, _), (end, rows) in zip(parts, ends, strict=True)
-                for value in divided(flat, end, np.arange(rows.start, rows.stop))
+                for part, rows in parts
+                for value in divided(plan.read(part, name), plan.read(part, ends), rows)
             ]
-            whole[name], whole[RAGGED[name]] = joined(values, values[0].dtype)
+            whole, whole_ends = joined(values, values[0].dtype)
+            plan.write(partition, {name: whole, ends: whole_ends})
         elif name not in RAGGED.values():
-            whole[name] = np.concatenate([array[rows] for array, rows in parts])
-    plan.files.write(f"{ROWS}/{partition}", whole)
+            found = [plan.read(part, name)[rows[0] : rows[-1] + 1] for part, rows in parts]
+            plan.write(partition, {name: np.concatenate(found)})
 
 
-def compare_ids(partitions: Partitions) -> None:
+def compare_ids(plan: Plan) -> None:
     """Make sure that no id repeats, by their hashes; 24 bytes an entry.
 
     Raises
@@ -182,41 +181,28 @@ def compare_ids(partitions: Partitions) -> None:
     InvalidBatchError
         If one does; names it.
     """
-    hashes = partitions.column("id_hash")
+    hashes = plan.column("id_hash")
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     for place_of in again.tolist():  # hardly any, unless ids repeat
-        one, other = partitions.ids(order[place_of : place_of + 2])
+        one, other = plan.ids(order[place_of : place_of + 2])
         if one == other:
             msg = f"the id {one!r} repeats, expected one entry per id; merge or rename them."
             raise InvalidBatchError(msg)
 
 
 def explain_texts(
-    which: int, plan: Plan, number: int, rows: NDArray[np.int64]
+    which: int, plan: Plan, number: int, rows: Numbers
 ) -> tuple[int, Sequence[Evidence]]:
     """Say why a detector finds entries of a piece, given their rows, ascending."""
     found, start = [], 0
-    for batch in batches_of(plan, number):
+    for batch in _batches(plan, number):
         inside = rows[(rows >= start) & (rows < start + len(batch))] - start
         found.append(batch.take(inside))
         start += len(batch)
     (kind, config), entries = plan.by_text[which], concatenate(found)
     detector = kind(**config)
     return number, explained(detector.name, detector.explain, entries, list(range(len(entries))))
-
-
-def batches_of(plan: Plan, number: int) -> Iterator[Batch]:
-    """Yield the entries of a piece in their order, a chunk at a time."""
-    piece = plan.pieces[number]
-    for chunk in _chunks(piece, plan.columns):
-        yield Batch.of(
-            ids=chunk.ids,
-            texts=chunk.texts,
-            embeddings=_vectors(chunk, piece),
-            labels=chunk.labels,
-            lineages=chunk.lineages,
-        )
 
 
 def lineage_code(lineage: str | None) -> int:
@@ -230,33 +216,39 @@ def id_hash(text: str) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def _bytes_of(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode(), dtype=np.uint8)
+def _chunks(
+    plan: Plan, number: int, columns: Columns
+) -> Iterator[tuple[Rows, NDArray[np.float32]]]:
+    """Yield the rows of a piece, a chunk at a time, with their vectors as they came."""
+    path, groups, _ = plan.pieces[number]
+    for chunk in parquet(Source(path, parquet, columns), groups):
+        have = set() if chunk.vectors is None else set(chunk.vectors.rows.tolist())
+        if chunk.vectors is None or len(have) < len(chunk):
+            lacking = next(row for row in range(len(chunk)) if row not in have)
+            msg = (
+                f"entry {chunk.ids[lacking]!r} of {path} has no vector, expected one for each "
+                "entry; embed them first, or audit in memory, without an engine."
+            )
+            raise SourceError(msg)
+        yield chunk, chunk.vectors.matrix
 
 
-def _chunks(piece: Piece, columns: Columns) -> Iterator[Rows]:
-    """Yield the rows of a piece."""
-    return parquet(Source(piece.path, parquet, columns), piece.groups)
-
-
-def _vectors(chunk: Rows, piece: Piece) -> NDArray[np.float32]:
-    """Return the vectors of a chunk, as they came."""
-    vectors = chunk.vectors
-    if vectors is None or len(vectors.rows) != len(chunk):
-        have = set() if vectors is None else set(vectors.rows.tolist())
-        lacking = next(row for row in range(len(chunk)) if row not in have)
-        msg = (
-            f"entry {chunk.ids[lacking]!r} of {piece.path} has no vector, expected one for each "
-            "entry; embed them first, or audit in memory, without an engine."
+def _batches(plan: Plan, number: int) -> Iterator[Batch]:
+    """Yield the entries of a piece in their order, a chunk at a time."""
+    for chunk, matrix in _chunks(plan, number, plan.columns):
+        yield Batch.of(
+            ids=chunk.ids,
+            texts=chunk.texts,
+            embeddings=matrix,
+            labels=chunk.labels,
+            lineages=chunk.lineages,
         )
-        raise SourceError(msg)
-    return vectors.matrix
 
 
 def _slices(plan: Plan, number: int) -> Iterator[Batch]:
     """Yield the entries of a piece, so many at a time as fit in memory."""
     parts: list[Batch] = []
-    for batch in batches_of(plan, number):
+    for batch in _batches(plan, number):
         parts.append(batch)
         if sum(map(len, parts)) >= PIECE_ROWS:
             yield concatenate(parts)
@@ -267,8 +259,7 @@ def _slices(plan: Plan, number: int) -> Iterator[Batch]:
 
 def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.float32]:
     """Return centres of unit length, shape (n, dim)."""
-    faiss = load_faiss()
-    means = faiss.Kmeans(
+    means = load_faiss().Kmeans(
         vectors.shape[1],
         n,
         niter=CENTRE_ROUNDS,

@@ -1,9 +1,14 @@
-"""A knowledge base as parquet files, and what an audit by partitions is of."""
+"""A knowledge base as parquet files, and what tasks know of it: their plan, and each other's files.
+
+Entries have numbers: those of one partition are numbered in a row, partition by partition. What is
+known of them stands in arrays on disk, a file for each partition and column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +17,13 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.groups.evidence import Kin
+from ragshield_core.detectors.groups.graph import Lists, Overlay, SimilarityGraph, distance_of
 from ragshield_core.model.errors import SourceError
-from ragshield_core.tools.audit.partitioned.files import Files
+from ragshield_core.neighbors.index import FixedVectors
 from ragshield_core.tools.audit.readers.records import group_sizes
 from ragshield_core.tools.audit.readers.source import Columns
+
+Numbers = NDArray[np.int64]
 
 # Entries of a partition: 15 MB of 384 dimensions.
 PARTITION_ROWS = 10_000
@@ -26,6 +34,8 @@ PARTITION_ROWS = 10_000
 LOOKED_INTO = 8
 # Rows of a piece of the input, which one task reads: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
+# Columns of which each entry has a part of its own length, and those that say where it ends.
+RAGGED = {"words": "word_ends", "ids": "id_ends"}
 
 
 class Piece(NamedTuple):
@@ -97,23 +107,14 @@ class Parts:
         return tuple(pieces)
 
 
-class Layout(NamedTuple):
-    """Where entries are, once they were placed."""
-
-    slices: list[tuple[int, int]]  # pieces, and parts of them
-    counts: NDArray[np.int64]  # (n_slices, n_partitions): entries of each partition in each slice
-    starts: NDArray[np.int64]  # (n_partitions + 1,): number of the first entry of each partition
-    mean: NDArray[np.float64]  # (dim,): of all vectors
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All that a task needs to know beside its own number, and what the driver has found so far.
 
     Attributes
     ----------
-    files
-        What tasks write, and others read.
+    folder
+        Of the arrays that tasks write, and others read; the same for all who take part.
     pieces, columns
         Of the input.
     partition_rows
@@ -126,8 +127,13 @@ class Plan:
         Of random choices.
     centres
         Of the partitions, shape (n_partitions, dim).
-    layout
-        Where entries are.
+    slices, counts
+        Pieces, and parts of them, and how many entries of each partition are in each, shape
+        (n_slices, n_partitions).
+    starts
+        Number of the first entry of each partition, shape (n_partitions + 1,).
+    mean
+        Of all vectors, shape (dim,).
     families
         Whether lineages of more than one entry are usual.
     kin
@@ -136,7 +142,7 @@ class Plan:
         What is usual in the whole.
     """
 
-    files: Files
+    folder: Path
     pieces: tuple[Piece, ...]
     columns: Columns
     partition_rows: int
@@ -144,7 +150,10 @@ class Plan:
     groups: Mapping[str, Any] | None
     seed: int
     centres: Any = None
-    layout: Any = None
+    slices: Sequence[tuple[int, int]] = ()
+    counts: Any = None
+    starts: Any = None
+    mean: Any = None
     families: bool = False
     kin: Kin | None = None
     usual: Any = None
@@ -153,3 +162,146 @@ class Plan:
     def n_rows(self) -> int:
         """Number of entries."""
         return sum(piece.n_rows for piece in self.pieces)
+
+    @property
+    def filled(self) -> list[int]:
+        """The partitions that have entries."""
+        return list(map(int, np.flatnonzero(np.diff(self.starts))))
+
+    def write(self, part: int | str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write arrays of numbers about a partition, by name; a task that runs twice does so twice.
+
+        Raises
+        ------
+        SourceError
+            If the folder is not there: this machine does not see it.
+        """
+        if not self.folder.is_dir():
+            msg = (
+                f"{self.folder} is not there on this machine; name a --work-dir on storage that "
+                "all machines that take part share."
+            )
+            raise SourceError(msg)
+        (self.folder / str(part)).mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            np.save(self.folder / str(part) / f"{name}.npy", array, allow_pickle=False)
+
+    def read(self, part: int | str, name: str) -> NDArray[Any]:
+        """Return what was written: mapped, so that only what is looked at is read."""
+        path = self.folder / str(part) / f"{name}.npy"
+        try:
+            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        except (OSError, ValueError) as error:
+            msg = (
+                f"{path} cannot be read ({type(error).__name__}); all machines that take part need "
+                "the --work-dir, and nobody else may write there."
+            )
+            raise SourceError(msg) from error
+
+    def names(self, part: int | str) -> list[str]:
+        """Return the names of the arrays that were written."""
+        return sorted(path.stem for path in (self.folder / str(part)).glob("*.npy"))
+
+    def own(self, partition: int) -> Numbers:
+        """Return the numbers of the entries of a partition."""
+        return np.arange(self.starts[partition], self.starts[partition + 1])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of all entries."""
+        return np.concatenate([self.read(partition, name) for partition in self.filled])
+
+    def gather(self, numbers: Numbers, name: str) -> NDArray[Any]:
+        """Return a column for entries of any partition, in ascending order of their numbers.
+
+        One file is mapped at a time: with each row, the system maps those around it as well, so
+        that a few rows of every file would take the memory of the whole knowledge base.
+        """
+        found = [self.read(home, name)[mine] for home, mine in self._by_home(numbers)]
+        return np.concatenate(found or [self.read(self.filled[0], name)[:0]])
+
+    def gather_ragged(self, numbers: Numbers, name: str) -> list[NDArray[Any]]:
+        """Return a column of parts of any length, for entries in ascending order."""
+        return [
+            part
+            for home, mine in self._by_home(numbers)
+            for part in divided(self.read(home, name), self.read(home, RAGGED[name]), mine)
+        ]
+
+    def ids(self, numbers: Numbers) -> list[str]:
+        """Return the ids of entries, in the given order."""
+        named, places = np.unique(numbers, return_inverse=True)
+        ids = [data.tobytes().decode() for data in self.gather_ragged(named, "ids")]
+        return [ids[place] for place in places.tolist()]
+
+    def _by_home(self, numbers: Numbers) -> list[tuple[int, Numbers]]:
+        """Return partitions, and the rows in them in which ascending numbers are."""
+        home = np.searchsorted(self.starts, numbers, side="right") - 1
+        return grouped(home, numbers - self.starts[home])
+
+
+def grouped(places: Numbers, values: Numbers) -> list[tuple[int, Numbers]]:
+    """Return the values of each place; equal places have to follow each other, ascending."""
+    names, first = np.unique(places, return_index=True)
+    parts = np.split(values, first[1:]) if len(names) else []
+    return list(zip(names.tolist(), parts, strict=True))
+
+
+def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> tuple[NDArray[Any], Numbers]:
+    """Return arrays of different lengths as one, and where each of them ends."""
+    lengths = np.array([len(part) for part in parts], dtype=np.int64)
+    return np.concatenate([np.empty(0, dtype=dtype), *parts]), np.cumsum(lengths)
+
+
+def divided(flat: NDArray[Any], ends: Numbers, rows: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return some of the arrays that were :func:`joined`."""
+    starts = np.where(rows > 0, ends[rows - 1], 0) if len(rows) else rows
+    return [flat[a:b] for a, b in zip(starts.tolist(), ends[rows].tolist(), strict=True)]
+
+
+class Window(NamedTuple):
+    """The part of the graph that is seen from some entries, renumbered from 0: they are first."""
+
+    overlay: Overlay  # of the entries
+    own: Numbers  # numbers of the entries; ascending
+    others: Numbers  # neighbours that are no such entries, by their number; ascending
+
+
+def window(
+    plan: Plan,
+    own: Numbers,
+    lists: Lists | None = None,
+    *,
+    vectors: bool = False,
+    ids: bool = False,
+) -> Window:
+    """Return what is seen from some entries.
+
+    Parameters
+    ----------
+    plan
+        All entries.
+    own
+        Numbers of the entries, ascending.
+    lists
+        Their lists, which name entries by their number; those that were found by default.
+    vectors, ids
+        Whether vectors and ids are needed.
+    """
+    if lists is None:
+        lists = Lists(*map(partial(plan.gather, own), ("slots", "similarities", "copied")))
+    others = np.setdiff1d(lists.slots[lists.slots >= 0], own)
+    parts = (own, others)
+    everybody = np.concatenate(parts)
+    order = np.argsort(everybody, kind="stable")
+    place = order[np.searchsorted(everybody, lists.slots, sorter=order) % len(everybody)]
+    matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
+    if vectors:
+        matrix = np.concatenate([plan.gather(part, "vectors") for part in parts])
+    graph = SimilarityGraph.assembled(
+        FixedVectors(plan.ids(everybody) if ids else [], matrix),
+        [words for part in parts for words in plan.gather_ragged(part, "words")],
+        np.concatenate([plan.gather(part, "lineage") for part in parts]),
+        Lists(np.where(lists.slots < 0, -1, place), lists.similarities, lists.copied),
+        distance_of(plan.mean),
+    )
+    return Window(graph.part(np.arange(len(own))), own, others)
