@@ -25,7 +25,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.tools.audit import scan
-from ragshield_core.tools.audit.output import html_page
+from ragshield_core.tools.audit.output import case_report
+from ragshield_core.tools.case_report import html_page
 from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_core.tools.review import review_app
@@ -88,7 +89,9 @@ def report() -> str:
         ids=ids, texts=texts, embeddings=model.embed_documents(list(texts)), lineages=sources
     )
     found = scan(batch, built_in_detectors()[0], embed=model.embed_documents)
-    return html_page(found, "help-desk/", dt.datetime(2026, 11, 27, 9, 30, tzinfo=dt.UTC))
+    return html_page(
+        case_report(found, "help-desk/", dt.datetime(2026, 11, 27, 9, 30, tzinfo=dt.UTC))
+    )
 
 
 def columns(rows: list[dict[str, str]]) -> tuple[list[str], list[dict[str, str]]]:

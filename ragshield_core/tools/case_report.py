@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import html
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
 
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import MEANINGS, Severity
-from ragshield_core.tools.page import bullets, escaped, verdict_box, whole_page
+from ragshield_core.tools.page import bars, bullets, escaped, table, verdict_box, whole_page
 
 # Cases and texts that are shown: a page of thousands helps nobody.
 SHOWN_CASES, SHOWN_TEXTS = 200, 6
@@ -76,6 +76,47 @@ class ShownCase:
         return max(self.n_entries, len(self.entry_ids)) - shown
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a report: each of its fields is shown if it is there, in this order."""
+
+    heading: str = ""
+    text: str = ""
+    _: KW_ONLY
+    shares: Mapping[str, float] = field(default_factory=dict)  # in [0, 1], drawn as bars
+    axis: str = ""  # of the bars
+    heads: Sequence[str] = ()  # of the table
+    rows: Sequence[Sequence[object]] = ()
+    figures: bool = False  # whether cells of the table stay on one line
+    lines: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Return it as HTML."""
+        return "".join(
+            (
+                f"<h2>{escaped(self.heading)}</h2>" if self.heading else "",
+                f"<p>{escaped(self.text)}</p>" if self.text else "",
+                bars(self.shares, self.axis) if self.shares else "",
+                table(self.heads, self.rows, figures=self.figures) if self.rows else "",
+                bullets(self.lines) if self.lines else "",
+            )
+        )
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        shown = [f"## {self.heading}"] if self.heading else []
+        shown += [plain(self.text)] if self.text else []
+        if self.rows:
+            rows = [f"| {' | '.join(plain(str(each)) for each in row)} |" for row in self.rows]
+            head = f"| {' | '.join(map(plain, self.heads))} |"
+            shown.append("\n".join([head, "|" + "---|" * len(self.heads), *rows]))
+        lines = [f"- {plain(name)}: {share:.0%}" for name, share in self.shares.items()]
+        lines += [f"- {code(one)}" for one in self.lines]
+        if lines:
+            shown.append("\n".join(lines))
+        return "\n\n".join(shown)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
     """What stands in every report of cases.
@@ -98,6 +139,8 @@ class CaseReport:
         Of the cases.
     cases, n_cases
         The first of them, and how many there are.
+    parts
+        What follows the cases.
     """
 
     question: str
@@ -106,12 +149,13 @@ class CaseReport:
     source: str
     looked_at: str
     steps: Sequence[str]
-    heading: str
-    cases: Sequence[ShownCase]
-    n_cases: int
+    heading: str = ""
+    cases: Sequence[ShownCase] = ()
+    n_cases: int = 0
+    parts: Sequence[Part] = ()
 
     @property
-    def parts(self) -> tuple[str, str]:
+    def answers(self) -> tuple[str, str]:
         """The first sentence of the verdict, and the others."""
         head, _, rest = self.verdict.partition(". ")
         return head.rstrip("."), rest
@@ -144,11 +188,11 @@ def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
     report
         What it tells.
     more
-        Pieces of HTML that follow the cases.
+        Pieces of HTML that follow.
     """
     body = [
         f"<h1>{escaped(report.question)}</h1>",
-        verdict_box(*report.parts, report.style),
+        verdict_box(*report.answers, report.style),
         f'<p class="soft">{escaped(report.source)}, {escaped(report.looked_at)}.</p>',
         "<h2>What to do next</h2>",
         bullets(report.steps),
@@ -160,6 +204,7 @@ def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
         body += [_case(number, case) for number, case in enumerate(shown, start=1)]
         if (left := report.n_cases - len(shown)) > 0:
             body.append(f"<p>{left:,} more cases are in the JSON report.</p>")
+    body += [part.html() for part in report.parts]
     return whole_page(f"RAGShield: {report.question}", [*body, *more])
 
 
@@ -213,17 +258,9 @@ def _lines(text: str) -> str:
     return "\n".join(printable(line, SHOWN * 4) for line in text.split("\n"))
 
 
-def markdown(report: CaseReport, more: Iterable[str] = ()) -> str:
-    """Return the same, but for whole texts, for a comment or a summary in CI.
-
-    Parameters
-    ----------
-    report
-        What it tells.
-    more
-        Paragraphs between the cases and what to do next.
-    """
-    head, rest = report.parts
+def markdown(report: CaseReport) -> str:
+    """Return the same, but for whole texts, for a comment or a summary in CI."""
+    head, rest = report.answers
     lines = [
         f"# {report.question}",
         f"**{plain(head)}.** {plain(rest)}".rstrip(),
@@ -237,7 +274,8 @@ def markdown(report: CaseReport, more: Iterable[str] = ()) -> str:
         if (left := report.n_cases - len(shown)) > 0:
             lines.append(f"{left} more cases are in the JSON report.")
     steps = (f"- {plain(step)}" for step in report.steps)
-    lines += [*more, "## What to do next", "\n".join(steps)]
+    lines += [part.markdown() for part in report.parts]
+    lines += ["## What to do next", "\n".join(steps)]
     return "\n\n".join(filter(None, lines)) + "\n"
 
 

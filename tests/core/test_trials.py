@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from ragshield_core import Batch
 from ragshield_core.cli import app
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
+from ragshield_core.tools.case_report import markdown
 from ragshield_core.tools.evaluate import Evaluation, Rate, evaluate, targets_of
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
@@ -30,7 +31,7 @@ from ragshield_core.tools.evaluate.attacks import (
     read_targets,
 )
 from ragshield_core.tools.evaluate.help_desk import help_desk
-from ragshield_core.tools.evaluate.page import html_page, to_markdown, to_sarif
+from ragshield_core.tools.evaluate.page import case_report, html_page, to_sarif
 from ragshield_core.tools.evaluate.poison import PROBES
 from ragshield_core.tools.evaluate.trial import halves
 
@@ -289,11 +290,17 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
 
 
 def test_the_page_and_markdown_begin_with_the_verdict_and_what_to_do(found):
-    page = html_page(found, ["clones: 0.2"], "wiki.jsonl", dt.datetime(2026, 11, 3, tzinfo=dt.UTC))
-    order = ["planted into", "wiki.jsonl, ", "2026-11-03", "What to do", "Poison that is held"]
+    page = html_page(found, ["clones: 0.2"], "wiki.jsonl")
+    order = [
+        "planted into",
+        "wiki.jsonl, ",
+        f"{dt.datetime.now(dt.UTC):%Y-%m-}",
+        "What to do",
+        "Poison that is held",
+    ]
     places = [page.index(part) for part in order]
     assert places == sorted(places)
-    told = to_markdown(found, ["clones: 0.2"], "wiki.jsonl")
+    told = markdown(case_report(found, ["clones: 0.2"], "wiki.jsonl"))
     assert told.startswith("# How the guard does on this corpus")
     assert "| clean entries | 1 |" in told
     assert "## Questions that poison reaches" in told
@@ -354,7 +361,10 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
         f"Fitting took {values['fit_seconds']:.1f} s, screening {values['milliseconds']:.2f} ms",
         f"{values['n_known']:,} entries known, {values['n_clean']:,} clean ones came",
         *(f"{name} {n}" for name, n in values["false_by"].items()),
-        *(html.escape(f"{name}: {what}") for name, what in values["recipes"].items()),
+        *(
+            f"<td>{html.escape(name)}</td><td>{html.escape(what)}</td>"
+            for name, what in values["recipes"].items()
+        ),
     )
     assert all(sentence in page for sentence in sentences)
 
@@ -363,7 +373,7 @@ def test_hostile_texts_are_escaped_on_the_page(found):
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
     recipes, idle = {HOSTILE: HOSTILE}, {HOSTILE: HOSTILE}
     now = replace(found, recalls=recalls, recipes=recipes, idle=idle, false_by={HOSTILE: 1})
-    page, told = html_page(now, [HOSTILE]), to_markdown(now, [HOSTILE])
+    page, told = html_page(now, [HOSTILE]), markdown(case_report(now, [HOSTILE]))
     assert "<script" not in page
     assert "<script" not in told.replace("\\<", "")
     for text in (page, told, to_sarif(now, HOSTILE)):

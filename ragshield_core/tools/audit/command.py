@@ -31,7 +31,7 @@ from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
-from ragshield_core.tools.audit.output import cases_table, html_page, to_markdown
+from ragshield_core.tools.audit.output import case_report, cases_table
 from ragshield_core.tools.audit.partitioned.engines import engine_of
 from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.tools.audit.provenance import provenance_of
@@ -39,6 +39,7 @@ from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
 from ragshield_core.tools.audit.readers.source import USUAL, Columns, Source
 from ragshield_core.tools.audit.report import ScanReport, read_baseline, without_known
 from ragshield_core.tools.audit.sarif import to_sarif
+from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
 
 # A package that brings a model names here a function without parameters, which returns a function
@@ -256,8 +257,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             {
                 "json": as_json,
                 "sarif": partial(to_sarif, *about),
-                "html": partial(html_page, *about, now),
-                "markdown": partial(to_markdown, *about, now),
+                "html": lambda: html_page(case_report(*about, now)),
+                "markdown": lambda: markdown(case_report(*about, now)),
             },
             report.verdict,
             partial(_show, report, limit),

@@ -29,6 +29,7 @@ def load(
     source: Source,
     *,
     embedder: Callable[[], CachedEmbedder] | None = None,
+    check: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> KnowledgeBase:
     """Read a source, and embed what has no vector.
@@ -39,6 +40,8 @@ def load(
         What to read.
     embedder
         Called at most once, only if texts are to be embedded: models are slow to load.
+    check
+        Gets the number of entries before any is embedded, and may raise.
     progress
         Told how far it is.
 
@@ -65,6 +68,8 @@ def load(
     if not n:
         msg = f"{source.path} has no entries, expected at least one."
         raise SourceError(msg)
+    if check is not None:
+        check(n)
     missing = np.ones(n, dtype=np.bool_)
     for at, _ in found:
         missing[at] = False

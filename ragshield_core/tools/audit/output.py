@@ -9,13 +9,18 @@ from rich.text import Text
 
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.model.findings import printable
-from ragshield_core.tools import case_report
 from ragshield_core.tools.audit.report import ScanReport
-from ragshield_core.tools.case_report import CaseReport, code, looked_at, plain
-from ragshield_core.tools.page import bars, bullets, escaped, table
+from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 
 # A cell of a table on the terminal, an id in it, and ids of a case.
 SHOWN, SHOWN_ID, SHOWN_IDS = 300, 60, 6
+MEASURED = (
+    "Attacks were made up about topics of this knowledge base, and audited among its entries. Bars "
+    "show how much of them was found. What is not found here may be in the knowledge base unseen."
+)
+NOT_MEASURED = (
+    "This was not measured. It needs texts, their embedding model, and about 350 entries."
+)
 # Below this share of planted texts a reader is told that an audit sees little here.
 WEAK = 0.5
 
@@ -47,8 +52,8 @@ def cases_table(report: ScanReport, limit: int) -> Table:
     return shown
 
 
-def html_page(report: ScanReport, source: str, at: dt.datetime) -> str:
-    """Return a whole page.
+def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
+    """Return an audit for HTML and Markdown.
 
     Parameters
     ----------
@@ -59,53 +64,31 @@ def html_page(report: ScanReport, source: str, at: dt.datetime) -> str:
     at
         When, in UTC.
     """
-    body = ["<h2>What an attack would look like here</h2>"]
-    if report.power:
-        body += [
-            (
-                "<p>Attacks were made up about topics of this knowledge base, and audited among "
-                "its entries. Bars show how much of them was found. What is not found here may be "
-                "in the knowledge base unseen.</p>"
-            ),
-            bars(report.power, "share of planted texts that were found"),
-        ]
-    else:
-        body.append(
-            "<p>This was not measured. It needs texts, their embedding model, and about 350 "
-            "entries.</p>"
-        )
     found_by = [{finding.detector for finding in one.findings} for one in report.found]
     rows = [
         (
             name,
-            BUILT_IN[name].__doc__.strip().partition("\n")[0] if name in BUILT_IN else "",  # type: ignore[union-attr]
+            (BUILT_IN[name].__doc__ or "").strip().partition("\n")[0] if name in BUILT_IN else "",
             f"{report.judged.get(name, 0):,}",
             sum(name in names for names in found_by),
         )
         for name in report.scores
     ]
     heads = ("detector", "what it does", "entries judged", "found")
-    body += ["<h2>What was judged</h2>", table(heads, rows, figures=False)]
-    if report.skipped:
-        body.append("<p>These detectors took no part:</p>")
-        body.append(bullets(f"{one.detector}: {one.reason}" for one in report.skipped))
-    if report.files:
-        body += ["<h3>Files</h3>", bullets(report.files)]
-    if report.unread:
-        body += ["<p>These files could not be read:</p>", bullets(report.unread)]
-    body += ["<h2>What the findings are worth</h2>", f"<p>{escaped(report.note)}</p>"]
-    return case_report.html_page(_told(report, source, at), body)
-
-
-def to_markdown(report: ScanReport, source: str, at: dt.datetime) -> str:
-    """Return the same as Markdown; parameters as of :func:`html_page`."""
-    apart = [f"{one.detector} took no part: {one.reason}" for one in report.skipped]
-    files = "\n".join(f"- {code(one)}" for one in (*report.files, *report.unread, *apart))
-    more = ["## What was judged", plain(report.note), files]
-    return case_report.markdown(_told(report, source, at), more)
-
-
-def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
+    skipped = [f"{one.detector}: {one.reason}" for one in report.skipped]
+    parts = [
+        Part(
+            "What an attack would look like here",
+            MEASURED if report.power else NOT_MEASURED,
+            shares=report.power,
+            axis="share of planted texts that were found",
+        ),
+        Part("What was judged", heads=heads, rows=rows),
+        Part("", "These detectors took no part:" if skipped else "", lines=skipped),
+        Part("Files" if report.files else "", lines=report.files),
+        Part("", "These files could not be read:" if report.unread else "", lines=report.unread),
+        Part("What the findings are worth", report.note),
+    ]
     share = f"set to name about {100 * report.fpr:.3g} % of the clean entries by mistake"
     return CaseReport(
         question="Is this knowledge base clean?",
@@ -117,6 +100,7 @@ def _told(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
         heading="Suspected attacks",
         cases=report.cases,
         n_cases=len(report.cases),
+        parts=parts,
     )
 
 

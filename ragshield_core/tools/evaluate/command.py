@@ -24,6 +24,7 @@ from ragshield_core.tools.audit.command import (
     work_folder_of,
 )
 from ragshield_core.tools.audit.knowledge_base import load
+from ragshield_core.tools.case_report import markdown
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,
@@ -39,13 +40,14 @@ from ragshield_core.tools.evaluate.gate import (
     read_bounds,
     worse_than,
 )
-from ragshield_core.tools.evaluate.page import html_page, show, to_markdown, to_sarif, verdict
+from ragshield_core.tools.evaluate.page import case_report, html_page, show, to_sarif, verdict
 from ragshield_core.tools.evaluate.poison import STREAM, STREAMS
 from ragshield_core.tools.evaluate.targets import carriers_of
 from ragshield_core.tools.evaluate.trial import (
     N_TARGETS,
     SIZES,
     TOP_K,
+    check_enough,
     evaluate,
     halves,
 )
@@ -146,7 +148,12 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         folder = work_dir or work_folder_of(data)
         model = cached_embedder(embedder, folder)
         with progress_bar(quiet=reports.quiet) as tell, quiet():
-            corpus = load(options.source(data), embedder=lambda: model, progress=tell).batch
+            corpus = load(
+                options.source(data),
+                embedder=lambda: model,
+                check=lambda n: check_enough(n // 2, fpr),
+                progress=tell,
+            ).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
                 msg = (
                     f"{data} has fewer than two labels, so that none can be flipped; name their "
@@ -182,7 +189,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 "json": found.to_json,
                 "sarif": partial(to_sarif, found, data.as_posix()),
                 "html": partial(html_page, found, worse, data.as_posix()),
-                "markdown": partial(to_markdown, found, worse, data.as_posix()),
+                "markdown": lambda: markdown(case_report(found, worse, data.as_posix())),
             },
             verdict(found, worse),
             partial(show, found, worse),

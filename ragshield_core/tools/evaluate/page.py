@@ -13,11 +13,9 @@ from rich.text import Text
 from ragshield_core.model.findings import printable
 from ragshield_core.tools.audit.command import console
 from ragshield_core.tools.audit.sarif import MESSAGE, document, entry_location
-from ragshield_core.tools.case_report import CaseReport, looked_at, plain
+from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 from ragshield_core.tools.case_report import html_page as page_of
-from ragshield_core.tools.case_report import markdown as markdown_of
 from ragshield_core.tools.evaluate.figures import REGIMES, Evaluation, Rate
-from ragshield_core.tools.page import bars, bullets, escaped, table
 
 MISSED, WRONGLY_HELD = "missed-poison", "clean-entry-held"
 RULES = {
@@ -111,13 +109,10 @@ def show(found: Evaluation, worse: Sequence[str]) -> None:
         console.print(Text(printable(f"worse: {line}"), style="red"))
 
 
-def html_page(
-    found: Evaluation,
-    worse: Sequence[str] = (),
-    source: str = "this corpus",
-    at: dt.datetime | None = None,
-) -> str:
-    """Return a whole page.
+def case_report(
+    found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus"
+) -> CaseReport:
+    """Return an evaluation for HTML and Markdown.
 
     Parameters
     ----------
@@ -127,42 +122,7 @@ def html_page(
         What is worse than it was, or than it may be.
     source
         The corpus, as its path.
-    at
-        When, in UTC; default: now.
     """
-    parts = [
-        f"<h2>{escaped(title)}</h2>{table(heads, rows)}"
-        for title, (heads, *rows) in tables(found).items()
-        if rows
-    ]
-    parts += [f"<p>{escaped(note)}</p>" for note in notes(found)]
-    shares = {main.attack: main.held.share for main in found.main_recalls if main.held.n}
-    if shares:
-        parts.insert(0, bars(shares, "share of the texts of each attack that is held"))
-    for title, lines in (
-        ("What was planted", found.recipes),
-        ("Detectors that judged nothing here", found.idle),
-    ):
-        if lines:
-            told = bullets(f"{name}: {what}" for name, what in lines.items())
-            parts.append(f"<h2>{title}</h2>{told}")
-    return page_of(_case_report(found, worse, source, at), parts)
-
-
-def to_markdown(found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus") -> str:
-    """Return the same as Markdown; parameters as of :func:`html_page`."""
-    parts = []
-    for title, (heads, *rows) in tables(found).items():
-        if rows:
-            lines = [f"| {' | '.join(map(plain, line))} |" for line in (heads, *rows)]
-            lines.insert(1, "|" + "---|" * len(heads))
-            parts += [f"## {title}", "\n".join(lines)]
-    return markdown_of(_case_report(found, worse, source, None), [*parts, *notes(found)])
-
-
-def _case_report(
-    found: Evaluation, worse: Sequence[str], source: str, at: dt.datetime | None
-) -> CaseReport:
     steps = [f"Worse than it may be: {line}" for line in worse]
     if weakest := weakest_of(found):
         steps.append(
@@ -175,17 +135,34 @@ def _case_report(
         f"{found.n_known:,} entries known, {found.n_clean:,} clean ones came, accepted "
         f"false-positive rate {found.settings.get('fpr', '')}"
     )
+    shares = {main.attack: main.held.share for main in found.main_recalls if main.held.n}
+    parts = [Part(shares=shares, axis="share of the texts of each attack that is held")]
+    parts += [
+        Part(title, heads=heads, rows=rows, figures=True)
+        for title, (heads, *rows) in tables(found).items()
+        if rows
+    ]
+    parts += [Part("", note) for note in notes(found)]
+    for title, heads, told in (
+        ("What was planted", ("attack", "recipe"), found.recipes),
+        ("Detectors that judged nothing here", ("detector", "reason"), found.idle),
+    ):
+        if told:
+            parts.append(Part(title, heads=heads, rows=list(told.items())))
     return CaseReport(
         question="How the guard does on this corpus",
         verdict=verdict(found, worse),
         style="bad" if worse else "good",
         source=source,
-        looked_at=looked_at(what, at or dt.datetime.now(dt.UTC)),
+        looked_at=looked_at(what, dt.datetime.now(dt.UTC)),
         steps=steps or ["Nothing. Evaluate again when the corpus has grown."],
-        heading="",
-        cases=(),
-        n_cases=0,
+        parts=parts,
     )
+
+
+def html_page(found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus") -> str:
+    """Return a whole page; parameters as of :func:`case_report`."""
+    return page_of(case_report(found, worse, source))
 
 
 def to_sarif(found: Evaluation, source: str) -> str:
