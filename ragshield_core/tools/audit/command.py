@@ -24,12 +24,12 @@ from ragshield_core.guard import Guard
 from ragshield_core.logs import told
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError, RAGShieldError, SourceError
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import Verdict, printable
+from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.store.adapter import Progress
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
-from ragshield_core.tools.audit.excused import without_excused
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
 from ragshield_core.tools.audit.output import case_report, cases_table
 from ragshield_core.tools.audit.partitioned.engines import engine_of
@@ -41,6 +41,7 @@ from ragshield_core.tools.audit.report import ScanReport, read_baseline, without
 from ragshield_core.tools.audit.sarif import to_sarif
 from ragshield_core.tools.case_report import html_page, markdown
 from ragshield_core.tools.options import Reports, Tenant, check_folder_of, takes
+from ragshield_core.tools.rules import Rules
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -287,8 +288,22 @@ def _show(report: ScanReport, limit: int) -> None:
 
 def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
     """Put findings into quarantine; what people released before, or rules excuse, is none."""
+    batch = knowledge.batch.take(report.found_rows)
+    confirmed = store.confirmed_among(batch)  # which no rule excuses, as in a guard
+    before = {at: one for at, one in enumerate(report.found) if one.entry_id not in confirmed}
+    after = Rules(store).excuse(batch, before, Policy())
+    excused = {}
+    for at, decision in before.items():
+        if after[at] is not decision:
+            left = after[at].findings
+            # What is admitted keeps its findings, as what people have released does.
+            excused[report.found_rows[at]] = replace(
+                after[at],
+                findings=left or decision.findings,
+                verdict=decision.verdict if left else Verdict.ADMIT,
+            )
     n_found = len(report.found)
-    report = without_excused(report, store)
+    report = replace(report, remarkable={**report.remarkable, **excused})
     if n_excused := n_found - len(report.found):
         errors.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
     if not report.found:

@@ -85,6 +85,8 @@ class Located(NamedTuple):
     level: str
     location: Mapping[str, Any]
     what: str = "entry"  # that the finding is about
+    mark: str = ""  # by which it is the same one in the next run; of detector and id by default
+    more: Mapping[str, Any] = MappingProxyType({})  # properties
 
 
 def document_of(
@@ -95,14 +97,18 @@ def document_of(
     properties: Mapping[str, Any],
     said: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return findings as a whole file.
+    """Return findings as a whole file of one run.
 
     Parameters
     ----------
     found
         Findings.
-    notes, successful, properties
-        As of :func:`document`.
+    notes
+        Level and text of what is to be said of the run.
+    successful
+        Whether all was done.
+    properties
+        Of the run, as SARIF has them.
     said
         What those find that are no detectors, by their names.
     """
@@ -110,40 +116,12 @@ def document_of(
     for one in found:
         firsts.setdefault(one.finding.detector, one.finding)
     kinds = list(firsts)
-    return document(
-        rules=[_rule(finding, said) for finding in firsts.values()],
-        results=[_result(one, kinds.index(one.finding.detector)) for one in found],
-        notes=notes,
-        successful=successful,
-        properties=properties,
-    )
-
-
-def document(
-    *,
-    rules: Sequence[Mapping[str, Any]],
-    results: Sequence[Mapping[str, Any]],
-    notes: Sequence[tuple[str, str]],
-    successful: bool,
-    properties: Mapping[str, Any],
-) -> str:
-    """Return one run as a whole file.
-
-    Parameters
-    ----------
-    rules, results, properties
-        As SARIF has them.
-    notes
-        Level and text of what is to be said of the run.
-    successful
-        Whether all was done.
-    """
     run = {
         "tool": {
             "driver": {
                 "name": "RAGShield",
                 "semanticVersion": version("ragshield"),
-                "rules": rules,
+                "rules": [_rule(finding, said) for finding in firsts.values()],
             }
         },
         "invocations": [
@@ -155,7 +133,7 @@ def document(
                 ],
             }
         ],
-        "results": results,
+        "results": [_result(one, kinds.index(one.finding.detector)) for one in found],
         "properties": properties,
     }
     values = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -202,6 +180,7 @@ def _result(one: Located, rule: int) -> dict[str, Any]:
     finding = one.finding
     exact = f"{len(finding.detector)}:{finding.detector}{finding.entry_id}"
     mark = hashlib.blake2b(exact.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    mark = one.mark or mark
     name = printable(finding.entry_id, MESSAGE)
     numbers = {"score": finding.score, "threshold": finding.threshold, "pValue": finding.p_value}
     return {
@@ -214,5 +193,6 @@ def _result(one: Located, rule: int) -> dict[str, Any]:
         "properties": {
             **{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)},
             "relatedIds": [printable(related, MESSAGE) for related in finding.related_ids],
+            **one.more,
         },
     }

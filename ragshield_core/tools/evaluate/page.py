@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
+import math
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.model.findings import printable
+from ragshield_core.model.findings import Finding, printable
 from ragshield_core.tools.audit.command import console
-from ragshield_core.tools.audit.sarif import MESSAGE, document, entry_location
+from ragshield_core.tools.audit.sarif import MESSAGE, Located, document_of, entry_location
 from ragshield_core.tools.case_report import CaseReport, Part, looked_at
 from ragshield_core.tools.case_report import html_page as page_of
 from ragshield_core.tools.evaluate.figures import REGIMES, Evaluation, Rate
@@ -180,38 +179,33 @@ def to_sarif(found: Evaluation, source: str) -> str:
         The corpus, as a path with forward slashes; results lie in it.
     """
 
-    def result(rule: str, entry_id: str, said: str, mark: str, **more: object) -> dict[str, Any]:
-        return {
-            "ruleId": rule,
-            "ruleIndex": list(RULES).index(rule),
-            "level": "error" if rule == MISSED else "warning",
-            "message": {"text": said},
-            "locations": [entry_location(entry_id, source)],
-            "partialFingerprints": {"attackOrEntry/v1": mark},
-            "properties": more,
-        }
+    def located(rule: str, entry_id: str, said: str, mark: str = "", **more: object) -> Located:
+        finding = Finding(
+            detector=rule,
+            entry_id=entry_id,
+            score=math.nan,
+            threshold=math.nan,
+            p_value=None,
+            evidence=said,
+        )
+        level = "error" if rule == MISSED else "warning"
+        return Located(finding, level, entry_location(entry_id, source), mark=mark, more=more)
 
     results = []
     for each in found.missed:
-        attack, name = printable(each.attack, MESSAGE), printable(each.entry_id, MESSAGE)
+        attack = printable(each.attack, MESSAGE)
         how = "alone" if each.regime == "alone" else f"in a {each.regime}"
-        said = f"{attack}: {name}, planted {how}, was let in and stayed"
+        said = f"{attack}, planted {how}, was let in and stayed"
         results.append(
-            result(MISSED, each.entry_id, said, each.mark, attack=attack, regime=each.regime)
+            located(MISSED, each.entry_id, said, each.mark, attack=attack, regime=each.regime)
         )
     for entry_id, detectors in found.wrongly_held.items():
-        who = ", ".join(detectors) or "no detector that acts"
-        said = f"clean entry {printable(entry_id, MESSAGE)} is held, by {who}"
-        data = entry_id.encode("utf-8", "surrogatepass")
-        mark = hashlib.blake2b(data, digest_size=16).hexdigest()
-        results.append(result(WRONGLY_HELD, entry_id, said, mark, detectors=list(detectors)))
-    return document(
-        rules=[
-            {"id": rule, "shortDescription": {"text": said}, "properties": {"tags": ["security"]}}
-            for rule, said in RULES.items()
-        ],
-        results=results,
+        said = f"clean, and held by {', '.join(detectors) or 'no detector that acts'}"
+        results.append(located(WRONGLY_HELD, entry_id, said, detectors=list(detectors)))
+    return document_of(
+        results,
         notes=[("note", f"judged nothing here: {name}: {why}") for name, why in found.idle.items()],
         successful=True,
         properties={"entries": found.n_known + found.n_clean, "fpr": found.settings.get("fpr")},
+        said=RULES,
     )
