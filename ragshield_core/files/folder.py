@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from ragshield_core.detectors.hidden.payload import mark
 from ragshield_core.files.documents import LARGEST, ending_of, read_document
-from ragshield_core.files.passages import Chunk, Passage, UnreadError, chunks_of
+from ragshield_core.files.passages import Chunk, UnreadError, chunks_of
 from ragshield_core.files.worker import SECONDS, Worker
-from ragshield_core.model.claims import HIDDEN_KEY
 from ragshield_core.model.entries import unfit
 
 Outcome = Literal["read", "skipped", "unread"]
-# What so large a share of the files hide, and so many of them, is the manner of their site.
-TEMPLATE, FEWEST_FILES = 0.1, 10
-# Marks of one chunk: more are the manner of an author.
-MOST_MARKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,71 +82,6 @@ class Coverage:
         return {"summary": self.summary(), "files": [asdict(file) for file in self.files]}
 
 
-@dataclass(frozen=True, slots=True)
-class FileChunk:
-    """A chunk of a file.
-
-    Attributes
-    ----------
-    name, number
-        The file's path within the folder, and which of its chunks this is.
-    text
-        The text, as a machine reads it.
-    place
-        By its unit (``line``, ``page``, ``paragraph`` or ``record``), where it begins.
-    hidden
-        What people do not see of it.
-    """
-
-    name: str
-    number: int
-    text: str
-    place: Mapping[str, int | str]
-    hidden: Sequence[Passage] = ()
-
-    @property
-    def id(self) -> str:
-        """The name of the chunk."""
-        return f"{self.name}#{self.number}"
-
-    @property
-    def context(self) -> str | None:
-        """Marks of what people do not see, for detectors; None for nothing."""
-        surest = sorted(self.hidden, key=lambda one: -one.sure)[:MOST_MARKS]
-        marks = [mark(one.hidden, one.place, one.text, one.sure) for one in surest]
-        return "\n".join(marks) or None
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The file as ``source``, the place, and the marks."""
-        context = self.context
-        marks = {} if context is None else {HIDDEN_KEY: context}
-        return {"source": self.name, **self.place, **marks}
-
-
-def without_templates(chunks: Sequence[FileChunk]) -> list[FileChunk]:
-    """Return chunks whose marks that many files repeat are only read for instructions.
-
-    A search box that scripts show stands hidden on every page of a site.
-    """
-    files = len({chunk.name for chunk in chunks})
-    holders = Counter(
-        text for text, _ in {(one.text, chunk.name) for chunk in chunks for one in chunk.hidden}
-    )
-    many = max(FEWEST_FILES, TEMPLATE * files)
-    return [
-        replace(
-            chunk,
-            hidden=[
-                replace(one, sure=0.0) if holders[one.text] >= many else one for one in chunk.hidden
-            ],
-        )
-        if chunk.hidden
-        else chunk
-        for chunk in chunks
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
     """Documents in files.
@@ -175,7 +103,7 @@ class Folder:
     largest: int = LARGEST
     seconds: float = SECONDS
 
-    def read(self) -> Iterator[tuple[FileOutcome, list[FileChunk]]]:
+    def read(self) -> Iterator[tuple[FileOutcome, list[Chunk]]]:
         """Yield what became of each file, with its chunks, by name; raises for no file."""
         with closing(Worker(self.seconds)) as worker:
             for path, name, outcome, why in self._files():
@@ -188,10 +116,7 @@ class Folder:
                 except UnreadError as error:
                     yield FileOutcome(name=shown, outcome="unread", why=str(error)), []
                     continue
-                chunks = [
-                    FileChunk(shown, number, chunk.text, _place(chunk), tuple(chunk.hidden))
-                    for number, chunk in enumerate(chunks_of(passages))
-                ]
+                chunks = chunks_of(passages, shown)
                 hidden = sum(bool(passage.hidden) for passage in passages)
                 became = FileOutcome(
                     name=shown,
@@ -276,9 +201,3 @@ def shown_name(name: str) -> str:
     if not unfit(name):
         return name
     return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def _place(chunk: Chunk) -> dict[str, int | str]:
-    if "," in chunk.unit:  # "part 3, line"
-        return {"place": f"{chunk.unit} {chunk.number}"}
-    return {chunk.unit: chunk.number}

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ragshield_core.files.colours import (
-    SAME_COLOUR,
-    SMALL,
-    TINY,
-    WHITE,
-    Colour,
-    alike,
-    from_hex,
-)
+from ragshield_core.files import colours
 from ragshield_core.files.documents import decoded
 from ragshield_core.files.pages import page
 from ragshield_core.files.passages import Passage, UnreadError
@@ -179,18 +171,18 @@ def _text(run: Element) -> str:
     )
 
 
-def _behind(root: Element) -> dict[Element | None, tuple[Colour, float]]:
+def _behind(root: Element) -> dict[Element | None, tuple[colours.Colour, float]]:
     """Return the colour behind paragraphs of a part, and how sure it is; of others under None."""
     sheet = root.find(_W + "background")
-    white = (None if sheet is None else from_hex(sheet.get(_W + "color"))) or WHITE
-    found: dict[Element | None, tuple[Colour, float]] = {None: (white, 1.0)}
+    white = (None if sheet is None else colours.from_hex(sheet.get(_W + "color"))) or colours.WHITE
+    found: dict[Element | None, tuple[colours.Colour, float]] = {None: (white, 1.0)}
     tables = list(root.iter(_W + "tbl"))
     styled = (table for table in tables if table.find(f"{_W}tblPr/{_W}tblStyle") is not None)
     for part in (*styled, *root.iter(_W + "txbxContent")):
         found.update(dict.fromkeys(part.iter(_W + "p"), (white, _UNKNOWN_BEHIND)))
     for cell in (cell for table in tables for cell in table.iter(_W + "tc")):
         shade = cell.find(f"{_W}tcPr/{_W}shd")
-        if shade is not None and (fill := from_hex(shade.get(_W + "fill"))):
+        if shade is not None and (fill := colours.from_hex(shade.get(_W + "fill"))):
             found.update(dict.fromkeys(cell.iter(_W + "p"), (fill, 1.0)))
     return found
 
@@ -215,7 +207,7 @@ class _Styles:
         self,
         paragraph: Element,
         run: Element,
-        behind: dict[Element | None, tuple[Colour, float]],
+        behind: dict[Element | None, tuple[colours.Colour, float]],
     ) -> tuple[str, float]:
         """Return what hides a run, and how surely; an empty text for what is seen."""
         own, of_paragraph = run.findall(_W + "rPr"), paragraph.findall(_W + "pPr")
@@ -225,17 +217,17 @@ class _Styles:
         if vanish is not None and vanish.get(_W + "val", "1") not in _OFF:
             return "hidden text of Word", 1.0
         size = _first(chain, "sz")
-        if size is not None and _number(size.get(_W + "val")) <= 2 * TINY:  # half points
-            return SMALL, 1.0
+        if size is not None and _number(size.get(_W + "val")) <= 2 * colours.TINY:  # half points
+            return colours.SMALL, 1.0
         colour = _first(chain, "color")
-        front = None if colour is None else from_hex(colour.get(_W + "val"))
+        front = None if colour is None else colours.from_hex(colour.get(_W + "val"))
         if front is None or _first(chain, "highlight") is not None:
             return "", 0.0
         shades = (s.get(_W + "fill") for p in (*own, *of_paragraph) for s in p.findall(_W + "shd"))
         fill, sure = behind.get(paragraph, behind[None])
-        if shaded := next(filter(None, map(from_hex, shades)), None):
+        if shaded := next(filter(None, map(colours.from_hex, shades)), None):
             fill, sure = shaded, 1.0
-        return (SAME_COLOUR, sure) if alike(front, fill) else ("", 0.0)
+        return (colours.SAME_COLOUR, sure) if colours.alike(front, fill) else ("", 0.0)
 
     def _based(self, properties: list[Element], kind: str) -> Iterator[Element]:
         """Yield the run properties of a style and of those that it is based on."""
@@ -293,9 +285,9 @@ def open_document(path: Path) -> Iterator[Passage]:
                     yield from _beside(element.text or "", number, "alternative text")
 
 
-def _paragraphs(root: Element, looks: _Looks) -> Iterator[tuple[Element, Colour]]:
+def _paragraphs(root: Element, looks: _Looks) -> Iterator[tuple[Element, colours.Colour]]:
     """Yield paragraphs in order, with the colour of the cell or section around each."""
-    waiting = [(root, WHITE)]
+    waiting = [(root, colours.WHITE)]
     while waiting:
         element, behind = waiting.pop()
         if element.tag in _NOT_TEXT:
@@ -308,7 +300,7 @@ def _paragraphs(root: Element, looks: _Looks) -> Iterator[tuple[Element, Colour]
 
 
 def _parts(
-    element: Element, styles: Sequence[str | None], looks: _Looks, behind: Colour
+    element: Element, styles: Sequence[str | None], looks: _Looks, behind: colours.Colour
 ) -> Iterator[tuple[str, str]]:
     """Yield what hides each text of an element, and the text; not of paragraphs within it."""
     hidden = looks.hidden(styles, behind)
@@ -334,21 +326,21 @@ class _Looks:
             for style in root.iter(_STYLE + "style")
         }
 
-    def hidden(self, styles: Sequence[str | None], behind: Colour) -> str:
+    def hidden(self, styles: Sequence[str | None], behind: colours.Colour) -> str:
         """Return what hides text in these styles, the innermost first; empty if it is seen."""
         if self._property(styles, _TEXT + "display") == "none":
             return "hidden text"
         size = self._property(styles, _FO + "font-size") or ""
         # A share of the usual size, or none, is large.
-        if _number(size[:-2]) * _POINTS.get(size[-2:], float("inf")) <= TINY:
-            return SMALL
+        if _number(size[:-2]) * _POINTS.get(size[-2:], float("inf")) <= colours.TINY:
+            return colours.SMALL
         front = self.colour(styles, "color")
         fill = self.colour(styles, "background-color") or behind
-        return SAME_COLOUR if front and alike(front, fill) else ""
+        return colours.SAME_COLOUR if front and colours.alike(front, fill) else ""
 
-    def colour(self, styles: Sequence[str | None], name: str) -> Colour | None:
+    def colour(self, styles: Sequence[str | None], name: str) -> colours.Colour | None:
         """Return a colour that styles set."""
-        return from_hex(self._property(styles, _FO + name))
+        return colours.from_hex(self._property(styles, _FO + name))
 
     def _property(self, styles: Sequence[str | None], name: str) -> str | None:
         for named in styles:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ragshield_core.detectors.hidden.payload import mark
+from ragshield_core.model.claims import HIDDEN_KEY
 
 # Characters of a chunk, about: some 170 words, as small embedding models take them.
 CHUNK = 1_000
+# What so large a share of the files hide, and so many of them, is the manner of their site.
+TEMPLATE, FEWEST_FILES = 0.1, 10
+# Marks of one chunk: more are the manner of an author.
+MOST_MARKS = 20
 
 
 class UnreadError(Exception):
@@ -48,21 +57,56 @@ class Passage:
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of a document as it is judged and stored."""
+    """A piece of a file as it is judged and stored.
 
+    Attributes
+    ----------
+    name, number
+        The file's path within its folder, and which of its chunks this is.
+    text
+        The text, as a machine reads it.
+    unit, at
+        The place where it begins, as of :class:`Passage`.
+    hidden
+        What people do not see of it.
+    """
+
+    name: str
+    number: int
     text: str
     unit: str
-    number: int
+    at: int
     hidden: list[Passage] = field(default_factory=list)
 
+    @property
+    def id(self) -> str:
+        """The name of the chunk."""
+        return f"{self.name}#{self.number}"
 
-def chunks_of(passages: Iterable[Passage]) -> list[Chunk]:
-    """Return passages put together to chunks of about :data:`CHUNK` characters.
+    @property
+    def context(self) -> str | None:
+        """Marks of what people do not see, for detectors; None for nothing."""
+        surest = sorted(self.hidden, key=lambda one: -one.sure)[:MOST_MARKS]
+        marks = [mark(one.hidden, one.place, one.text, one.sure) for one in surest]
+        return "\n".join(marks) or None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The file as ``source``, the place, and the marks."""
+        # As in "part 3, line": the unit is no single word.
+        place = {"place": f"{self.unit} {self.at}"} if "," in self.unit else {self.unit: self.at}
+        context = self.context
+        marks = {} if context is None else {HIDDEN_KEY: context}
+        return {"source": self.name, **place, **marks}
+
+
+def chunks_of(passages: Iterable[Passage], name: str = "") -> list[Chunk]:
+    """Return the passages of a file put together to chunks of about :data:`CHUNK` characters.
 
     Examples
     --------
     >>> parts = [Passage("word " * 150, "page", page) for page in (1, 2)]
-    >>> [(len(chunk.text), chunk.number) for chunk in chunks_of(parts)]
+    >>> [(len(chunk.text), chunk.at) for chunk in chunks_of(parts)]
     [(749, 1), (749, 2)]
     """
     chunks: list[Chunk] = []
@@ -77,15 +121,32 @@ def chunks_of(passages: Iterable[Passage]) -> list[Chunk]:
                 chunks[-1].text += f"\n\n{piece}"
             else:
                 lines = passage.text.count("\n", 0, offset) if passage.unit == "line" else 0
-                chunks.append(Chunk(piece, passage.unit, passage.number + lines))
+                at = passage.number + lines
+                chunks.append(Chunk(name, len(chunks), piece, passage.unit, at))
             if not marked:
                 chunks[-1].hidden.append(passage)
                 marked = True
     if early and not chunks:  # all that a machine reads stands beside the text
-        chunks = [Chunk(early[0].text[:CHUNK], early[0].unit, early[0].number)]
+        chunks = [Chunk(name, 0, early[0].text[:CHUNK], early[0].unit, early[0].number)]
     if early:
         chunks[0].hidden[:0] = early
     return chunks
+
+
+def without_templates(chunks: Sequence[Chunk]) -> None:
+    """Have marks that many files repeat read for instructions only.
+
+    A search box that scripts show stands hidden on every page of a site.
+    """
+    files = len({chunk.name for chunk in chunks})
+    holders = Counter(
+        text for text, _ in {(one.text, chunk.name) for chunk in chunks for one in chunk.hidden}
+    )
+    many = max(FEWEST_FILES, TEMPLATE * files)
+    for chunk in chunks:
+        chunk.hidden = [
+            replace(one, sure=0.0) if holders[one.text] >= many else one for one in chunk.hidden
+        ]
 
 
 def paragraphs(text: str) -> Iterator[Passage]:

@@ -8,21 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ragshield_core.files.colours import (
-    SAME_COLOUR,
-    SMALL,
-    TINY,
-    WHITE,
-    Colour,
-    alike,
-)
+from ragshield_core.files import colours
 from ragshield_core.files.passages import Passage, UnreadError, paragraphs
 
 _Matrix = tuple[float, float, float, float, float, float]
 _Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 _IDENTITY: _Matrix = (1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
-_BLACK: Colour = (0.0, 0.0, 0.0)
+_BLACK: colours.Colour = (0.0, 0.0, 0.0)
 _SHOWS = frozenset({b"Tj", b"TJ", b"'", b'"'})
 _PAINTS = frozenset({b"f", b"F", b"f*", b"B", b"B*", b"b", b"b*"})
 _ENDS_PATH = _PAINTS | {b"S", b"s", b"n"}
@@ -89,8 +82,8 @@ class _Graphics:
     """What of the state of a page decides whether text is seen."""
 
     matrix: _Matrix = _IDENTITY
-    fill: Colour | None = _BLACK  # None: a pattern, or colours that are not read
-    stroke: Colour | None = _BLACK
+    fill: colours.Colour | None = _BLACK  # None: a pattern, or colours that are not read
+    stroke: colours.Colour | None = _BLACK
     opacity: float = 1.0
     mode: int = 0
     size: float = 12.0
@@ -108,7 +101,7 @@ class _Page:
         box = page.cropbox
         self.sheet = (float(box.left), float(box.bottom), float(box.right), float(box.top))
         self.layers = layers
-        self.areas: list[tuple[_Box, Colour | None]] = []  # painted so far; None: a picture
+        self.areas: list[tuple[_Box, colours.Colour | None]] = []  # painted so far; None: a picture
         self._reader, self._page = reader, page
         self._open: set[int] = set()
 
@@ -197,8 +190,8 @@ class _Page:
         if graphics.mode in _INVISIBLE_MODES or graphics.opacity <= _TRANSPARENT:
             return _NOT_PAINTED
         place = _times(text, graphics.matrix)
-        if abs(graphics.size) * math.hypot(place[2], place[3]) <= TINY:
-            return SMALL
+        if abs(graphics.size) * math.hypot(place[2], place[3]) <= colours.TINY:
+            return colours.SMALL
         x, y = place[4:]
         left, bottom, right, top = self.sheet
         if not (left - _EDGE <= x <= right + _EDGE and bottom - _EDGE <= y <= top + _EDGE):
@@ -207,15 +200,15 @@ class _Page:
         if graphics.mode > _OUTLINES:  # filled and outlined
             inks.append(graphics.stroke)
         behind = self._behind(x, y)
-        vanishes = behind and all(ink is not None and alike(ink, behind) for ink in inks)
-        return SAME_COLOUR if vanishes else ""
+        vanishes = behind and all(ink is not None and colours.alike(ink, behind) for ink in inks)
+        return colours.SAME_COLOUR if vanishes else ""
 
-    def _behind(self, x: float, y: float) -> Colour | None:
+    def _behind(self, x: float, y: float) -> colours.Colour | None:
         """Return the colour at a place; None for a picture."""
         for (left, bottom, right, top), colour in reversed(self.areas[-_MOST_AREAS:]):
             if left <= x <= right and bottom - 1 <= y <= top:
                 return colour
-        return WHITE
+        return colours.WHITE
 
 
 class _Stream:
@@ -299,7 +292,7 @@ class _Stream:
         return layered and _number_of(properties, operands[1]) in self._page.layers
 
 
-def _colour(numbers: Sequence[float]) -> Colour | None:
+def _colour(numbers: Sequence[float]) -> colours.Colour | None:
     """Return a colour of grey, RGB or CMYK."""
     match numbers:
         case [grey]:
@@ -308,7 +301,7 @@ def _colour(numbers: Sequence[float]) -> Colour | None:
             return (red, green, blue)
         case [_, _, _, _]:
             *inks, black = (min(1.0, max(0.0, ink)) for ink in numbers)
-            return cast("Colour", tuple((1 - ink) * (1 - black) for ink in inks))
+            return cast("colours.Colour", tuple((1 - ink) * (1 - black) for ink in inks))
     return None
 
 

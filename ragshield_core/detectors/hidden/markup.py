@@ -300,35 +300,27 @@ def _vanishes(declared: dict[str, str], behind: _Colour | None) -> float:
     return (1.0 if behind else 0.6) if distance <= 24 else 0.0
 
 
-_COLOURS = {
-    "white": (255, 255, 255),
-    "black": (0, 0, 0),
-    "snow": (255, 250, 250),
-    "ivory": (255, 255, 240),
-    "ghostwhite": (248, 248, 255),
-    "whitesmoke": (245, 245, 245),
-    "floralwhite": (255, 250, 240),
-    "red": (255, 0, 0),
-    "blue": (0, 0, 255),
-    "yellow": (255, 255, 0),
-    "gray": (128, 128, 128),
-    "grey": (128, 128, 128),
-}
+_COLOURS: dict[str, str] = dict(
+    named.split()
+    for named in (
+        *("white fff", "black 000", "snow fffafa", "ivory fffff0", "ghostwhite f8f8ff"),
+        *("whitesmoke f5f5f5", "floralwhite fffaf0", "red f00", "blue 00f", "yellow ff0"),
+        *("gray 808080", "grey 808080"),
+    )
+)
 _RGB = re.compile(r"rgba?\(([0-9]{1,3})[, ]{1,3}([0-9]{1,3})[, ]{1,3}([0-9]{1,3})")
 _HEX = re.compile(r"#([0-9a-f]{3,8})")
 
 
 def _colour(value: str) -> _Colour | None:
-    if value in _COLOURS:
-        return _COLOURS[value]
-    if match := _HEX.match(value):
+    if match := _HEX.match(f"#{_COLOURS[value]}" if value in _COLOURS else value):
         digits = match[1]
         if len(digits) in (3, 4):
             digits = "".join(2 * c for c in digits)
         if len(digits) in (6, 8):
             return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:6], 16)
     if value.startswith("hsl") and value.endswith(",100%)"):
-        return _COLOURS["white"]
+        return 255, 255, 255
     if match := _RGB.match(value):
         return int(match[1]), int(match[2]), int(match[3])
     return None

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ragshield_core.files.documents import ENDINGS
-from ragshield_core.files.folder import Coverage, FileChunk, FileOutcome, Folder, without_templates
+from ragshield_core.files.folder import Coverage, FileOutcome, Folder
+from ragshield_core.files.passages import Chunk, without_templates
 from ragshield_core.model.errors import SourceError
 from ragshield_core.tools.audit.readers.faiss_folder import faiss_folder
 from ragshield_core.tools.audit.readers.llama_folder import DOCSTORE, llama_folder
@@ -29,7 +30,7 @@ def documents(source: Source) -> Iterator[Rows]:
     in the context of the chunk. ``coverage`` names each file, also one that cannot be read.
     """
     outcomes: list[FileOutcome] = []
-    chunks: list[FileChunk] = []
+    chunks: list[Chunk] = []
     folder = Folder(path=source.path, include=source.include, exclude=source.exclude)
     for outcome, found in folder.read():
         outcomes.append(outcome)
@@ -40,7 +41,7 @@ def documents(source: Source) -> Iterator[Rows]:
         for file in source.coverage.of("unread")[:1]:
             msg += f" {file.name} cannot be read: {file.why}."
         raise SourceError(msg)
-    chunks = without_templates(chunks)
+    without_templates(chunks)
     for start in range(0, len(chunks), CHUNK_ROWS):
         part = chunks[start : start + CHUNK_ROWS]
         yield Rows(
