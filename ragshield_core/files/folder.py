@@ -20,29 +20,14 @@ Outcome = Literal["read", "skipped", "unread"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOutcome:
-    """What became of a file or, where nothing in it was looked at, of a folder.
+    """What became of a file or, where nothing in it was looked at, of a folder."""
 
-    Attributes
-    ----------
-    name
-        The path within the folder.
-    outcome
-        Whether it was read, left out on purpose, or could not be read.
-    why
-        Why it was not read; empty for one that was.
-    entries
-        Number of chunks.
-    encoding
-        Of a text.
-    hidden
-        Number of places that hold text which people do not see, comments and the like included.
-    """
-
-    name: str
-    outcome: Outcome
-    why: str = ""
-    entries: int = 0
-    encoding: str = ""
+    name: str  # the path within the folder
+    outcome: Outcome  # whether it was read, left out on purpose, or could not be read
+    why: str = ""  # why it was not read; empty for one that was
+    entries: int = 0  # number of chunks
+    encoding: str = ""  # of a text
+    # Number of places that hold text which people do not see, comments and the like included
     hidden: int = 0
 
 

@@ -25,29 +25,18 @@ class UnreadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A paragraph, a row of a table, or a text beside the text.
+    """A paragraph, a row of a table, or a text beside the text."""
 
-    Attributes
-    ----------
-    text
-        The text, as a machine reads it.
-    unit, number
-        The place: ``"line"``, ``"page"``, ``"paragraph"`` or ``"record"``, counted from 1.
-    hidden
-        What keeps people from seeing it, such as ``"white text"``; empty if they see it.
-    sure
-        How sure it is that it is hidden on purpose, [0, 1]. Comments and alternative texts have 0:
-        they are read for instructions only.
-    beside
-        Whether it only marks text: it is no part of the chunk's text.
-    """
-
-    text: str
+    text: str  # the text, as a machine reads it
+    # The place: `"line"`, `"page"`, `"paragraph"` or `"record"`, counted from 1
     unit: str = "line"
     number: int = 1
+    # What keeps people from seeing it, such as `"white text"`; empty if they see it
     hidden: str = ""
+    # How sure it is that it is hidden on purpose, [0, 1]. Comments and alternative texts have 0:
+    # they are read for instructions only
     sure: float = 1.0
-    beside: bool = False
+    beside: bool = False  # whether it only marks text: it is no part of the chunk's text
 
     @property
     def place(self) -> str:
@@ -57,26 +46,16 @@ class Passage:
 
 @dataclass(slots=True)
 class Chunk:
-    """A piece of a file as it is judged and stored.
+    """A piece of a file as it is judged and stored."""
 
-    Attributes
-    ----------
-    name, number
-        The file's path within its folder, and which of its chunks this is.
-    text
-        The text, as a machine reads it.
-    unit, at
-        The place where it begins, as of :class:`Passage`.
-    hidden
-        What people do not see of it.
-    """
-
+    # The file's path within its folder, and which of its chunks this is
     name: str
     number: int
-    text: str
+    text: str  # the text, as a machine reads it
+    # The place where it begins, as of Passage
     unit: str
     at: int
-    hidden: list[Passage] = field(default_factory=list)
+    hidden: list[Passage] = field(default_factory=list)  # what people do not see of it
 
     @property
     def id(self) -> str:

@@ -41,33 +41,19 @@ class ShownText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCase:
-    """A case as reports show it.
+    """A case as reports show it."""
 
-    Attributes
-    ----------
-    title, effect, evidence, advice, by
-        What it is, what it does, why it is suspected, what to do, and who says so.
-    badge
-        Its severity, or :data:`SUSPECT`.
-    entry_ids, n_entries
-        Those that are known, worst first, and how many there are; 0 if these are all.
-    texts
-        Of the first ones.
-    beside
-        Ids to look at as well.
-    quote
-        The words that convict.
-    """
-
+    # What it is, what it does, why it is suspected, what to do, and who says so
     title: str
-    badge: str
+    badge: str  # its severity, or SUSPECT
+    # Those that are known, worst first, and how many there are; 0 if these are all
     entry_ids: tuple[str, ...]
-    texts: tuple[ShownText, ...]
+    texts: tuple[ShownText, ...]  # of the first ones
     evidence: str
     by: str
     effect: str = ""
-    beside: tuple[str, ...] = ()
-    quote: str = ""
+    beside: tuple[str, ...] = ()  # ids to look at as well
+    quote: str = ""  # the words that convict
     advice: str = ""
     n_entries: int = 0
 
@@ -119,40 +105,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseReport:
-    """What stands in every report of cases.
+    """What stands in every report of cases."""
 
-    Attributes
-    ----------
-    question
-        The heading: what the report answers.
-    verdict
-        The answer; its first sentence is shown large.
-    style
-        ``"good"``, ``"warn"`` or ``"bad"``.
-    source
-        What was looked at: hostile.
-    looked_at
-        How many entries, when, by which version; see :func:`looked_at`.
-    steps
-        What to do next, a sentence each.
-    heading
-        Of the cases.
-    cases, n_cases
-        The first of them, and how many there are.
-    parts
-        What follows the cases.
-    """
-
-    question: str
-    verdict: str
-    style: str
-    source: str
-    looked_at: str
-    steps: Sequence[str]
-    heading: str = ""
+    question: str  # the heading: what the report answers
+    verdict: str  # the answer; its first sentence is shown large
+    style: str  # `"good"`, `"warn"` or `"bad"`
+    source: str  # what was looked at: hostile
+    looked_at: str  # how many entries, when, by which version; see looked_at
+    steps: Sequence[str]  # what to do next, a sentence each
+    heading: str = ""  # of the cases
+    # The first of them, and how many there are
     cases: Sequence[ShownCase] = ()
     n_cases: int = 0
-    parts: Sequence[Part] = ()
+    parts: Sequence[Part] = ()  # what follows the cases
 
     @property
     def answers(self) -> tuple[str, str]:

@@ -141,17 +141,11 @@ def statement_of(report: bytes, where: str = "the report") -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a check.
+    """What came of a check."""
 
-    Attributes
-    ----------
-    statement
-        What is stated; ``None`` where the key has not signed it, since then nobody vouches for it.
-    differences
-        In what the data is not what the statement is about, a sentence each.
-    """
-
+    # What is stated; `None` where the key has not signed it, since then nobody vouches for it
     statement: Statement | None
+    # In what the data is not what the statement is about, a sentence each
     differences: tuple[str, ...] = ()
 
     @property

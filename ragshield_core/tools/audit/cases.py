@@ -70,18 +70,10 @@ OTHER_ADVICE = "Read it. Delete it if it is wrong, or does not belong here."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case(ShownCase):
-    """Entries that belong to one attack, if they are one.
+    """Entries that belong to one attack, if they are one."""
 
-    Attributes
-    ----------
-    severity
-        By the effect on retrieval.
-    detectors
-        Names of those that found any of them.
-    """
-
-    severity: Severity
-    detectors: tuple[str, ...]
+    severity: Severity  # by the effect on retrieval
+    detectors: tuple[str, ...]  # names of those that found any of them
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready values: reports hold no texts."""

@@ -30,23 +30,13 @@ MOST_POISONED = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judge:
-    """A detector, and what it says of the entries of a knowledge base, which have numbers.
+    """A detector, and what it says of the entries of a knowledge base, which have numbers."""
 
-    Attributes
-    ----------
-    detector
-        Who judges.
-    scores
-        Of all entries; NaN where there is no opinion.
-    explain
-        Returns the reasons for the scores of numbered entries.
-    doubtful
-        Which entries are poison beyond doubt; ``None`` to tell it by the scores.
-    """
-
-    detector: Detector
-    scores: NDArray[np.float64]
+    detector: Detector  # who judges
+    scores: NDArray[np.float64]  # of all entries; NaN where there is no opinion
+    # Returns the reasons for the scores of numbered entries
     explain: Callable[[NDArray[np.int64]], Sequence[Evidence]]
+    # Which entries are poison beyond doubt; `None` to tell it by the scores
     doubtful: NDArray[np.bool_] | None = None
 
     @property

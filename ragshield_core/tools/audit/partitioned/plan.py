@@ -109,54 +109,25 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that a task needs to know beside its own number, and what the driver has found so far.
+    """All that a task needs to know beside its own number, and what the driver has found so far."""
 
-    Attributes
-    ----------
-    folder
-        Of the arrays that tasks write, and others read; the same for all who take part.
-    pieces, columns
-        Of the input.
-    partition_rows
-        How many entries a partition has, about.
-    by_text
-        Classes and arguments of detectors that judge every entry by itself.
-    groups
-        Arguments of the :class:`~ragshield_core.detectors.CliqueDetector`, if it takes part.
-    seed
-        Of random choices.
-    centres
-        Of the partitions, shape (n_partitions, dim).
-    slices, counts
-        Pieces, and parts of them, and how many entries of each partition are in each, shape
-        (n_slices, n_partitions).
-    starts
-        Number of the first entry of each partition, shape (n_partitions + 1,).
-    mean
-        Of all vectors, shape (dim,).
-    families
-        Whether lineages of more than one entry are usual.
-    kin
-        What resemblance within a lineage is worth; ``None`` without families.
-    usual
-        What is usual in the whole.
-    """
-
-    folder: Path
+    folder: Path  # of the arrays that tasks write, and others read; the same for all who take part
+    # Of the input
     pieces: tuple[Piece, ...]
     columns: Columns
-    partition_rows: int
+    partition_rows: int  # how many entries a partition has, about
+    # Classes and arguments of detectors that judge every entry by itself
     by_text: tuple[tuple[type[Detector], Mapping[str, Any]], ...]
-    groups: Mapping[str, Any] | None
-    seed: int
-    centres: Any = None
-    slices: Sequence[tuple[int, int]] = ()
-    counts: Any = None
-    starts: Any = None
-    mean: Any = None
-    families: bool = False
-    kin: Kin | None = None
-    usual: Any = None
+    groups: Mapping[str, Any] | None  # arguments of the CliqueDetector, if it takes part
+    seed: int  # of random choices
+    centres: Any = None  # of the partitions, shape (n_partitions, dim)
+    slices: Sequence[tuple[int, int]] = ()  # pieces, and parts of them
+    counts: Any = None  # entries of each partition in each slice, (n_slices, n_partitions)
+    starts: Any = None  # number of the first entry of each partition, shape (n_partitions + 1,)
+    mean: Any = None  # of all vectors, shape (dim,)
+    families: bool = False  # whether lineages of more than one entry are usual
+    kin: Kin | None = None  # what resemblance within a lineage is worth; `None` without families
+    usual: Any = None  # what is usual in the whole
 
     @property
     def n_rows(self) -> int:

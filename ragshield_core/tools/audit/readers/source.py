@@ -86,31 +86,18 @@ class Rows:
 
 @dataclass(slots=True)
 class Source:
-    """A knowledge base on disk.
+    """A knowledge base on disk."""
 
-    Attributes
-    ----------
-    path
-        The file or folder.
-    reader
-        Yields the rows of a source.
-    columns
-        What its columns are called.
-    metadata
-        Whether to read the other columns as well: needed if entries are to be put into quarantine,
-        from where they can be restored.
-    include, exclude
-        Globs of documents in a folder.
-    coverage
-        What became of each file of a folder of documents, once it was read; else ``None``.
-    """
-
-    path: Path
-    reader: Callable[[Source], Iterator[Rows]]
-    columns: Columns = field(default_factory=Columns)
+    path: Path  # the file or folder
+    reader: Callable[[Source], Iterator[Rows]]  # yields the rows of a source
+    columns: Columns = field(default_factory=Columns)  # what its columns are called
+    # Whether to read the other columns as well: needed if entries are to be put into quarantine,
+    # from where they can be restored
     metadata: bool = False
+    # Globs of documents in a folder
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    # What became of each file of a folder of documents, once it was read; else `None`
     coverage: Coverage | None = None
 
     def chunks(self) -> Iterator[Rows]:
