@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
@@ -17,17 +17,15 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.store import reviewing
 from ragshield_core.store.adapter import NOTHING
-from ragshield_core.store.guarded import AnswersSources
-from ragshield_core.store.judging import let_in
+from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.keys import expect_guard
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import in_stages, naming, passed, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.keeper import Embed, NodeKeeper, nodes_of
+from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.running import read_by_model
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
@@ -56,19 +54,10 @@ class PipelineResult:
     stored: tuple[str, ...] = ()  # all of their nodes went in
     partly_held: tuple[str, ...] = ()  # new ones: the admitted nodes went in
     held: tuple[str, ...] = ()  # new ones of which all nodes are held
-    # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
-    not_stored: tuple[str, ...] = ()
+    not_stored: tuple[str, ...] = ()  # admitted, but nodes have no vectors
     rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
     still_held: tuple[str, ...] = ()  # held before, as they are: not looked at again
     unchanged: tuple[str, ...] = ()  # as the document store knows them
-
-
-class _Known(NamedTuple):
-    """What the quarantine knows of documents that come."""
-
-    arrived: frozenset[tuple[str, str | None]] = frozenset()  # with nodes released since
-    waiting: frozenset[str] = frozenset()  # updates that are held as they come
-    whole: frozenset[str] = frozenset()  # new ones that are
 
 
 @dataclass(slots=True)
@@ -94,7 +83,7 @@ class _Plan:
         return rejected
 
 
-class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
+class GuardedIngestionPipeline(Guarded, IngestionPipeline):
     """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
 
     A plain pipeline stores its input documents whatever became of their nodes, and deletes the old
@@ -114,9 +103,9 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     model read what was not judged: the constructor warns
     (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Two PoisonGuards of the same guard,
     one in front of it and one behind the embedding model, judge texts before a model reads them,
-    and vectors when they are there. With a vector store, the judgement of a guard at the end is
-    that of the store, as it writes; where steps stand behind the last guard, the store judges once
-    more what they have made. What node parsers name at random gets ids that are the same at
+    and vectors when they are there. The judgement of a guard at the end is that of the vector
+    store, as it writes; where steps stand behind the last guard, the store judges once more what
+    they have made. What node parsers name at random gets ids that are the same at
     each run (:class:`~ragshield_llamaindex.StableIds`).
 
     Key init args:
@@ -127,7 +116,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             Where there is no PoisonGuard among the transformations: one is put at their end, and
             one in front of the first step behind the node parser that has a language model read
             nodes, if the guard has detectors that need no vectors.
-        vector_store: BasePydanticVectorStore | None
+        vector_store: BasePydanticVectorStore
             One that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
         inner_store: InnerStore | None
@@ -162,7 +151,8 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
         ``await pipeline.arun(documents=...)``
 
     Release:
-        ``pipeline.release(ids)`` puts held nodes into the vector store.
+        ``pipeline.release(ids)`` puts held nodes into the vector store: those without a vector once
+        the steps behind the first guard have embedded them.
     """
 
     _result: PipelineResult = PrivateAttr(
@@ -185,19 +175,23 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             steps = _guarded(steps, guard)
         poison_guard = _last_of([step for step in steps if isinstance(step, PoisonGuard)])
         store = kwargs.get("vector_store")
-        if store is not None and poison_guard.learn:
-            msg = "learn=True is for pipelines without a vector store; this one learns by itself."
-            raise ValueError(msg)
-        if isinstance(store, GuardedVectorStore) and store.guard is not poison_guard.guard:
-            msg = "the vector store has a guard of its own, expected the same; use store.guard."
-            raise ValueError(msg)
-        if inner_store is not None and (store is None or isinstance(store, GuardedVectorStore)):
+        if store is None:
             msg = (
-                "inner_store= belongs to a bare vector_store, expected one; a GuardedVectorStore "
-                "takes it itself."
+                "there is no vector_store=, expected one that keeps texts; for nodes alone, put "
+                "PoisonGuard(guard) at the end of an IngestionPipeline without a docstore."
             )
             raise ValueError(msg)
-        if store is not None and not isinstance(store, GuardedVectorStore):
+        if isinstance(store, GuardedVectorStore):
+            if store.guard is not poison_guard.guard:
+                msg = "the vector store has a guard of its own, expected the same; use store.guard."
+                raise ValueError(msg)
+            if inner_store is not None:
+                msg = (
+                    "inner_store= belongs to a bare vector_store, expected one; a "
+                    "GuardedVectorStore takes it itself."
+                )
+                raise ValueError(msg)
+        else:
             kwargs["vector_store"] = GuardedVectorStore(
                 store,
                 guard=poison_guard.guard,
@@ -212,11 +206,6 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     def poison_guard(self) -> PoisonGuard:
         """The step that screens; of several, the last."""
         return [step for step in self.transformations if isinstance(step, PoisonGuard)][-1]
-
-    @property
-    def guard(self) -> Guard:
-        """The guard of these steps, and of the vector store."""
-        return self.poison_guard.guard
 
     @property
     def last_result(self) -> PipelineResult:
@@ -252,14 +241,11 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
             "num_workers": num_workers,
             **kwargs,
         }
-        keeper = self._keeper()
+        keeper = self._keeper
         inputs = self._prepare_inputs(documents, nodes)
-        known = yield from self._known(inputs)
         with naming(inputs, self.poison_guard.keys):
-            plan: _Plan = yield own(self._plan, inputs, known)
-        older: Sequence[str] = ()
-        if keeper is not None:
-            older = yield keeper.step(keeper.nodes_in(plan.leaving))
+            plan = yield from self._plan(inputs)
+        older = yield keeper.step(keeper.nodes_in(plan.leaving))
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
@@ -268,87 +254,49 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 left = yield asked(before, "run", nodes=left, **options)
             with naming(left, guard.keys):
                 left = StableIds()(left)
-            left = yield own(guard.with_vectors, left)
             at_the_end = number == len(stages) and not after
-            if at_the_end and keeper is not None and all(one.embedding is not None for one in left):
+            if at_the_end and all(one.embedding is not None for one in left):
                 break  # the vector store judges them, and writes at once
             made = left
             left, report = yield own(guard.screen, made, replacing=older)
-            if keeper is not None:
-                parts = _ids_by_document(made, plan.rejected_by(report))
-                report = yield keeper.step(keeper.judged_before(report, parts))
-                left = [node for node in left if _document(node) not in plan.rejected]
+            parts = _ids_by_document(made, plan.rejected_by(report))
+            reports.append((yield keeper.step(keeper.judged_before(report, parts))))
+            left = [node for node in left if _document(node) not in plan.rejected]
+        made = list((yield _transformed(left, after, options)))
+        left = _with_vectors(made)
+        leaving = [one for one in plan.leaving if one not in plan.rejected]
+        if left or leaving or not reports:
+            updated = _ids_by_document(left, leaving)
+            report = yield keeper.step(keeper.add_nodes(left, updated=updated, at_once=True))
+            plan.rejected_by(report)
+            left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
             reports.append(report)
-        left = made = list((yield _transformed(left, after, options)))
-        if keeper is not None:
-            left = _with_vectors(made)
-            leaving = [one for one in plan.leaving if one not in plan.rejected]
-            if left or leaving or not reports:
-                updated = _ids_by_document(left, leaving)
-                steps = keeper.add_nodes(left, updated=updated, at_once=True)
-                report = yield keeper.step(steps)
-                plan.rejected_by(report)
-                left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
-                reports.append(report)
-                if len(reports) == len(stages):  # the store has judged in place of the last guard
-                    self.poison_guard._last_report = report  # noqa: SLF001 - its own
-        result = _result(plan, in_stages(reports), made, left, stored=keeper is not None)
-        if keeper is not None:
-            keeper.last_report = result.report
-            if result.held and self.docstore is not None:
-                yield keeper.step(keeper.note_whole(result.held))
+            if len(reports) == len(stages):  # the store has judged in place of the last guard
+                self.poison_guard._last_report = report  # noqa: SLF001 - its own
+        self._result = result = _result(plan, in_stages(reports), made, left)
+        keeper.last_report = result.report
+        if result.held and self.docstore is not None:
+            yield keeper.step(keeper.note_whole(result.held))
         yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
     arun = dispatcher.span(asynchronous(run))
 
-    def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put held nodes into the vector store, under their own ids and with their stored vectors.
+    @property
+    def _keeper(self) -> NodeKeeper:  # type: ignore[override]
+        """What keeps vector store and guard in step."""
+        keeper: NodeKeeper = self.vector_store._keeper  # type: ignore[union-attr]  # noqa: SLF001
+        return keeper
 
-        Parameters are those of :meth:`GuardedVectorStore.release`. Without a vector store, nodes
-        are judged good, and go in with the next run.
-        """
-        keeper = self._keeper()
-        if keeper is not None:
-            return keeper.run(reviewing.release(keeper, ids, by, note, self._embed()))
-        return let_in(self.guard, nodes_of(self.guard.quarantine, ids), by, note)
-
-    def restore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put nodes back into the vector store that texts of another lineage have replaced.
-
-        Parameters are those of :meth:`GuardedVectorStore.restore`. The document store forgets the
-        text that took their place; the next run looks at their documents again.
-
-        Raises
-        ------
-        ValueError
-            If the pipeline has no vector store.
-        """
-        keeper = self._keeper()
-        if keeper is None:
-            msg = "this pipeline has no vector store, where nothing is replaced nor restored."
-            raise ValueError(msg)
-        restored = keeper.run(reviewing.restore(keeper, ids, by, note))
-        if self.docstore is not None:
-            unsettle(self.docstore, restored)
-        return restored
-
-    def _embed(self) -> Embed:
+    def _embedder(self, model: Any) -> Any:
         """Return how nodes get vectors that were held without: by steps after the first guard."""
         stages, after = self._stages()
         after = [*(step for before, _ in stages[1:] for step in before.transformations), *after]
-        _, first = stages[0]
-        return lambda nodes: run_transformations(list(first.with_vectors(nodes)), after)
+        return (lambda nodes: run_transformations(list(nodes), after)) if model is None else model
 
-    def _keeper(self) -> NodeKeeper | None:
-        """Return what keeps vector store and guard in step."""
-        store = self.vector_store
-        # Nodes are judged here, and only written there.
-        return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
+        if self.docstore is not None:
+            unsettle(self.docstore, restored)
 
     def _stages(
         self,
@@ -370,59 +318,44 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
                 steps.append(step)
         return stages, steps
 
-    def _known(self, inputs: Sequence[BaseNode]) -> Steps[_Known]:
-        """Return what the quarantine knows of documents."""
-        keeper = self._keeper()
-        if keeper is None or self.docstore is None:
-            return _Known()
-        versions = _versions_of(inputs)
-        return _Known(
-            arrived=(yield keeper.step(keeper.arrived())),
-            waiting=(yield keeper.step(keeper.still_held(versions))),
-            whole=(yield keeper.step(keeper.held_whole(versions))),
-        )
-
-    def _plan(self, inputs: Sequence[BaseNode], known: _Known) -> _Plan:
+    def _plan(self, inputs: Sequence[BaseNode]) -> Steps[_Plan]:
         """Sort inputs; of documents that are known, those run whose nodes were released since."""
-        plan, arrived = _Plan(), known.arrived
-        if self.docstore is None:
+        keeper, docstore, plan = self._keeper, self.docstore, _Plan()
+        if docstore is None:
             plan.run = list(inputs)
             return plan
-        upserts = self.vector_store is not None and self.docstore_strategy in UPSERTS
-        hashes = set(self.docstore.get_all_document_hashes())
+        # A node that was cut elsewhere is only a part of a document.
+        versions = [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
+        arrived = yield keeper.step(keeper.arrived())
+        waiting = yield keeper.step(keeper.still_held(versions))
+        whole = yield keeper.step(keeper.held_whole(versions))
+        upserts = self.docstore_strategy in UPSERTS
+        hashes = set((yield own(docstore.get_all_document_hashes)))
         for node in inputs:
             document = _document(node)
-            recorded = self.docstore.get_document_hash(document) if upserts else None
+            this = (document, node.hash)
+            recorded = docstore.get_document_hash(document) if upserts else None
             same = recorded == node.hash or (not upserts and node.hash in hashes)
-            if same and (document, node.hash) in arrived:
-                arrived = arrived - {(document, node.hash)}
-                plan.run.append(node)
-                continue
-            if same:
+            if same and this in arrived:
+                arrived -= {this}
+            elif same:
                 plan.unchanged.append(document)
                 continue
-            if document in (known.whole if recorded is None else known.waiting):
+            elif document in (whole if recorded is None else waiting):
                 plan.still_held.append(document)
                 continue
-            if not upserts:
+            else:
                 hashes.add(node.hash)
-            if recorded is not None:
-                plan.updates.add(document)
+                if recorded is not None:
+                    plan.updates.add(document)
             plan.run.append(node)
-        if upserts and self.docstore_strategy is DocstoreStrategy.UPSERTS_AND_DELETE:
-            there = dict.fromkeys(self.docstore.get_all_document_hashes().values())
+        if self.docstore_strategy is DocstoreStrategy.UPSERTS_AND_DELETE:
+            there = dict.fromkeys((yield own(docstore.get_all_document_hashes)).values())
             plan.missing = [one for one in there if one not in set(map(_document, inputs))]
         return plan
 
-    def _record(
-        self,
-        plan: _Plan,
-        result: PipelineResult,
-        *,
-        store_doc_text: bool,
-    ) -> None:
+    def _record(self, plan: _Plan, result: PipelineResult, *, store_doc_text: bool) -> None:
         """Tell the document store what went in, after the vector store has it."""
-        self._result = result
         if self.docstore is None:
             return
         for ref_doc_id in sorted(plan.updates - plan.rejected):
@@ -440,7 +373,7 @@ class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
 
 
 def _result(
-    plan: _Plan, report: Report, made: Sequence[BaseNode], left: Sequence[BaseNode], *, stored: bool
+    plan: _Plan, report: Report, made: Sequence[BaseNode], left: Sequence[BaseNode]
 ) -> PipelineResult:
     """Return what became of the documents of a run.
 
@@ -451,16 +384,14 @@ def _result(
     made
         Nodes that came to the end of the steps.
     left
-        Those of them that passed, and are in the vector store, if there is one.
-    stored
-        Whether there is one.
+        Those of them that passed, and are in the vector store.
     """
     held = _documents_held(report)
     made_of, left_of = (Counter(map(_document, nodes)) for nodes in (made, left))
     fates: dict[str, list[str]] = {name: [] for name in FATES}
     for document in dict.fromkeys(map(_document, plan.run)):
         if document not in held:
-            whole = stored and 0 < made_of[document] == left_of[document]
+            whole = 0 < made_of[document] == left_of[document]
             fates["stored" if whole else "not_stored"].append(document)
         elif document in plan.updates:
             fates["rejected_updates"].append(document)
@@ -537,15 +468,10 @@ def _last_of(guards: Sequence[PoisonGuard]) -> PoisonGuard:
             "the others hold; pass the same Guard to each PoisonGuard."
         )
         raise ValueError(msg)
-    if any(one.learn for one in guards[:-1]):
-        msg = "learn=True belongs to the last PoisonGuard: what another lets pass may yet be held."
+    if any(one.learn for one in guards):
+        msg = "learn=True is for pipelines without a vector store; this one learns by itself."
         raise ValueError(msg)
     return guards[-1]
-
-
-def _versions_of(inputs: Sequence[BaseNode]) -> list[tuple[str, str]]:
-    """Return ids and hashes of documents; a node that was cut elsewhere is only a part of one."""
-    return [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
 
 
 def _document(node: BaseNode) -> str:

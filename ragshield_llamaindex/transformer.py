@@ -11,14 +11,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
 
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.detectors.registry import check_loadable, kind_of
+from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.errors import PoisonGuardOrderWarning
 from ragshield_core.store.adapter import NOTHING
 from ragshield_core.store.judging import judged, let_in, sifted_for_step
@@ -27,7 +26,6 @@ from ragshield_llamaindex.convert import (
     Keyed,
     check_are_nodes,
     columns_of,
-    naming,
     noting_images,
     passed,
     to_node,
@@ -35,7 +33,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.keeper import embedding_with, nodes_of
+from ragshield_llamaindex.keeper import nodes_of
 from ragshield_llamaindex.running import expect_no_docstore, read_by_model, running, watch
 
 
@@ -59,11 +57,8 @@ class PoisonGuard(Keyed, TransformComponent):
 
     Key init args:
         guard: Guard
-            Fitted on what the store holds.
-        embed_model: BaseEmbedding | None
-            For nodes that come without vectors; they are passed on with them. Without a model, such
-            nodes are judged by the detectors that need no vectors, and the report names the others
-            as skipped.
+            Fitted on what the store holds. Nodes that come without vectors are judged by its
+            detectors that need none, and the report names the others as skipped.
         learn: bool
             Whether the guard learns what is passed on. Leave it False in front of a guarded store,
             which learns what it stores itself.
@@ -90,10 +85,8 @@ class PoisonGuard(Keyed, TransformComponent):
         ``await pipeline.arun(documents=...)``; the guard works in a thread.
 
     Several processes:
-        ``pipeline.run(documents=..., num_workers=4)`` needs a guard that was opened on a database
-        (``Guard.open``): each worker opens it, and what one holds or learns, the others know. Parts
-        of one group that land in different workers at the same instant are not seen together; a
-        GuardedIngestionPipeline judges all of them at once, in this process.
+        ``pipeline.run(documents=..., num_workers=4)`` is refused, since a guard judges all nodes
+        together. A GuardedIngestionPipeline runs the steps before it in workers.
 
     Cache:
         ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
@@ -104,7 +97,6 @@ class PoisonGuard(Keyed, TransformComponent):
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
 
     _guard: Guard = PrivateAttr()
-    _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _last_report: Report = PrivateAttr()
     _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
@@ -112,7 +104,6 @@ class PoisonGuard(Keyed, TransformComponent):
     def __init__(
         self,
         guard: Guard,
-        embed_model: BaseEmbedding | None = None,
         *,
         learn: bool = False,
         label_key: str = "label",
@@ -122,9 +113,6 @@ class PoisonGuard(Keyed, TransformComponent):
         watch()
         expect_guard(guard)
         self._guard = guard
-        self._embed_model = embed_model
-        if embed_model is not None:
-            guard.state.offer_embedder(embed_model.get_text_embedding_batch)
         self._last_report = Report(batch=NOTHING)
         self._lock = threading.RLock()
 
@@ -155,12 +143,8 @@ class PoisonGuard(Keyed, TransformComponent):
                 digest.update(f"{key} {array.dtype} {array.shape}".encode())
                 digest.update(array.tobytes())
         policy = self._guard.policy.model_dump(mode="json")
-        rest = [
-            policy,
-            sorted(self._guard.calibration.thresholds.items()),
-            _decisions(self.quarantine),
-        ]
-        digest.update(json.dumps([*rest, self._embed_model is None], sort_keys=True).encode())
+        rest = [policy, sorted(self._guard.calibration.thresholds.items()), self._decisions()]
+        digest.update(json.dumps(rest, sort_keys=True).encode())
         return digest.hexdigest()
 
     @property
@@ -174,11 +158,6 @@ class PoisonGuard(Keyed, TransformComponent):
         return self._guard.quarantine
 
     @property
-    def embed_model(self) -> BaseEmbedding | None:
-        """For nodes that come without vectors."""
-        return self._embed_model
-
-    @property
     def last_report(self) -> Report:
         """What was decided at the latest call in this process."""
         return self._last_report
@@ -189,7 +168,7 @@ class PoisonGuard(Keyed, TransformComponent):
         Parameters
         ----------
         nodes
-            With vectors, or see ``embed_model``.
+            With vectors or without.
         **kwargs
             Not used.
 
@@ -204,7 +183,7 @@ class PoisonGuard(Keyed, TransformComponent):
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         ValueError
-            If there are no vectors, no model, and no detector that can do without.
+            If there are no vectors, and no detector that can do without.
         """
         del kwargs
         self._look_around()
@@ -233,20 +212,10 @@ class PoisonGuard(Keyed, TransformComponent):
         if not nodes:
             return [], Report(batch=NOTHING)
         check_are_nodes(nodes)
-        nodes = self.with_vectors(nodes)
         with self._lock:
             report = self._last_report = self._judge(nodes, replacing)
         report_detection(report, stage="ingestion")
         return passed(nodes, report), report
-
-    def with_vectors(self, nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
-        """Return nodes, those without vectors as copies that have them, if there is a model."""
-        bare = [node for node in nodes if node.embedding is None]
-        if self._embed_model is None or not bare:
-            return nodes
-        with naming(nodes, self.keys):
-            made = iter(embedding_with(self._embed_model)(bare))
-        return [next(made) if node.embedding is None else node for node in nodes]
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
@@ -312,28 +281,23 @@ class PoisonGuard(Keyed, TransformComponent):
             msg = (
                 f"node {bare.node_id!r} has no embedding, which "
                 f"{'learn=True' if self.learn else f'every detector ({names})'} needs; put the "
-                "embedding model in front of the PoisonGuard, or pass embed_model=."
+                "embedding model in front of the PoisonGuard."
             )
             raise ValueError(msg)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Have a worker open the same guard, so that what one learns and holds, all know."""
-        held_in = self.quarantine
-        if not self._guard.writes.shared or held_in.database.in_memory:
-            msg = (
-                "worker processes could neither hold nor learn anything for this one: expected a "
-                'guard that was opened on a database in a file or on a server, Guard.open("sqlite'
-                ':///guard.db"); or use a GuardedIngestionPipeline, or run without num_workers.'
-            )
-            raise ValueError(msg)
-        check_loadable(self._guard.detectors)  # a worker that cannot start is waited for for ever
-        place = held_in.database.url, held_in.namespace, held_in.store
-        options = {
-            "learn": self.learn,
-            "label_key": self.label_key,
-            "lineage_key": self.lineage_key,
-        }
-        return _in_worker, (type(self), place, self._embed_model, options)
+    def _decisions(self) -> list[Any]:
+        """Return what changes with every decision of a person, and every hold."""
+        quarantine = self.quarantine
+        log = quarantine.log.lines() if quarantine.exists() else ()
+        return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to work in another process, where nothing would be learned or held together."""
+        msg = (
+            "a PoisonGuard judges in the process that made it, expected no num_workers; use a "
+            "GuardedIngestionPipeline, whose workers run the steps before its guard."
+        )
+        raise TypeError(msg)
 
 
 def check_transformations(
@@ -380,28 +344,6 @@ def check_transformations(
 def judges_text(guard: Guard) -> bool:
     """Return whether a guard has detectors that can do without vectors."""
     return any(not _needs_vectors(detector) for detector in guard.detectors)
-
-
-def _in_worker(
-    cls: type[PoisonGuard],
-    place: tuple[str, str, str | None],
-    embed_model: BaseEmbedding | None,
-    options: dict[str, Any],
-) -> PoisonGuard:
-    """Return a copy for a worker."""
-    url, namespace, store = place
-    guard = Guard.open(url, namespace)
-    if store is not None:
-        guard.quarantine = guard.quarantine.for_store(store)
-    return cls(guard, embed_model, **options)
-
-
-def _decisions(quarantine: Quarantine) -> list[Any]:
-    """Return what changes with every decision of a person, and every hold."""
-    if not quarantine.exists():
-        return []
-    log = quarantine.log.lines()
-    return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
 
 
 def _needs_vectors(detector: Detector) -> bool:

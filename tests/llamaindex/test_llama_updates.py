@@ -246,7 +246,7 @@ def test_a_store_and_an_index_put_back_what_was_released_elsewhere(make_store, m
 # Held without a vector
 
 
-@pytest.mark.parametrize("form", ["pipeline", "model in the guard", "store", "index"])
+@pytest.mark.parametrize("form", ["pipeline", "store", "index"])
 def test_what_was_held_without_a_vector_is_embedded_when_released(form, make_store, model):
     guard = guard_of(InstructionDetector(), HiddenTextDetector())
     step = PoisonGuard(guard)
@@ -266,8 +266,7 @@ def test_what_was_held_without_a_vector_is_embedded_when_released(form, make_sto
         assert guard.quarantine.count() == 1
         there.release([poison.node_id], embed_model=model)
     else:
-        steps = [step, model] if form == "pipeline" else [PoisonGuard(guard, model)]
-        there = GuardedIngestionPipeline(steps, vector_store=inner)
+        there = GuardedIngestionPipeline([step, model], vector_store=inner)
         there.run(nodes=[node("billing x", vector=False)])
         there.release([poison.node_id])
     plain = VectorStoreIndex.from_vector_store(inner, embed_model=model)

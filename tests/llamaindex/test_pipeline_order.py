@@ -16,7 +16,6 @@ from llama_support import guard_of, ran, shown
 from pydantic import PrivateAttr
 from support import Scripted
 
-from ragshield_core import Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.detectors.base import Need
 from ragshield_llamaindex import (
@@ -103,25 +102,14 @@ def test_text_is_judged_before_the_extractor_and_vectors_behind_the_model():
     ]
 
 
-def test_a_guarded_pipeline_names_a_wrong_order_when_it_is_built():
-    _, extractor = summaries()
-    with pytest.warns(PoisonGuardOrderWarning, match="SummaryExtractor runs before"):
-        GuardedIngestionPipeline(
-            transformations=[
-                SentenceSplitter(),
-                extractor,
-                MODEL,
-                PoisonGuard(guard_of(InstructionDetector())),
-            ],
-        )
-
-
-def test_a_guard_that_needs_vectors_cannot_stand_in_front_of_an_extractor():
-    _, extractor = summaries()
-    with pytest.warns(PoisonGuardOrderWarning, match="SummaryExtractor runs before"):
-        GuardedIngestionPipeline(
-            transformations=[SentenceSplitter(), extractor, MODEL], guard=guard_of(OfVectors())
-        )
+def test_a_guarded_pipeline_names_a_wrong_order_when_it_is_built(make_store):
+    steps = [SentenceSplitter(), summaries()[1], MODEL]
+    for given in (
+        {"transformations": [*steps, PoisonGuard(guard_of(InstructionDetector()))]},
+        {"transformations": steps, "guard": guard_of(OfVectors())},  # which cannot stand in front
+    ):
+        with pytest.warns(PoisonGuardOrderWarning, match="SummaryExtractor runs before"):
+            GuardedIngestionPipeline(**given, vector_store=make_store("chroma"))
 
 
 ODD = Document(id_="odd", text="Odd. score=5")
@@ -239,12 +227,11 @@ async def test_a_refresh_judges_what_is_held_whole_once():
 
 
 @pytest.mark.slow
-def test_two_guards_work_beside_workers(tmp_path):
-    guard = guard_of(
-        InstructionDetector(), quarantine=Quarantine(f"sqlite:///{tmp_path / 'held.db'}")
-    )
+def test_two_guards_work_beside_workers(make_store):
+    guard = guard_of(InstructionDetector())
     pipeline = GuardedIngestionPipeline(
-        transformations=[PoisonGuard(guard), MODEL, PoisonGuard(guard)]
+        transformations=[PoisonGuard(guard), MODEL, PoisonGuard(guard)],
+        vector_store=make_store("chroma"),
     )
     assert [one.text for one in pipeline.run(documents=documents(), num_workers=2)] == [BODY]
     assert pipeline.last_result.held == ("bad",)
@@ -256,11 +243,11 @@ def test_two_guards_of_one_pipeline_know_the_same():
         GuardedIngestionPipeline(transformations=steps)
     guard = guard_of()
     steps = [SentenceSplitter(), PoisonGuard(guard, learn=True), MODEL, PoisonGuard(guard)]
-    with pytest.raises(ValueError, match=r"learn=True belongs to the last PoisonGuard"):
+    with pytest.raises(ValueError, match="learn=True is for pipelines without"):
         GuardedIngestionPipeline(transformations=steps)
 
 
-def test_a_guarded_pipeline_extracts_behind_its_guard():
+def test_a_guarded_pipeline_extracts_behind_its_guard(make_store):
     reader = Reader(max_tokens=3)
     extractor = TitleExtractor(llm=reader, show_progress=False)
     guard = guard_of(InstructionDetector())
@@ -268,6 +255,7 @@ def test_a_guarded_pipeline_extracts_behind_its_guard():
         warnings.simplefilter("error", PoisonGuardOrderWarning)
         pipeline = GuardedIngestionPipeline(
             transformations=[SentenceSplitter(), MODEL, PoisonGuard(guard), extractor, MODEL],
+            vector_store=make_store("chroma"),
             docstore=SimpleDocumentStore(),
         )
         nodes = pipeline.run(documents=documents())

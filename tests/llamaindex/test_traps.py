@@ -41,9 +41,8 @@ from llama_support import (
 )
 from support import Scripted, vector_of
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
-from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.model.errors import QuarantineError, StateError
+from ragshield_core import Quarantine
+from ragshield_core.model.errors import QuarantineError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,
@@ -59,10 +58,6 @@ from ragshield_llamaindex import (
 )
 from ragshield_llamaindex.convert import FLAG_KEY, to_batch
 from ragshield_llamaindex.index import access_behind
-
-
-def poisoned(one):
-    return one.get_content(metadata_mode=MetadataMode.NONE).startswith("shipping bad")
 
 
 def trained(**options):
@@ -134,75 +129,17 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
 # 3. Workers
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("learn", [False, True])
-def test_3_a_spawned_pool_holds_and_learns_as_one_process_does(learn, tmp_path):
-    nodes = [*good(), *bad(), *mixed_more()]
-    guard = opened(tmp_path)
-    pipeline = IngestionPipeline(
-        transformations=[PoisonGuard(guard, learn=learn)], disable_cache=True
-    )
-    survivors = pipeline.run(nodes=nodes, num_workers=2)
-    expected = [one for one in nodes if not poisoned(one)]
-    assert ids_of(survivors) == ids_of(expected)
-    held = {one.id for one in guard.quarantine.list()}
-    assert held == set(ids_of(nodes)) - set(ids_of(expected))
-    guard.writes.catch_up()
-    assert sorted(guard.writes.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
-    assert guard.status().pending == 0
-
-
-def opened(tmp_path, *detectors, **policy):
-    """Return a trained guard that workers can open."""
-    detectors = detectors or [LabelCentroidDetector(min_entries=3)]
-    url = f"sqlite:///{tmp_path / 'guard.db'}"
-    guard = Guard.open(url, detectors=detectors, policy=Policy(**policy))
-    return guard.fit(to_batch(known(), KEYS))
-
-
-def mixed_more():
-    return [
-        node(f"{'shipping bad' if n % 3 == 0 else 'refunds new'} {n}", label="refunds")
-        for n in range(10, 22)
-    ]
-
-
-def test_3_workers_that_could_not_share_the_guard_are_refused(tmp_path):
-    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
-    for one in (guard, Guard.open("sqlite://")):
-        pipeline = IngestionPipeline(transformations=[PoisonGuard(one)], disable_cache=True)
-        with pytest.raises(ValueError, match=r"Guard\.open"):
-            pipeline.run(nodes=mixed(), num_workers=2)
-
-
-def test_3_workers_that_could_not_build_a_detector_again_are_refused(tmp_path):
-    """They would die as they start, and the pool would wait for ever."""
-    pipeline = IngestionPipeline(
-        transformations=[PoisonGuard(opened(tmp_path, Scripted()))], disable_cache=True
-    )
-    with pytest.raises(StateError, match="not registered"):
+def test_3_a_guard_in_a_worker_is_refused_and_the_guarded_pipeline_judges_in_the_parent(make_store):
+    pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
+    with pytest.raises(TypeError, match="GuardedIngestionPipeline, whose workers run the steps"):
         pipeline.run(nodes=mixed(), num_workers=2)
-
-
-@pytest.mark.slow
-def test_3_the_guarded_pipeline_judges_in_the_parent():
     guard = trained()  # its quarantine is in memory: no worker could use it
     pipeline = GuardedIngestionPipeline(
-        transformations=[StableIds()], guard=guard, disable_cache=True
+        [StableIds()], guard=guard, vector_store=make_store("chroma"), disable_cache=True
     )
     assert len(pipeline.run(nodes=mixed(), num_workers=2)) == 2
     assert guard.quarantine.count() == 2
     assert len(pipeline.last_result.report.batch) == 4
-
-
-@pytest.mark.slow
-def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
-    step = PoisonGuard(opened(tmp_path, on_detect="raise"))
-    with pytest.raises(PoisonedEntryError, match="suspected of poisoning") as raised:
-        IngestionPipeline(transformations=[step], disable_cache=True).run(
-            nodes=mixed(), num_workers=2
-        )
-    assert raised.value.report.quarantined
 
 
 # 4. The document store
@@ -232,6 +169,8 @@ def test_4_one_guard_and_no_more(make_store):
         GuardedIngestionPipeline([])
     with pytest.raises(ValueError, match="one of both"):
         GuardedIngestionPipeline([PoisonGuard(guard_of())], guard=guard_of())
+    with pytest.raises(ValueError, match=r"no vector_store=.*end of an IngestionPipeline"):
+        GuardedIngestionPipeline([], guard=guard_of())
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
     with pytest.raises(ValueError, match="guard of its own"):
         GuardedIngestionPipeline([], guard=guard_of(), vector_store=store)
@@ -333,15 +272,11 @@ async def test_4_other_strategies_and_async(strategy, make_store, model):
 # 5. Embeddings by stage
 
 
-def test_5_nodes_without_vectors_are_embedded_or_judged_without_or_refused(model):
+def test_5_nodes_without_vectors_are_judged_without_or_refused():
     nodes = mixed(vector=False)
     assert [one.embedding for one in nodes] == [None] * 4  # VectorStoreIndex embeds later
-    with pytest.raises(ValueError, match="embed_model="):
+    with pytest.raises(ValueError, match="in front of the PoisonGuard"):
         PoisonGuard(trained())(nodes)
-    survivors = PoisonGuard(trained(), model)(nodes)
-    assert ids_of(survivors) == ids_of(good())
-    assert survivors[0].embedding == pytest.approx(vector_of("billing new 0").tolist())
-    assert nodes[0].embedding is None
     step = PoisonGuard(guard_of(Scripted(), *trained().detectors))
     assert ids_of(step([node("x score=5", vector=False), node("y", vector=False)])) == [id_of("y")]
     assert [skipped.detector for skipped in step.last_report.skipped] == ["label_centroid"]

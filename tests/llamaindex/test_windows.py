@@ -7,7 +7,6 @@ import pytest
 from llama_index.core import Document, MockEmbedding, StorageContext
 from llama_index.core.node_parser import SentenceWindowNodeParser
 from llama_index.core.postprocessor import MetadataReplacementPostProcessor
-from llama_index.core.schema import TextNode
 from llama_support import KEYS, guard_of, node
 
 from ragshield_core.detectors import InstructionDetector, LeadingQuestionDetector
@@ -208,9 +207,9 @@ def test_paths_are_not_embedded_by_a_guarded_index(excluded):
     index = GuardedVectorStoreIndex.from_documents(
         [page], guard=guard_of(InstructionDetector()), embed_model=model
     )
-    PoisonGuard(index.guard, embed_model=model)([TextNode(text="Cats", metadata=page.metadata)])
-    assert len(seen) == 2
-    assert all("a: b" in text and "page.md" not in text for text in seen)
+    (text,) = seen
+    assert "a: b" in text
+    assert "page.md" not in text
     (found,) = index.as_retriever().retrieve("dogs")
     assert found.node.metadata == page.metadata
 
