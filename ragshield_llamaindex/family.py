@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, RelatedNodeInfo
@@ -388,41 +388,30 @@ def _document_of(node: BaseNode) -> str | None:
     return document if isinstance(document, str) else None
 
 
-class Sentences(NamedTuple):
-    """Held sentences, by document, and all ids that are held of these."""
+def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) -> list[BaseNode]:
+    """Return nodes without the sentences in their windows that an earlier write has held.
 
-    of: Mapping[str, Sequence[str]]
-    ids: Collection[str]
-
-    @classmethod
-    def held(cls, quarantine: Quarantine, nodes: Sequence[BaseNode]) -> Sentences:
-        """Return those that are held of the documents of nodes with windows."""
-        documents = {
-            document
-            for node in nodes
-            if (document := _document_of(node)) is not None
-            and window_keys(node.metadata, text_of(node))
-        }
-        found, ids = dict[str, list[str]](), set[str]()
-        if documents and quarantine.exists():
-            for one in quarantine.list(None, documents=sorted(documents)):
-                source = source_of(one.entry.metadata)
-                if one.status not in (Status.HELD, Status.CONFIRMED) or is_part(one):
-                    continue
-                ids.add(one.id)
-                if source is not None and held_for_its_text(one.findings, one.note):
-                    found.setdefault(source, []).append(one.entry.text)
-        return cls(found, ids)
-
-    def cut_from(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
-        """Return nodes whose windows hold none of these; changed ones are copies.
-
-        A held node that comes again is left as it is, so that it is known again.
-        """
-        cut = (_document_of(node) in self.of and node.node_id not in self.ids for node in nodes)
-        return [self._cut(node) if one else node for node, one in zip(nodes, cut, strict=True)]
-
-    def _cut(self, node: BaseNode) -> BaseNode:
-        texts = self.of[_document_of(node) or ""]
-        given = {key: node.metadata[key] for key in window_keys(node.metadata, text_of(node))}
-        return with_metadata(node, {key: without(one, texts) for key, one in given.items()})
+    Changed ones are copies. A held node that comes again is left as it is, so that it is known
+    again.
+    """
+    of = [_document_of(node) for node in nodes]
+    keys = [window_keys(node.metadata, text_of(node)) for node in nodes]
+    documents = sorted(
+        {one for one, some in zip(of, keys, strict=True) if some and one is not None}
+    )
+    held: dict[str | None, list[str]] = {}
+    ids: set[str] = set()
+    if documents and quarantine.exists():
+        for one in quarantine.list(None, documents=documents):
+            source = source_of(one.entry.metadata)
+            if one.status not in (Status.HELD, Status.CONFIRMED) or is_part(one):
+                continue
+            ids.add(one.id)
+            if source is not None and held_for_its_text(one.findings, one.note):
+                held.setdefault(source, []).append(one.entry.text)
+    found = []
+    for node, document, some in zip(nodes, of, keys, strict=True):
+        texts = held.get(document, []) if node.node_id not in ids else []
+        changed = {key: without(node.metadata[key], texts) for key in some if texts}
+        found.append(with_metadata(node, changed))
+    return found

@@ -328,7 +328,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Cut a document into nodes and index those that are admitted."""
         yield asked(super(), "insert", document, **insert_kwargs)
         if self._unrecord(document.id_):
-            yield self._keeper.step(self._keeper.note_whole([document.id_]))
+            yield self._off_loop(partial(self._keeper.note_whole, [document.id_]))
 
     ainsert = asynchronous(insert)  # type: ignore[arg-type]
 
@@ -337,8 +337,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         self, documents: Sequence[Document], **update_kwargs: Any
     ) -> Steps[list[bool]]:
         """Insert and update documents; what is held, whole and as it is, is not judged again."""
-        keeper = self._keeper
-        whole = yield keeper.step(keeper.held_whole([(one.id_, one.hash) for one in documents]))
+        versions = [(one.id_, one.hash) for one in documents]
+        _, whole = yield self._off_loop(partial(self._keeper.waiting, versions))
         left = [one for one in documents if one.id_ not in whole]
         made = iter((yield asked(super(), "refresh_ref_docs", left, **update_kwargs)))
         return [one.id_ not in whole and next(made) for one in documents]
@@ -360,7 +360,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             ``insert_kwargs``, as of LlamaIndex; ``delete_kwargs`` are not needed.
         """
         keeper = self._keeper
-        if (yield keeper.step(keeper.still_held([(document.id_, document.hash)]))):
+        version = [(document.id_, document.hash)]
+        served, _ = yield self._off_loop(partial(keeper.waiting, version))
+        if served:
             return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
         transform = [document], self._transformations

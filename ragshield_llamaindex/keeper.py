@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
@@ -27,7 +27,7 @@ from ragshield_core.store import writing
 from ragshield_core.store.adapter import NOTHING, Stored, leave
 from ragshield_core.store.guarded import Keeper
 from ragshield_core.store.keys import MetadataKeys, expect_guard
-from ragshield_core.store.malformed import Sifted, embedding, lacks_vector, no_release, sift
+from ragshield_core.store.malformed import embedding, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.recalling import recall_found
 from ragshield_core.store.steps import Steps, own
@@ -49,7 +49,7 @@ from ragshield_llamaindex.convert import (
     without_path,
 )
 from ragshield_llamaindex.events import report_detection
-from ragshield_llamaindex.family import Sentences, relatives_of, with_family
+from ragshield_llamaindex.family import relatives_of, with_family, without_held_sentences
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
@@ -67,11 +67,8 @@ HELD_WHOLE = "ragshield: all of a new document"
 Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
 
 
-class How(NamedTuple):
-    """Nodes to write, and the arguments of the store's ``add``."""
-
-    nodes: Sequence[BaseNode]
-    options: dict[str, Any] | None = None
+# Nodes to write, and the arguments of the store's ``add``.
+How = tuple[Sequence[BaseNode], dict[str, Any] | None]
 
 
 class NodeKeeper(Keeper[BaseNode]):
@@ -116,7 +113,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def stored(self, ids: Sequence[str]) -> Steps[Stored[BaseNode]]:
         """Return the nodes that the store holds under the ids."""
-        nodes = yield from self._read(ids)
+        nodes: list[BaseNode] = yield own(self.access.read, list(ids))
         return Stored(to_batch_of(nodes, self.keys), nodes)
 
     def ids(self) -> Steps[list[str]]:
@@ -124,26 +121,27 @@ class NodeKeeper(Keeper[BaseNode]):
         ids: list[str] = yield own(self.access.ids)
         return ids
 
-    def _read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
-        nodes: list[BaseNode] = yield own(self.access.read, list(ids))
-        return nodes
-
     def write_entries(
         self, batch: Batch, how: How | None, older: Sequence[BaseNode]
     ) -> Steps[None]:
-        """Store nodes in place of older ones."""
+        """Store nodes in place of older ones, or leave all as it was before."""
         if how is None:  # as they were held
             pairs = zip(batch, batch.vectors, strict=True)
-            how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
-        options = how.options or {}
+            how = [node_of(entry, vector.tolist()) for entry, vector in pairs], None
+        nodes, options = how[0], how[1] or {}
         # Most stores skip an id that is there, or keep both.
         replacing = bool(older) and self.access.replaces
         if older and not replacing:
             yield from self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            yield from self._put(how.nodes, options, replacing=replacing)
+            yield from self._put(nodes, options, replacing=replacing)
         except Exception:
-            if older:  # as it was before
+            # An index writes part by part (``insert_batch_size``): the first may be in.
+            known = {node.node_id for node in older}
+            with suppress(Exception):  # the store's error is raised
+                new = [node.node_id for node in nodes if node.node_id not in known]
+                yield from self.delete_entries(new)
+            if older:
                 yield from self._put(older, options, replacing=replacing)
             raise
 
@@ -166,10 +164,6 @@ class NodeKeeper(Keeper[BaseNode]):
         """Return the nodes nearest to a vector."""
         nodes: Sequence[BaseNode] = yield own(self.access.near, vector, k)
         return nodes
-
-    def _document(self, ref_doc_id: str) -> Steps[list[str]]:
-        ids: list[str] = yield own(self.access.document, ref_doc_id)
-        return ids
 
     def entries_of(self, held: Sequence[HeldEntry], embed: BaseEmbedding | Embed | None) -> Batch:
         """Return held nodes with vectors."""
@@ -211,7 +205,8 @@ class NodeKeeper(Keeper[BaseNode]):
     def parts_of(self, entries: Batch) -> Steps[list[str]]:
         """Return the ids of all stored nodes of the same documents."""
         documents = (source_of(metadata) for metadata in entries.metadatas)
-        return (yield from self.nodes_in(dict.fromkeys(d for d in documents if d is not None)))
+        return self.nodes_in(dict.fromkeys(d for d in documents if d is not None))
+        yield  # a generator that has nothing to ask
 
     def held_under(self, ids: Sequence[str]) -> list[str]:
         """Return the ids of held nodes, by their ids or those of documents."""
@@ -228,11 +223,12 @@ class NodeKeeper(Keeper[BaseNode]):
         found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
+        yield from ()
         for _ in range(HOPS):
             wanted = [i for i in dict.fromkeys(relatives_of(new)) if i not in seen]
             if not wanted:
                 break
-            new = yield from self._read(wanted)
+            new = self.access.read(wanted)
             seen.update(wanted)
             found = [*found, *new]
         batch = to_batch_of(found, self.keys)
@@ -271,105 +267,73 @@ class NodeKeeper(Keeper[BaseNode]):
             as where a document is replaced; else once the others are stored.
         """
         ids = {one: [*some] for one, some in (updated or {}).items()}
-        nodes = yield own(self._without_held, nodes)
+        check_are_nodes(nodes)
+        warn_of_paths(nodes)
+        nodes = without_held_sentences(self.guard.quarantine, nodes)
         for document, node_id in _documents(nodes):
             if document in self._updated_next:
                 ids.setdefault(document, []).append(node_id)
-        sifted = yield own(self._sifted, nodes, at_once=at_once or bool(ids))
-        versions = []
-        for document, some in ids.items():
-            older = yield from self._document(document)
-            versions.append(NewVersion(document, frozenset(some), frozenset(older)))
-        how = partial(_how, [nodes[row] for row in sifted.rows], options)
+        sifted = sift(columns_of(nodes, self.keys), self.guard)
+        sifted = sifted.without(self.access.unfit([nodes[row] for row in sifted.rows]))
+        sifted.check(self.guard)
+        if sifted.refused and (at_once or ids):
+            raise MalformedEntriesError(sifted.refused, written=False)
+        whole = [nodes[row] for row in sifted.rows]
+
+        def how(report: Report) -> How:
+            return with_plain_vectors(passed(whole, report)), options
+
+        versions = [
+            NewVersion(document, frozenset(some), frozenset(self.access.document(document)))
+            for document, some in ids.items()
+        ]
         report = yield from writing.add(self, sifted, how, versions=versions, delete=True)
         self._updated_next.difference_update(ids)
-        yield own(report_detection, report, stage="ingestion")
+        report_detection(report, stage="ingestion")
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
 
-    def _without_held(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
-        """Return nodes without the sentences in their windows that an earlier write has held."""
-        check_are_nodes(nodes)
-        warn_of_paths(nodes)
-        return Sentences.held(self.guard.quarantine, nodes).cut_from(nodes)
+    def waiting(
+        self, documents: Iterable[tuple[str, str]]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the documents that wait in this very version, and need no other look.
 
-    def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
-        """Tell malformed nodes from the others; refuse all before anything is written, if so."""
-        sifted = sift(columns_of(nodes, self.keys), self.guard)
-        left = [nodes[row] for row in sifted.rows]
-        sifted = sifted.without(self.access.unfit(left))
-        sifted.check(self.guard)
-        if at_once and sifted.refused:
-            raise MalformedEntriesError(sifted.refused, written=False)
-        return sifted
-
-    def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
-        """Return the documents whose given version waits while the one before is served.
-
-        A version with a part that was confirmed as poisoned waits for good.
+        First those whose version before is served meanwhile: a version with a part that was
+        confirmed as poisoned waits for good. Then new ones all of whose nodes are held, before a
+        person decides on one of them.
 
         Parameters
         ----------
         documents
             Their ids and hashes.
         """
-        found: frozenset[str] = yield own(self._still_held, dict(documents))
-        stored: list[str] = []
-        for ref_doc_id in found:  # of nothing is the version before served after a loss
-            ids = yield from self._document(ref_doc_id)
-            stored += [ref_doc_id] if ids else []
-        return frozenset(stored)
-
-    def _still_held(self, asked: Mapping[str, str]) -> frozenset[str]:
-        quarantine, stands = self.guard.quarantine, (Status.HELD, Status.CONFIRMED)
+        asked, quarantine = dict(documents), self.guard.quarantine
+        still: set[str] = set()
+        whole: dict[str, bool] = {}
         if not asked or not quarantine.exists():
-            return frozenset()
-        parts = quarantine.prints(documents=list(asked))
-        known = sorted({one.id for one in parts if one.status in stands})
-        waiting = waits(quarantine, known) if known else []
-        held = quarantine.list(None, ids=waiting) if waiting else ()
-        sources = [(one, to_node(one).source_node) for one in held if one.status in stands]
-        return frozenset(
-            source.node_id
-            for one, source in sources
-            if source is not None and asked.get(source.node_id) == source.hash
-            if not is_part(one)
-        )
-
-    def held_whole(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
-        """Return the new documents all of whose nodes are held, in this very version.
-
-        They are not judged again before a person decides on one of their nodes.
-
-        Parameters
-        ----------
-        documents
-            Their ids and hashes.
-        """
-        found: frozenset[str] = yield own(self._held_whole, dict(documents))
-        return found
-
-    def _held_whole(self, asked: Mapping[str, str]) -> frozenset[str]:
-        quarantine = self.guard.quarantine
-        if not asked or not quarantine.exists():
-            return frozenset()
+            return frozenset(), frozenset()
         ids = list(dict.fromkeys(one.id for one in quarantine.prints(documents=list(asked))))
         noted = quarantine.indexes.of(ids) if ids else {}
-        some = [i for i, names in noted.items() if HELD_WHOLE in names]
-        decided: dict[str, bool] = {}
-        for one in quarantine.list(None, ids=some) if some else ():
+        parts = waits(quarantine, ids) if ids else []
+        all_of = {i for i, names in noted.items() if HELD_WHOLE in names}
+        known = sorted({*parts, *all_of})
+        for one in quarantine.list(None, ids=known) if known else ():
             source = to_node(one).source_node
-            if source is not None and asked.get(source.node_id) == source.hash:
-                stands = one.status in (Status.HELD, Status.CONFIRMED) and not lacks_vector(one)
-                decided[source.node_id] = decided.get(source.node_id, True) and stands
-        return frozenset(document for document, stands in decided.items() if stands)
+            if source is None or asked.get(source.node_id) != source.hash:
+                continue
+            stands = one.status in (Status.HELD, Status.CONFIRMED)
+            if one.id in parts and stands and not is_part(one):
+                still.add(source.node_id)
+            if one.id in all_of:
+                stands = stands and not lacks_vector(one)
+                whole[source.node_id] = whole.get(source.node_id, True) and stands
+        # Of nothing is the version before served after a loss of the store.
+        served = frozenset(one for one in still if self.access.document(one))
+        return served, frozenset(one for one, stands in whole.items() if stands)
 
-    def note_whole(self, documents: Collection[str]) -> Steps[None]:
+    def note_whole(self, documents: Collection[str]) -> None:
         """Note that all nodes of these new documents are held."""
-        yield own(self._note_whole, documents)
-
-    def _note_whole(self, documents: Collection[str]) -> None:
         ids = [i for document in documents for i in self._held_of(document, Status.HELD)]
         self.guard.quarantine.indexes.note(ids, HELD_WHOLE)
 
@@ -390,14 +354,14 @@ class NodeKeeper(Keeper[BaseNode]):
         report = yield from writing.note_copies(self, report)
         versions = []
         for document, ids in updated.items():
-            older = (yield from self.stored((yield from self._document(document)))).entries
+            older = (yield from self.stored(self.access.document(document))).entries
             # Later steps may add to what a model reads beside the text.
             prints = {one.id: one.text_fingerprint for one in older}
             kept = {e.id for e in report.batch if prints.get(e.id) == e.text_fingerprint}
             new = frozenset(ids)
             versions.append(NewVersion(document, new, frozenset(older.ids), new & kept))
-        whole = partial(held_whole, report, versions, self.guard.quarantine)
-        report = yield own(self.guard.writes.together, whole)
+        quarantine = self.guard.quarantine
+        report = self.guard.writes.together(lambda: held_whole(report, versions, quarantine))
         self.mask.add(report.batch.take(~report.admitted))
         return report
 
@@ -410,12 +374,12 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[list[str]]:
         """Delete the nodes of a document from the store and from quarantine."""
         self._updated_next.discard(ref_doc_id)
-        ids = yield from self._document(ref_doc_id)
-        held = yield own(self._held_of, ref_doc_id)
+        ids = self.access.document(ref_doc_id)
+        held = self._held_of(ref_doc_id)
         older = yield from writing.known_entries(self, ids)
         if ids:
             yield from leave(self, older, self.delete_entries(ids, options))
-        yield own(writing.forget_deleted, self, [*ids, *held])
+        writing.forget_deleted(self, [*ids, *held])
         return ids
 
     def delete_nodes(
@@ -423,20 +387,20 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[None]:
         """Delete nodes, or those of them, or of all, that filters choose."""
         if filters is not None:
-            found = yield own(self.access.call, "get_nodes", ids, filters)
-            ids = [node.node_id for node in found]
+            ids = [node.node_id for node in self.access.call("get_nodes", ids, filters)]
         yield from writing.delete(self, ids or [])
 
     def clear(self) -> Steps[None]:
         """Empty the store, and forget its nodes; held nodes stay held."""
         self._updated_next.clear()
         older = yield from writing.known_entries(self, (yield from self.ids()))
-        yield from leave(self, older, self._cleared())
 
-    def _cleared(self) -> Steps[None]:
-        yield own(self.access.call, "clear")
+        def cleared() -> Steps[None]:
+            yield own(self.access.call, "clear")
 
-    def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
+        yield from leave(self, older, cleared())
+
+    def arrived(self) -> frozenset[tuple[str, str | None]]:
         """Return documents, with the hashes of their versions, that have missing nodes here.
 
         A reviewer has released those nodes elsewhere: the command line, for one, writes no store.
@@ -444,19 +408,15 @@ class NodeKeeper(Keeper[BaseNode]):
         quarantine = self.guard.quarantine
         if not quarantine.exists():
             return frozenset()
-        released = yield own(quarantine.list, Status.RELEASED)
-        there = yield from self._read([one.id for one in released])
-        present = {node.node_id for node in there}
+        released = quarantine.list(Status.RELEASED)
+        present = {node.node_id for node in self.access.read([one.id for one in released])}
         nodes = [to_node(one) for one in released if one.id not in present]
         sources = [node.source_node for node in nodes]
         return frozenset((info.node_id, info.hash) for info in sources if info is not None)
 
-    def nodes_in(self, ref_doc_ids: Iterable[str]) -> Steps[list[str]]:
+    def nodes_in(self, ref_doc_ids: Iterable[str]) -> list[str]:
         """Return the ids of stored nodes of documents."""
-        ids: list[str] = []
-        for ref_doc_id in ref_doc_ids:
-            ids += yield from self._document(ref_doc_id)
-        return ids
+        return [node_id for one in ref_doc_ids for node_id in self.access.document(one)]
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine
@@ -477,11 +437,6 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
     return to_batch(list(latest.values()), keys) if latest else NOTHING
-
-
-def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
-    """Return the nodes that a report admits, and how to write them."""
-    return How(with_plain_vectors(passed(nodes, report)), options)
 
 
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[tuple[str, str]]:

@@ -245,7 +245,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         inputs = self._prepare_inputs(documents, nodes)
         with naming(inputs, self.poison_guard.keys):
             plan = yield from self._plan(inputs)
-        older = yield keeper.step(keeper.nodes_in(plan.leaving))
+        older = yield self._off_loop(partial(keeper.nodes_in, plan.leaving))
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
@@ -276,7 +276,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         self._result = result = _result(plan, in_stages(reports), made, left)
         keeper.last_report = result.report
         if result.held and self.docstore is not None:
-            yield keeper.step(keeper.note_whole(result.held))
+            yield self._off_loop(partial(keeper.note_whole, result.held))
         yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
@@ -326,9 +326,8 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
             return plan
         # A node that was cut elsewhere is only a part of a document.
         versions = [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
-        arrived = yield keeper.step(keeper.arrived())
-        waiting = yield keeper.step(keeper.still_held(versions))
-        whole = yield keeper.step(keeper.held_whole(versions))
+        arrived = yield self._off_loop(keeper.arrived)
+        waiting, whole = yield self._off_loop(partial(keeper.waiting, versions))
         upserts = self.docstore_strategy in UPSERTS
         hashes = set((yield own(docstore.get_all_document_hashes)))
         for node in inputs:

@@ -7,7 +7,6 @@ from llama_support import (
     KINDS,
     document,
     guarded_over,
-    id_of,
     insert,
     node,
     pipeline_over,
@@ -205,12 +204,6 @@ def test_a_pipeline_keeps_no_text_of_what_a_restoration_took_out(make_store, mod
     one.update_ref_doc(STANDING)
     assert one.pipeline.last_result.stored == ("d",)
     assert one.pipeline.docstore.docs["d"].text == STANDING.text
-
-
-def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
-    pipeline = GuardedIngestionPipeline(transformations=[splitter()], guard=guard_of())
-    with pytest.raises(ValueError, match="no vector store"):
-        pipeline.restore([id_of("a")])
 
 
 # A copy of what stands in the store

@@ -5,14 +5,18 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_support import (
+    ALL_KINDS,
     TEXT_KINDS,
     TopicEmbedding,
+    about,
+    bad,
     document,
+    good,
     guard_of,
     guarded_over,
     id_of,
@@ -25,6 +29,7 @@ from llama_support import (
     pipeline_over,
     ran,
     sentences,
+    shown,
     splitter,
 )
 from support import Scripted
@@ -49,6 +54,80 @@ POISON = "shipping bad two. shipping bad four."
 
 def texts_of(store, name="d"):
     return sorted(one.text for one in live(store) if one.ref_doc_id == name)
+
+
+# A write in parts
+
+
+def second_fails(monkeypatch, kind, name):
+    """Have the second call from now on fail of a method that writes nodes."""
+    write, written = getattr(kind, name), []
+
+    def failing(self, nodes, **options):
+        written.append(nodes)
+        if len(written) == 2:
+            raise OSError
+        return write(self, nodes, **options)
+
+    monkeypatch.setattr(kind, name, failing)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("way", ["insert_nodes", "update_ref_doc"])
+def test_a_write_whose_second_part_fails_leaves_nothing_and_ends_well_when_repeated(
+    kind, way, make_store, model, monkeypatch
+):
+    inner, guard = make_store(kind), guard_of()
+    index = GuardedVectorStoreIndex(
+        known(vector=False),
+        guard=guard,
+        storage_context=StorageContext.from_defaults(vector_store=inner),
+        embed_model=model,
+        insert_batch_size=2,
+        transformations=[splitter()],
+    )
+    index.insert(document("d", GOOD))
+    before = shown(index)
+    new = [node(f"billing {n}", label="billing", document="n", vector=False) for n in range(3)]
+
+    def write():
+        if way == "insert_nodes":
+            index.insert_nodes([*new, *bad(vector=False)])
+        else:
+            index.update_ref_doc(document("d", BETTER.replace("two", "too")))
+
+    with monkeypatch.context() as patched:
+        second_fails(patched, type(inner), "add")
+        with pytest.raises(OSError):  # noqa: PT011
+            write()
+    assert sorted(one.text for one in live(index)) == shown(index) == before
+    assert guard.n_known == len(before)
+    write()
+    if way == "insert_nodes":
+        texts = sorted([*before, *(one.text for one in new)])
+        assert {one.id for one in index.quarantine.list()} == set(ids_of(bad()))
+    else:
+        rest = set(before) - set(sentences(GOOD))
+        texts = sorted([*rest, *sentences(BETTER.replace("two", "too"))])
+    assert sorted(one.text for one in live(index)) == shown(index) == texts
+    assert guard.n_known == len(texts)
+
+
+@pytest.mark.parametrize("kind", TEXT_KINDS)
+def test_a_part_that_a_plain_index_has_written_before_the_next_failed_is_there_once(
+    kind, make_store, model, monkeypatch
+):
+    store = guarded_over(make_store(kind), None, known())
+    index = VectorStoreIndex.from_vector_store(store, embed_model=model, insert_batch_size=2)
+    nodes = [*good(vector=False), *bad(vector=False), *about("refunds", 2, prefix="new")]
+    with monkeypatch.context() as patched:
+        second_fails(patched, type(access_behind(store)), "write")
+        with pytest.raises(OSError):  # noqa: PT011
+            index.insert_nodes(nodes)
+    assert len(live(store)) == store.guard.n_known == len(known()) + 2
+    index.insert_nodes(nodes)
+    assert len(live(store)) == store.guard.n_known == len(known()) + 4
+    assert {one.id for one in store.quarantine.list()} == set(ids_of(bad()))
 
 
 # Updates through a plain index
