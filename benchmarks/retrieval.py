@@ -231,12 +231,9 @@ def poisoned_store(text: str, some: list[Target], tally: Tally) -> None:
         ids=list(everything.ids),
     )
     before = store.as_retriever(search_kwargs={"k": 5})
-    guards = {
-        "default thresholds": of_queries(),
-        "fitted on the poisoned store": of_queries().fit(everything, fpr=FPR),
-    }
-    retrievers: dict[str, BaseRetriever] = {"unguarded": before} | {
-        name: GuardedRetriever(retriever=before, guard=guard) for name, guard in guards.items()
+    retrievers: dict[str, BaseRetriever] = {
+        "unguarded": before,
+        "default thresholds": GuardedRetriever(retriever=before, guard=of_queries()),
     }
     bad = set(poison.ids)
     gold = {row["question"]: row["passage_id"] for row in read_rows("wiki_questions")}
@@ -265,7 +262,7 @@ def store_table(tally: Tally) -> list[str]:
         f"| {TEXTS[text]} | {name} | {tally[('store', text, name, 'poisoned')]} | "
         f"{tally[('store', text, name, 'gold')]} |"
         for text in TEXTS
-        for name in ("unguarded", "default thresholds", "fitted on the poisoned store")
+        for name in ("unguarded", "default thresholds")
     ]
 
 
@@ -359,12 +356,8 @@ def calibrated(found: dict[str, list[Target]], tally: Tally) -> dict[str, list[s
     passages, questions, vectors = wiki()
     knowledge_bases = {attack: load(f"{attack}_target_contexts") for attack in ATTACKS}
     jobs: list[tuple[str, RetrievalGuard, str, list[Target]]] = []
-    for name, given in {
-        "wiki questions": (questions, vectors),
-        "queries made of the wiki passages": (None, None),
-    }.items():
-        guard = of_queries().fit(passages, *given, fpr=FPR)
-        jobs += [(name, guard, attack, found[attack]) for attack in ATTACKS]
+    guard = of_queries().fit(passages, questions, vectors, fpr=FPR)
+    jobs += [("wiki questions", guard, attack, found[attack]) for attack in ATTACKS]
     for attack, other in (ATTACKS, ATTACKS[::-1]):
         guard = fitted_on_targets(knowledge_bases[attack], found[attack], FPR)
         jobs.append((f"the questions of {attack}", guard, other, found[other]))

@@ -28,7 +28,6 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.detectors.base.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.groups.consensus import ConsensusDetector
-from ragshield_core.detectors.groups.usual import ROBUST_TAIL
 from ragshield_core.detectors.hidden.detector import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
@@ -71,12 +70,8 @@ Embed = Callable[[list[str]], ArrayLike]
 
 # Passages per calibration set, as many as are retrieved for most prompts with some to spare.
 K = 10
-# Queries made of a knowledge base's own entries: ten times as many as one in a hundred needs.
-N_QUERIES = 1_000
 # Queries searched for at once: 256 rows against 100,000 entries are 100 MB.
 CHUNK = 256
-# An entry that opens with a question of at most so many characters is asked for with it.
-LONGEST_QUESTION = 200
 
 
 class RetrievalGuard:
@@ -158,7 +153,7 @@ class RetrievalGuard:
     def fit(
         self,
         knowledge_base: Batch,
-        queries: Sequence[str] | None = None,
+        queries: Sequence[str],
         query_vectors: ArrayLike | None = None,
         *,
         embed: Embed | None = None,
@@ -174,11 +169,7 @@ class RetrievalGuard:
             Believed to be mostly clean, with vectors. Detectors of single entries are fitted on it.
         queries
             Ordinary ones, for example of the last weeks; the more like those to come, the better.
-            At least 99 for a share of 1 %. ``None`` makes up to 1,000 from the entries: an entry
-            that opens with a question is asked for with it; for any other, its own vector looks
-            for what is like it, so that only what needs no query text is calibrated. Entries made
-            for one question find their like, if there are any; therefore the rarest scores are
-            then extrapolated from commoner ones (:data:`ROBUST_TAIL`), and the rate is an estimate.
+            At least 99 for a share of 1 %.
         query_vectors
             Shape (n_queries, dim), of ``queries``.
         embed
@@ -190,7 +181,7 @@ class RetrievalGuard:
         k
             Passages per query. Use as many as will be screened together.
         seed
-            Of the entries that queries are made of.
+            Of the halves by which detectors of single entries score what they are fitted on.
 
         Raises
         ------
@@ -201,11 +192,7 @@ class RetrievalGuard:
             If queries have no vectors and there is no ``embed``.
         """
         policy = self.policy if fpr is None else self.policy.accepting(fpr)
-        if queries is None:
-            asked = _made_queries(knowledge_base, seed, embed)
-        else:
-            asked = _given_queries(queries, query_vectors, embed)
-        searched = _searched(knowledge_base, *asked, k)
+        searched = _searched(knowledge_base, queries, _embedded(queries, query_vectors, embed), k)
         held_out: dict[str, NDArray[np.float64]] = {}
         for detector in self.detectors:
             if not isinstance(detector, Detector):
@@ -232,9 +219,7 @@ class RetrievalGuard:
                 columns[detector.name].append(scores)
         scored = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
         first = np.array([rank == 0 for *_, rows in searched for rank in range(len(rows))], bool)
-        self._calibration = _calibrated(
-            self.detectors, policy, scored, first, robust=queries is None
-        )
+        self._calibration = _calibrated(self.detectors, policy, scored, first)
         self.policy = policy
         return self
 
@@ -310,7 +295,6 @@ class RetrievalGuard:
         values: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
             "calibrated": sorted(self._calibration.scores),
-            "robust": self._calibration.robust,
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
         for number, detector in enumerate(self.detectors):
@@ -360,9 +344,7 @@ class RetrievalGuard:
             policy = Policy.model_validate(values["policy"])
             guard = cls(built, policy=policy, quarantine=quarantine)
             if scores:
-                guard._calibration = _calibrated(
-                    built, policy, scores, arrays["first"], robust=values["robust"]
-                )
+                guard._calibration = _calibrated(built, policy, scores, arrays["first"])
         return guard
 
     def _judged(self, retrieved: RetrievedSet) -> Report:
@@ -476,7 +458,6 @@ class _Calibration(NamedTuple):
     scores: Mapping[str, NDArray[np.float64]] = {}  # (n_passages,); NaN without an opinion
     first: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # which were ranked first
     clean: Mapping[str, Calibration] = {}
-    robust: bool = False  # whether some of the passages may be poisoned
 
 
 def _calibrated(
@@ -484,8 +465,6 @@ def _calibrated(
     policy: Policy,
     scores: Mapping[str, NDArray[np.float64]],
     first: NDArray[np.bool_],
-    *,
-    robust: bool,
 ) -> _Calibration:
     """Take the stricter thresholds of those that keep the rate among all and among first ranks.
 
@@ -509,10 +488,6 @@ def _calibrated(
     floors = {detector.name: detector.traits.floor for detector in detectors}
     rules = {detector.name: detector.default_threshold for detector in detectors}
     best = {name: column[first] for name, column in enough.items()}
-    if robust:
-        steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
-        enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
-        best = {n: _capped(c) if n in steady else c for n, c in best.items()}
     joint = JointCalibration(enough, floors)
     thresholds = policy.thresholds(rules, joint)
     # Where there are enough first ranks for each detector, not for all together, none of these may
@@ -524,31 +499,7 @@ def _calibrated(
         of_first = policy.thresholds(highest)
     for name, threshold in of_first.items():
         thresholds[name] = threshold.at_least(thresholds[name])
-    return _Calibration(thresholds, dict(scores), first, joint.calibrations, robust)
-
-
-def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return scores of which the highest are no higher than the commoner ones lead to expect.
-
-    An exponential through the :data:`ROBUST_TAIL` points says how high each rank may be; a few
-    poisoned passages hardly move those.
-    """
-    judged = np.flatnonzero(~np.isnan(scores))
-    ordered = judged[np.argsort(-scores[judged], kind="stable")]
-    low, high = ROBUST_TAIL
-    start, end = np.quantile(scores[judged], [low, high])
-    capped = scores.copy()
-    if end > start:  # else nothing grows rarer there
-        scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
-        share = np.arange(1, len(ordered) + 1) / (len(ordered) + 1.0)
-        expected = np.maximum(start + scale * np.log((1.0 - low) / share), end)
-        capped[ordered] = np.minimum(scores[ordered], expected)
-    return capped
-
-
-# What to search for: texts, vectors of shape (n_queries, dim), and for each the entry to leave out,
-# whose vector it is.
-_Queries = tuple[list[str | None], NDArray[np.float32], list[int | None]]
+    return _Calibration(thresholds, dict(scores), first, joint.calibrations)
 
 
 def _with_masked(
@@ -569,76 +520,44 @@ def _with_masked(
     return replace(report, batch=passages, remarkable=remarkable, scores=scores)
 
 
-def _given_queries(
+def _embedded(
     queries: Sequence[str], vectors: ArrayLike | None, embed: Embed | None
-) -> _Queries:
-    texts: list[str | None] = list(queries)
+) -> NDArray[np.float32]:
+    """Return the vectors of queries, as given or made now."""
     if vectors is None and embed is None:
         msg = "queries have no vectors; pass query_vectors, or embed= to make them."
         raise ValueError(msg)
     if vectors is None and embed is not None:
-        vectors = embed(list(queries)) if texts else np.empty((0, 0))
+        vectors = embed(list(queries)) if queries else np.empty((0, 0))
     matrix = np.asarray(vectors, dtype=np.float32)
-    if matrix.ndim != 2 or len(matrix) != len(texts):  # noqa: PLR2004
+    if matrix.ndim != 2 or len(matrix) != len(queries):  # noqa: PLR2004
         msg = (
-            f"query_vectors has shape {matrix.shape} for {len(texts)} queries, expected "
-            f"({len(texts)}, dim)."
+            f"query_vectors has shape {matrix.shape} for {len(queries)} queries, expected "
+            f"({len(queries)}, dim)."
         )
         raise InvalidBatchError(msg)
-    return texts, matrix, [None] * len(texts)
-
-
-def _made_queries(knowledge_base: Batch, seed: int, embed: Embed | None) -> _Queries:
-    """Ask for random entries: with the question they open with, or by their own vector."""
-    rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(knowledge_base))[:N_QUERIES].tolist()
-    texts = [_opening_question(knowledge_base.texts[row]) for row in rows]
-    vectors = knowledge_base.embeddings[rows].copy()
-    asked = [number for number, text in enumerate(texts) if text is not None]
-    if embed is not None and asked:
-        vectors[asked] = np.asarray(
-            embed([str(texts[number]) for number in asked]), dtype=np.float32
-        )
-    leave_out = [None if text is not None else row for row, text in zip(rows, texts, strict=True)]
-    return texts, vectors, leave_out
-
-
-def _opening_question(text: str) -> str | None:
-    """Return the question that a text opens with, if it is marked as one."""
-    opening = text[:LONGEST_QUESTION].lstrip()
-    marks = [opening.find(mark) for mark in "?？؟" if mark in opening]
-    if not marks:
-        return None
-    question = opening[: min(marks) + 1]
-    return None if "\n\n" in question or ". " in question else question
+    return matrix
 
 
 def _searched(
-    knowledge_base: Batch,
-    texts: Sequence[str | None],
-    vectors: NDArray[np.float32],
-    leave_out: Sequence[int | None],
-    k: int,
-) -> list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]]:
+    knowledge_base: Batch, queries: Sequence[str], vectors: NDArray[np.float32], k: int
+) -> list[tuple[str, NDArray[np.float32], NDArray[np.intp]]]:
     """Return each query with its vector and the rows of its k nearest entries, best first."""
-    found: list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]] = []
     if vectors.size and vectors.shape[1] != knowledge_base.dim:
         msg = (
             f"query vectors have {vectors.shape[1]} dimensions, expected "
             f"{knowledge_base.dim} as in the knowledge base; embed both with the same model."
         )
         raise InvalidBatchError(msg)
+    found = []
     n = min(k, len(knowledge_base))
-    for start in range(0, len(texts), CHUNK):
+    for start in range(0, len(queries), CHUNK):
         part = vectors[start : start + CHUNK]
         norms = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), np.finfo(np.float32).tiny)
         similarity = (part / norms) @ knowledge_base.embeddings.T
-        for row, left_out in enumerate(leave_out[start : start + CHUNK]):
-            if left_out is not None:
-                similarity[row, left_out] = -np.inf
         nearest = np.argpartition(-similarity, n - 1, axis=1)[:, :n] if n else np.empty((0, 0))
         for row, candidates in enumerate(nearest):
             best = candidates[np.argsort(-similarity[row, candidates], kind="stable")]
             best = best[np.isfinite(similarity[row, best])]
-            found.append((texts[start + row], part[row], best))
+            found.append((queries[start + row], part[row], best))
     return found

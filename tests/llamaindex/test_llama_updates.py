@@ -10,7 +10,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_support import (
-    ALL_KINDS,
+    KINDS,
     TEXT_KINDS,
     TopicEmbedding,
     about,
@@ -72,7 +72,7 @@ def second_fails(monkeypatch, kind, name):
     monkeypatch.setattr(kind, name, failing)
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["insert_nodes", "update_ref_doc"])
 def test_a_write_whose_second_part_fails_leaves_nothing_and_ends_well_when_repeated(
     kind, way, make_store, model, monkeypatch

@@ -129,6 +129,7 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
 # 3. Workers
 
 
+@pytest.mark.slow
 def test_3_a_guard_in_a_worker_is_refused_and_the_guarded_pipeline_judges_in_the_parent(make_store):
     pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
     with pytest.raises(TypeError, match="GuardedIngestionPipeline, whose workers run the steps"):

@@ -204,7 +204,8 @@ def retrieval() -> dict[str, Any]:
     rows = read_rows("poisonedrag_nq")
     questions_of = {row["id"]: row["target_question"] for row in rows}
     guard = RetrievalGuard()
-    guard.fit(known, fpr=0.05, k=8)
+    asked = known.take(range(400))
+    guard.fit(known, asked.texts, asked.vectors, fpr=0.05, k=8)
     found = {}
     for part in parts(bad, 5):
         near = np.argsort(-(known.vectors @ part.vectors.mean(axis=0)), kind="stable")[:3]

@@ -19,7 +19,6 @@ from ragshield_core.detectors import (
 )
 from ragshield_core.detectors.base import Evidence, Scope, Traits
 from ragshield_core.detectors.base.retrieved import RetrievalDetector
-from ragshield_core.detectors.groups.consensus import ConsensusDetector
 from ragshield_core.detectors.question.query_echo import QueryEchoDetector
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, StateError
 from ragshield_core.retrieval import RetrievalGuard, _calibrated, screen_retrieved
@@ -35,7 +34,12 @@ def retrieved_for(vector, batch, k=10):
 @pytest.fixture(scope="module")
 def calibrated():
     """Return a guard for tests that only screen."""
-    return RetrievalGuard().fit(KNOWN, fpr=0.05)
+    return fitted(RetrievalGuard(), fpr=0.05)
+
+
+def fitted(guard, **options):
+    """Calibrate a guard on a question that stands in no passage, asked from everywhere."""
+    return guard.fit(KNOWN, ["what is this"] * len(KNOWN), KNOWN.vectors, **options)
 
 
 def a_set(seed=1, n_poisoned=3):
@@ -148,40 +152,6 @@ def test_findings_of_a_calibrated_guard_have_p_values(calibrated):
     assert all(0.0 < finding.p_value <= 0.05 for finding in findings)
 
 
-def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule(calibrated):
-    thresholds = calibrated.thresholds
-    assert thresholds["query_echo"] == pytest.approx(QueryEchoDetector.default_threshold)
-    assert thresholds["consensus"] != pytest.approx(ConsensusDetector.default_threshold)
-
-
-@pytest.mark.slow
-def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
-    poisoned = join(KNOWN, *(group(5, seed, f"p{seed}-") for seed in range(3)))
-    clean, guard = (RetrievalGuard().fit(batch, fpr=0.01) for batch in (KNOWN, poisoned))
-    assert guard.thresholds["consensus"] < 1.3 * clean.thresholds["consensus"]
-    # Taken as they are, which real queries justify, the scores of the poison are the threshold.
-    vectors, texts = poisoned.embeddings, ["what is this"] * len(poisoned)
-    naive = RetrievalGuard().fit(poisoned, texts, vectors, fpr=0.01)
-    assert naive.thresholds["consensus"] > 1.3 * clean.thresholds["consensus"]
-
-
-@pytest.mark.slow
-def test_an_faq_raises_its_own_bar_for_echoes():
-    rng = np.random.default_rng(3)
-    base = passages(300, 3)
-    asked = [
-        f"How do I {' '.join(rng.choice(list('abcdefgh'), 6))} {i}? Like so." for i in range(300)
-    ]
-    faq = Batch.of(ids=base.ids, texts=asked, embeddings=base.embeddings)
-    guard = RetrievalGuard().fit(faq, fpr=0.05)
-    drops = 0
-    for row in range(100):
-        vector = faq.embeddings[row]
-        report = guard.screen(asked[row].split("?")[0], retrieved_for(vector, faq), vector)
-        drops += faq.ids[row] in held_in(report)
-    assert drops <= 5
-
-
 def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those():
     rng = np.random.default_rng(0)
     first = np.arange(5000) < 1000
@@ -191,7 +161,7 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
     for rule, threshold in ((0.5, 0.5), (0.1, np.nanmax(few))):
         detectors[1].default_threshold = rule
         scores = {"all": rng.random(5000), "few": few}
-        thresholds = _calibrated(detectors, Policy(), scores, first, robust=False).thresholds
+        thresholds = _calibrated(detectors, Policy(), scores, first).thresholds
         assert thresholds["few"].quarantine == pytest.approx(threshold)
         assert (scores["all"] > thresholds["all"].quarantine).mean() <= 0.01
 
@@ -297,7 +267,7 @@ def test_a_detector_that_could_not_be_loaded_is_refused_at_save(tmp_path, own):
 
 
 def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
-    guard = RetrievalGuard([QueryEchoDetector(), Scripted()]).fit(KNOWN, fpr=0.05)
+    guard = fitted(RetrievalGuard([QueryEchoDetector(), Scripted()]), fpr=0.05)
     guard.save(tmp_path, detectors=[Scripted])
     with pytest.raises(StateError, match="scripted"):
         RetrievalGuard.load(tmp_path)
@@ -347,7 +317,7 @@ def test_what_is_no_detector_is_refused(tmp_path):
 
 
 def test_a_flag_lets_pass():
-    guard = RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)).fit(KNOWN)
+    guard = fitted(RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)))
     flagged = 0
     for vector in KNOWN.embeddings[:100]:
         report = guard.screen("what", retrieved_for(vector, KNOWN), vector)
