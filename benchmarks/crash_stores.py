@@ -16,7 +16,7 @@ from crash_plan import DIM
 from numpy.typing import NDArray
 
 from ragshield_core import Batch, Guard
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.keeper import Keeper
 
 LATEST = "latest"
 

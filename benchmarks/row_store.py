@@ -10,11 +10,10 @@ from ragshield_core.model.entries import Entry
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import Stored
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.inner import StoredEntries
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims, Mask
-from ragshield_core.store.steps import Steps, own
 
 
 class Entries(Mask[Entry]):
@@ -47,25 +46,24 @@ class RowKeeper(Keeper[Entry]):
         self._rows, self._store = rows, store
         self._places = {entry_id: row for row, entry_id in enumerate(rows.ids)}
 
-    def stored(self, ids: Sequence[str]) -> Steps[Stored[Entry]]:
+    def stored(self, ids: Sequence[str]) -> StoredEntries[Entry]:
         """Return the entries that are in the store."""
-        found = yield own(lambda: [self._store.get(entry_id) for entry_id in ids])
+        found = [self._store.get(entry_id) for entry_id in ids]
         batch = self._rows.take([row for row in found if row is not None])
-        return Stored(batch, list(batch))
+        return StoredEntries(batch, list(batch))
 
-    def write_entries(self, batch: Batch, how: Any, older: Sequence[Entry]) -> Steps[None]:  # noqa: ARG002
+    def write_entries(self, batch: Batch, how: Any, older: Sequence[Entry]) -> None:  # noqa: ARG002
         """Store entries."""
         coming = {entry_id: self._places[entry_id] for entry_id in batch.ids}
-        yield own(self._store.update, coming)
+        self._store.update(coming)
 
-    def delete_entries(self, ids: Sequence[str], options: Any = None) -> Steps[None]:  # noqa: ARG002
+    def delete_entries(self, ids: Sequence[str], options: Any = None) -> None:  # noqa: ARG002
         """Delete entries."""
-        yield own(lambda: [self._store.pop(entry_id, None) for entry_id in ids])
+        [self._store.pop(entry_id, None) for entry_id in ids]
 
-    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Entry]]:  # noqa: ARG002
+    def nearest(self, vector: list[float], k: int) -> Sequence[Entry]:  # noqa: ARG002
         """Return none: nobody searches this store."""
         return []
-        yield
 
     def entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:  # noqa: ARG002
         """Return held entries."""
@@ -78,4 +76,4 @@ class RowKeeper(Keeper[Entry]):
     def write(self, rows: Sequence[int]) -> Report:
         """Write some of the rows as an adapter does."""
         batch = self._rows.take(rows)
-        return self.run(writing.add(self, sift(Columns.of(batch), self.guard), lambda _: None))
+        return self.run(writing.add, self, sift(Columns.of(batch), self.guard), lambda _: None)

@@ -30,7 +30,6 @@ from decisions import opened
 from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.store.steps import done
 
 # Batch -> how many writes are measured, after two that warm up.
 WRITES = {1: 40, 100: 6, 600: 1}
@@ -81,7 +80,7 @@ def table(rows: Batch, known: int, kinds: dict[str, Databases]) -> Iterator[str]
         guard.adopt(rows.take(range(known))).save(folder)
         bare = RowKeeper(guard, rows, {}).write_entries
         ways: dict[str, Write] = {
-            "bare store": lambda some: done(bare(rows.take(some), None, [])),
+            "bare store": lambda some: bare(rows.take(some), None, []),
             "screening alone": lambda some: guard.screen(rows.take(some)),
             "guarded, in memory": kept(opened(folder), rows),
         }

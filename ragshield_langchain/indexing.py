@@ -37,7 +37,7 @@ from ragshield_core import Report
 from ragshield_core.model.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.adapter import NOTHING
+from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import expect
 from ragshield_core.store.malformed import lacks_vector, taken
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
@@ -479,8 +479,8 @@ class _Run(RecordManager, VectorStore):
         older = yield from self._older(stale, where["before"])
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         if versions := self._in_part(older):
-            store = self.store
-            gone = yield store._in_turn(hold_back(store._keeper, versions))  # noqa: SLF001
+            keeper = self.store._keeper  # noqa: SLF001 - one operation of it
+            gone = yield keeper.step(hold_back, keeper, versions)
             self.held_new |= dict.fromkeys(gone)
             yield own(self.note, gone)
             yield asked(self.records, "delete_keys", gone)

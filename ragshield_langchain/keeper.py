@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,10 @@ from ragshield_core.model.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import NOTHING, Stored
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys
 from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, no_release, sift
-from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.convert import (
     claimed,
@@ -69,19 +68,18 @@ class DocumentKeeper(Keeper[Document]):
 
     # The store
 
-    def stored(self, ids: Sequence[str]) -> Steps[Stored[Document]]:
+    def ready(self) -> None:
+        """Check that the store can be written from here."""
+        self.access.ready()
+
+    def stored(self, ids: Sequence[str]) -> StoredEntries[Document]:
         """Return the stored documents under the ids."""
-        found: Stored[Document] = yield own(self._stored, ids)
-        return found
-
-    def ids(self) -> Steps[list[str]]:
-        """Return the ids of all stored documents."""
-        ids: list[str] = yield own(self.access.ids)
-        return ids
-
-    def _stored(self, ids: Sequence[str]) -> Stored[Document]:
         documents, vectors = self.access.read(list(dict.fromkeys(ids)))
-        return Stored(self.as_stored(documents, vectors), documents)
+        return StoredEntries(self.as_stored(documents, vectors), documents)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all stored documents."""
+        return self.access.ids()
 
     def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
         """Return stored documents as entries, without claims that cannot be used."""
@@ -102,22 +100,19 @@ class DocumentKeeper(Keeper[Document]):
         batch: Batch,
         how: Sequence[Decision] | None,
         older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
-    ) -> Steps[None]:
+    ) -> None:
         """Store documents in place of older ones."""
-        yield own(self._change, self.access.write, batch, stored_metadatas(batch, how or ()))
-
-    def delete_entries(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
-        """Delete documents."""
-        yield own(self._change, self.access.delete, ids)
-
-    def _change(self, work: Callable[..., None], *args: Any) -> None:
         with self.access.writing():
-            work(*args)
+            self.access.write(batch, stored_metadatas(batch, how or ()))
 
-    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+    def delete_entries(self, ids: Sequence[str], options: None = None) -> None:  # noqa: ARG002
+        """Delete documents."""
+        with self.access.writing():
+            self.access.delete(ids)
+
+    def nearest(self, vector: list[float], k: int) -> Sequence[Document]:
         """Return the documents nearest to a vector."""
-        documents: Sequence[Document] = yield own(self.access.near, vector, k)
-        return documents
+        return self.access.near(vector, k)
 
     def entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
         """Return held documents with vectors."""
@@ -165,15 +160,15 @@ class DocumentKeeper(Keeper[Document]):
         columns: Given,
         replacing: Sequence[str],
         versions: Sequence[NewVersion] = (),
-    ) -> Steps[tuple[Report, Mapping[int, str]]]:
+    ) -> tuple[Report, Mapping[int, str]]:
         """Screen ids, texts, metadatas, vectors; hold the suspicious, store and learn the others.
 
         Returns the report, and reasons by row for entries that can be neither stored nor held.
         """
-        sifted: Sifted = yield own(self._sifted, columns)
+        sifted: Sifted = self._sifted(columns)
         if sifted.refused and not len(sifted.batch):
             return Report(batch=NOTHING), sifted.refused
-        report = yield from writing.add(
+        report = writing.add(
             self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )
         return report, sifted.refused

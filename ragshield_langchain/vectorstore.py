@@ -430,7 +430,7 @@ class GuardedVectorStore(Guarded, VectorStore):
                 "documents; ask the store inside for the ids: store.delete(ids)."
             )
             raise NotImplementedError(msg)
-        yield self._in_turn(writing.delete(self._keeper, ids))
+        yield self._keeper.step(writing.delete, self._keeper, ids)
         return True
 
     adelete = asynchronous(delete)  # type: ignore[arg-type]
@@ -699,8 +699,10 @@ class GuardedVectorStore(Guarded, VectorStore):
                 _taken(vectors, rows) if vectors is not None else (yield from self._vectors(listed))
             )
             columns = _taken(names, rows), listed, _taken(metadatas, rows), given
-            steps = self._keeper.add_columns(columns, list(replacing), versions)
-            report, not_kept = yield self._in_turn(steps)
+            keeper = self._keeper
+            report, not_kept = yield keeper.step(
+                keeper.add_columns, columns, list(replacing), versions
+            )
             refused |= {rows[row]: reason for row, reason in not_kept.items()}
             written = len(report.batch) > 0
             if on_report is not None and (written or not refused):
@@ -710,9 +712,6 @@ class GuardedVectorStore(Guarded, VectorStore):
         if refused:
             raise MalformedEntriesError(refused, ids=names if written else (), written=written)
         return names
-
-    def _ready(self) -> None:
-        self._access.ready()
 
     def _vectors(self, texts: Sequence[str]) -> Steps[list[list[float] | None]]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""

@@ -297,7 +297,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             at_once = not self._made
             options = {**insert_kwargs, RECORDED: True}
             try:
-                yield keeper.step(keeper.add_nodes(vectors, options, at_once=at_once))
+                yield keeper.step(keeper.add_nodes, vectors, options, at_once=at_once)
             except Exception:
                 if self._made:  # nodes may be in, and LlamaIndex records nothing then
                     yield own(keeper.record)
@@ -328,7 +328,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Cut a document into nodes and index those that are admitted."""
         yield asked(super(), "insert", document, **insert_kwargs)
         if self._unrecord(document.id_):
-            yield self._off_loop(partial(self._keeper.note_whole, [document.id_]))
+            yield self._keeper.step(self._keeper.note_whole, [document.id_])
 
     ainsert = asynchronous(insert)  # type: ignore[arg-type]
 
@@ -338,7 +338,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> Steps[list[bool]]:
         """Insert and update documents; what is held, whole and as it is, is not judged again."""
         versions = [(one.id_, one.hash) for one in documents]
-        _, whole = yield self._off_loop(partial(self._keeper.waiting, versions))
+        _, whole = yield self._keeper.step(self._keeper.waiting, versions)
         left = [one for one in documents if one.id_ not in whole]
         made = iter((yield asked(super(), "refresh_ref_docs", left, **update_kwargs)))
         return [one.id_ not in whole and next(made) for one in documents]
@@ -361,7 +361,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """
         keeper = self._keeper
         version = [(document.id_, document.hash)]
-        served, _ = yield self._off_loop(partial(keeper.waiting, version))
+        served, _ = yield keeper.step(keeper.waiting, version)
         if served:
             return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
@@ -373,8 +373,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         with naming(nodes, keeper.keys):
             vectors = yield self._vectors(nodes)
         updated = {document.id_: [node.node_id for node in vectors]}
-        steps = keeper.add_nodes(vectors, insert_kwargs, updated=updated, at_once=True)
-        report = yield keeper.step(steps)
+        how = {"updated": updated, "at_once": True}
+        report = yield keeper.step(keeper.add_nodes, vectors, insert_kwargs, **how)
         if report.admitted.all():
             yield asked(self._docstore, "set_document_hash", document.id_, document.hash)
 
@@ -400,7 +400,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             Not used.
         """
         options = {"from_docstore": delete_from_docstore}
-        yield self._keeper.step(self._keeper.delete_document(ref_doc_id, options))
+        yield self._keeper.step(self._keeper.delete_document, ref_doc_id, options)
         if delete_from_docstore:
             yield Step(
                 partial(self._delete_from_docstore, ref_doc_id),
@@ -418,7 +418,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> Steps[None]:
         """Delete nodes, from quarantine as well; confirmed poison stays there."""
         options = {"from_docstore": delete_from_docstore}
-        yield self._keeper.step(writing.delete(self._keeper, node_ids, options))
+        yield self._keeper.step(writing.delete, self._keeper, node_ids, options)
 
     adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 

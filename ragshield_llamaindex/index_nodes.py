@@ -12,7 +12,6 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 from pydantic import PrivateAttr
 
-from ragshield_core.store.steps import Steps, own
 from ragshield_llamaindex.convert import embedded, relinked
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import NodeKeeper
@@ -108,26 +107,22 @@ class IndexKeeper(NodeKeeper):
 
     index: VectorStoreIndex
 
-    def _put(
-        self, nodes: Sequence[BaseNode], options: dict[str, Any], *, replacing: bool
-    ) -> Steps[None]:
+    def _put(self, nodes: Sequence[BaseNode], options: dict[str, Any], *, replacing: bool) -> None:
         recorded = options.get(RECORDED, False)
         options = {name: value for name, value in options.items() if name != RECORDED}
         if replacing:
-            yield own(self.access.write, list(nodes), **options)
+            self.access.write(list(nodes), **options)
         # As an index does it, which changes nothing in a store that holds them.
         to = self.index, self.index.index_struct, list(nodes)
-        yield own(VectorStoreIndex._add_nodes_to_index, *to, **options)  # noqa: SLF001
+        VectorStoreIndex._add_nodes_to_index(*to, **options)  # noqa: SLF001
         if not recorded:
-            yield own(self.record)
+            self.record()
 
-    def delete_entries(
-        self, ids: Sequence[str], options: dict[str, Any] | None = None
-    ) -> Steps[None]:
+    def delete_entries(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> None:
         """Delete nodes from the store, the index and, unless it is to keep them, the docstore."""
-        yield own(self.access.delete, list(ids))
-        yield own(self._forget, ids, **(options or {}))
-        yield own(self.record)
+        self.access.delete(list(ids))
+        self._forget(ids, **(options or {}))
+        self.record()
 
     def record(self) -> None:
         """Store which nodes the index holds."""

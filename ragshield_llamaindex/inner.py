@@ -25,7 +25,7 @@ from ragshield_core.model.entries import Batch
 from ragshield_core.model.entries import unfit as unstorable
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import VectorTable
-from ragshield_core.store import contract, inner, postgres_vectors, qdrant_vectors
+from ragshield_core.store import inner, postgres_vectors, qdrant_vectors
 from ragshield_core.store.inner import CALLERS_LOOP, chunks, on_loop
 from ragshield_core.store.one_store import folder_of_chroma, name_of
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, node_of, text_of
@@ -40,7 +40,7 @@ RESERVED = ("#", "$", "chroma:")
 NAMED_BY = ("collection_name", "table_name", "index_name")
 
 
-class InnerStore(inner.InnerStore[BaseNode]):
+class InnerStore(inner.StoreAccess[BaseNode]):
     """Access to the nodes of one kind of store, by their ids.
 
     LlamaIndex's ``get_nodes`` is there for only some stores, and gives vectors for fewer.
@@ -540,7 +540,7 @@ def _as_qdrant_writes(ids: Sequence[str]) -> list[str]:
     return [one for one in _uuids(ids) if str(uuid.UUID(one)) == one]
 
 
-def check_inner_store(access: InnerStore, dim: int = contract.DIM) -> None:
+def check_inner_store(access: InnerStore, dim: int = inner.DIM) -> None:
     """Check access to an empty store of your own, as tests of it should.
 
     Raises
@@ -557,4 +557,4 @@ def check_inner_store(access: InnerStore, dim: int = contract.DIM) -> None:
         nodes = access.read(ids)
         return {one.node_id: (text_of(one), one.metadata, one.get_embedding()) for one in nodes}
 
-    contract.check_inner_store(access, write, read, dim)
+    inner.check_inner_store(access, write, read, dim)

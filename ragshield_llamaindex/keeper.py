@@ -24,13 +24,12 @@ from ragshield_core.model.findings import Decision, Verdict
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import NOTHING, Stored, leave
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys, expect_guard
 from ragshield_core.store.malformed import embedding, lacks_vector, no_release, sift
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.recalling import recall_found
-from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import NewVersion, held_whole, is_part, waits
 from ragshield_llamaindex.convert import (
     check_are_nodes,
@@ -111,19 +110,16 @@ class NodeKeeper(Keeper[BaseNode]):
 
     # What the store is asked for
 
-    def stored(self, ids: Sequence[str]) -> Steps[Stored[BaseNode]]:
+    def stored(self, ids: Sequence[str]) -> StoredEntries[BaseNode]:
         """Return the nodes that the store holds under the ids."""
-        nodes: list[BaseNode] = yield own(self.access.read, list(ids))
-        return Stored(to_batch_of(nodes, self.keys), nodes)
+        nodes = self.access.read(list(ids))
+        return StoredEntries(to_batch_of(nodes, self.keys), nodes)
 
-    def ids(self) -> Steps[list[str]]:
+    def ids(self) -> list[str]:
         """Return the ids of all nodes that the store holds."""
-        ids: list[str] = yield own(self.access.ids)
-        return ids
+        return self.access.ids()
 
-    def write_entries(
-        self, batch: Batch, how: How | None, older: Sequence[BaseNode]
-    ) -> Steps[None]:
+    def write_entries(self, batch: Batch, how: How | None, older: Sequence[BaseNode]) -> None:
         """Store nodes in place of older ones, or leave all as it was before."""
         if how is None:  # as they were held
             pairs = zip(batch, batch.vectors, strict=True)
@@ -132,17 +128,17 @@ class NodeKeeper(Keeper[BaseNode]):
         # Most stores skip an id that is there, or keep both.
         replacing = bool(older) and self.access.replaces
         if older and not replacing:
-            yield from self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
+            self.delete_entries(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            yield from self._put(nodes, options, replacing=replacing)
+            self._put(nodes, options, replacing=replacing)
         except Exception:
             # An index writes part by part (``insert_batch_size``): the first may be in.
             known = {node.node_id for node in older}
             with suppress(Exception):  # the store's error is raised
                 new = [node.node_id for node in nodes if node.node_id not in known]
-                yield from self.delete_entries(new)
+                self.delete_entries(new)
             if older:
-                yield from self._put(older, options, replacing=replacing)
+                self._put(older, options, replacing=replacing)
             raise
 
     def _put(
@@ -151,19 +147,16 @@ class NodeKeeper(Keeper[BaseNode]):
         options: dict[str, Any],
         *,
         replacing: bool,  # noqa: ARG002 - for an index
-    ) -> Steps[None]:
-        yield own(self.access.write, list(nodes), **options)
+    ) -> None:
+        self.access.write(list(nodes), **options)
 
-    def delete_entries(
-        self, ids: Sequence[str], options: dict[str, Any] | None = None
-    ) -> Steps[None]:
+    def delete_entries(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> None:
         """Delete nodes."""
-        yield own(self.access.delete, list(ids), **(options or {}))
+        self.access.delete(list(ids), **(options or {}))
 
-    def nearest(self, vector: list[float], k: int) -> Steps[Sequence[BaseNode]]:
+    def nearest(self, vector: list[float], k: int) -> Sequence[BaseNode]:
         """Return the nodes nearest to a vector."""
-        nodes: Sequence[BaseNode] = yield own(self.access.near, vector, k)
-        return nodes
+        return self.access.near(vector, k)
 
     def entries_of(self, held: Sequence[HeldEntry], embed: BaseEmbedding | Embed | None) -> Batch:
         """Return held nodes with vectors."""
@@ -202,11 +195,10 @@ class NodeKeeper(Keeper[BaseNode]):
         """Return the node's source document."""
         return source_of(entry.metadata)
 
-    def parts_of(self, entries: Batch) -> Steps[list[str]]:
+    def parts_of(self, entries: Batch) -> list[str]:
         """Return the ids of all stored nodes of the same documents."""
         documents = (source_of(metadata) for metadata in entries.metadatas)
         return self.nodes_in(dict.fromkeys(d for d in documents if d is not None))
-        yield  # a generator that has nothing to ask
 
     def held_under(self, ids: Sequence[str]) -> list[str]:
         """Return the ids of held nodes, by their ids or those of documents."""
@@ -217,13 +209,12 @@ class NodeKeeper(Keeper[BaseNode]):
         return replaced_of(self.guard.quarantine, ids)
 
     def leaving(
-        self, there: Stored[BaseNode], because: Mapping[str, Decision] | None
-    ) -> Steps[tuple[Batch, Sequence[Decision] | None]]:
+        self, there: StoredEntries[BaseNode], because: Mapping[str, Decision] | None
+    ) -> tuple[Batch, Sequence[Decision] | None]:
         """Return nodes that are to leave, with the relatives that serve their text."""
         found = list(there.items)
         leaving = {node.node_id for node in found}
         seen, new = set(leaving), found
-        yield from ()
         for _ in range(HOPS):
             wanted = [i for i in dict.fromkeys(relatives_of(new)) if i not in seen]
             if not wanted:
@@ -250,7 +241,7 @@ class NodeKeeper(Keeper[BaseNode]):
         *,
         updated: Mapping[str, Collection[str]] | None = None,
         at_once: bool = False,
-    ) -> Steps[Report]:
+    ) -> Report:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
         Of a document that is known, all nodes go in or none does. Relationships skip what was held.
@@ -287,7 +278,7 @@ class NodeKeeper(Keeper[BaseNode]):
             NewVersion(document, frozenset(some), frozenset(self.access.document(document)))
             for document, some in ids.items()
         ]
-        report = yield from writing.add(self, sifted, how, versions=versions, delete=True)
+        report = writing.add(self, sifted, how, versions=versions, delete=True)
         self._updated_next.difference_update(ids)
         report_detection(report, stage="ingestion")
         if sifted.refused:
@@ -337,9 +328,7 @@ class NodeKeeper(Keeper[BaseNode]):
         ids = [i for document in documents for i in self._held_of(document, Status.HELD)]
         self.guard.quarantine.indexes.note(ids, HELD_WHOLE)
 
-    def judged_before(
-        self, report: Report, updated: Mapping[str, Collection[str]]
-    ) -> Steps[Report]:
+    def judged_before(self, report: Report, updated: Mapping[str, Collection[str]]) -> Report:
         """Take note of nodes that an earlier step has held: reads of this store hide them as well.
 
         Parameters
@@ -350,11 +339,11 @@ class NodeKeeper(Keeper[BaseNode]):
             Documents whose new versions have a held part, with the ids of their nodes: all of these
             wait.
         """
-        yield from recall_found(self, report.retroactive)
-        report = yield from writing.note_copies(self, report)
+        recall_found(self, report.retroactive)
+        report = writing.note_copies(self, report)
         versions = []
         for document, ids in updated.items():
-            older = (yield from self.stored(self.access.document(document))).entries
+            older = self.stored(self.access.document(document)).entries
             # Later steps may add to what a model reads beside the text.
             prints = {one.id: one.text_fingerprint for one in older}
             kept = {e.id for e in report.batch if prints.get(e.id) == e.text_fingerprint}
@@ -369,36 +358,31 @@ class NodeKeeper(Keeper[BaseNode]):
         """Have the nodes of a document that come next replace it; until then it stays."""
         self._updated_next.add(ref_doc_id)
 
-    def delete_document(
-        self, ref_doc_id: str, options: dict[str, Any] | None = None
-    ) -> Steps[list[str]]:
+    def delete_document(self, ref_doc_id: str, options: dict[str, Any] | None = None) -> list[str]:
         """Delete the nodes of a document from the store and from quarantine."""
         self._updated_next.discard(ref_doc_id)
         ids = self.access.document(ref_doc_id)
         held = self._held_of(ref_doc_id)
-        older = yield from writing.known_entries(self, ids)
+        older = writing.known_entries(self, ids)
         if ids:
-            yield from leave(self, older, self.delete_entries(ids, options))
+            with self.forgetting(older):
+                self.delete_entries(ids, options)
         writing.forget_deleted(self, [*ids, *held])
         return ids
 
-    def delete_nodes(
-        self, ids: Sequence[str] | None, filters: MetadataFilters | None
-    ) -> Steps[None]:
+    def delete_nodes(self, ids: Sequence[str] | None, filters: MetadataFilters | None) -> None:
         """Delete nodes, or those of them, or of all, that filters choose."""
         if filters is not None:
             ids = [node.node_id for node in self.access.call("get_nodes", ids, filters)]
-        yield from writing.delete(self, ids or [])
+        writing.delete(self, ids or [])
 
-    def clear(self) -> Steps[None]:
+    def clear(self) -> None:
         """Empty the store, and forget its nodes; held nodes stay held."""
         self._updated_next.clear()
-        older = yield from writing.known_entries(self, (yield from self.ids()))
+        older = writing.known_entries(self, self.ids())
 
-        def cleared() -> Steps[None]:
-            yield own(self.access.call, "clear")
-
-        yield from leave(self, older, cleared())
+        with self.forgetting(older):
+            self.access.call("clear")
 
     def arrived(self) -> frozenset[tuple[str, str | None]]:
         """Return documents, with the hashes of their versions, that have missing nodes here.

@@ -17,8 +17,8 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.store.adapter import NOTHING
 from ragshield_core.store.guarded import Guarded
+from ragshield_core.store.inner import NOTHING
 from ragshield_core.store.keys import expect_guard
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import in_stages, naming, passed, source_of
@@ -245,7 +245,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         inputs = self._prepare_inputs(documents, nodes)
         with naming(inputs, self.poison_guard.keys):
             plan = yield from self._plan(inputs)
-        older = yield self._off_loop(partial(keeper.nodes_in, plan.leaving))
+        older = yield keeper.step(keeper.nodes_in, plan.leaving)
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
@@ -260,14 +260,14 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
             made = left
             left, report = yield own(guard.screen, made, replacing=older)
             parts = _ids_by_document(made, plan.rejected_by(report))
-            reports.append((yield keeper.step(keeper.judged_before(report, parts))))
+            reports.append((yield keeper.step(keeper.judged_before, report, parts)))
             left = [node for node in left if _document(node) not in plan.rejected]
         made = list((yield _transformed(left, after, options)))
         left = _with_vectors(made)
         leaving = [one for one in plan.leaving if one not in plan.rejected]
         if left or leaving or not reports:
             updated = _ids_by_document(left, leaving)
-            report = yield keeper.step(keeper.add_nodes(left, updated=updated, at_once=True))
+            report = yield keeper.step(keeper.add_nodes, left, updated=updated, at_once=True)
             plan.rejected_by(report)
             left = [n for n in passed(left, report) if _document(n) not in plan.rejected]
             reports.append(report)
@@ -276,7 +276,7 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
         self._result = result = _result(plan, in_stages(reports), made, left)
         keeper.last_report = result.report
         if result.held and self.docstore is not None:
-            yield self._off_loop(partial(keeper.note_whole, result.held))
+            yield keeper.step(keeper.note_whole, result.held)
         yield own(self._record, plan, result, store_doc_text=store_doc_text)
         return left
 
@@ -326,8 +326,8 @@ class GuardedIngestionPipeline(Guarded, IngestionPipeline):
             return plan
         # A node that was cut elsewhere is only a part of a document.
         versions = [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
-        arrived = yield self._off_loop(keeper.arrived)
-        waiting, whole = yield self._off_loop(partial(keeper.waiting, versions))
+        arrived = yield keeper.step(keeper.arrived)
+        waiting, whole = yield keeper.step(keeper.waiting, versions)
         upserts = self.docstore_strategy in UPSERTS
         hashes = set((yield own(docstore.get_all_document_hashes)))
         for node in inputs:

@@ -193,7 +193,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
             If a step of a plain pipeline has a language model read nodes before they come here.
         """
         pipeline = self._pipeline()
-        report: Report = yield self._keeper.step(self._keeper.add_nodes(nodes, kwargs))
+        report: Report = yield self._keeper.step(self._keeper.add_nodes, nodes, kwargs)
         held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
         _warn_of_held(pipeline, held)
         return [node.node_id for node in nodes]
@@ -218,7 +218,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         if _in_trace(UPDATES):
             self._keeper.make_room(ref_doc_id)
             return
-        yield self._keeper.step(self._keeper.delete_document(ref_doc_id))
+        yield self._keeper.step(self._keeper.delete_document, ref_doc_id)
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             yield asked(self._inner, "delete", ref_doc_id, **delete_kwargs)
 
@@ -242,14 +242,14 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         **delete_kwargs
             Not used.
         """
-        yield self._keeper.step(self._keeper.delete_nodes(node_ids, filters))
+        yield self._keeper.step(self._keeper.delete_nodes, node_ids, filters)
 
     adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 
     @synchronous
     def clear(self) -> Steps[None]:
         """Delete all nodes; what is held stays in quarantine."""
-        yield self._keeper.step(self._keeper.clear())
+        yield self._keeper.step(self._keeper.clear)
 
     aclear = asynchronous(clear)  # type: ignore[arg-type]
 

@@ -15,11 +15,10 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.entries import concatenate
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.store import writing
-from ragshield_core.store.adapter import NOTHING, Stored
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.inner import NOTHING, StoredEntries
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Columns, sift
 from ragshield_core.store.mask import Claims
-from ragshield_core.store.steps import own
 
 
 class Folder:
@@ -72,21 +71,20 @@ class FolderKeeper(Keeper):
         self.store = Folder(path)
 
     def stored(self, ids):
-        found = yield own(self.store.read, list(dict.fromkeys(ids)))
-        return Stored(batch(found), found)
+        found = self.store.read(list(dict.fromkeys(ids)))
+        return StoredEntries(batch(found), found)
 
     def ids(self):
-        return (yield own(self.store.ids))
+        return self.store.ids()
 
     def write_entries(self, entries, how, older):  # noqa: ARG002
-        yield own(self.store.write, entries)
+        self.store.write(entries)
 
     def delete_entries(self, ids, options=None):  # noqa: ARG002
-        yield own(self.store.delete, ids)
+        self.store.delete(ids)
 
     def nearest(self, vector, k):  # noqa: ARG002
         return []
-        yield
 
     def entries_of(self, held, embed):  # noqa: ARG002
         return batch_of(held)
@@ -116,7 +114,7 @@ def batch(entries):
 
 def add(keeper, entries):
     """Write entries; return the report."""
-    return keeper.run(writing.add(keeper, sift(Columns.of(entries), keeper.guard), lambda _: None))
+    return keeper.run(writing.add, keeper, sift(Columns.of(entries), keeper.guard), lambda _: None)
 
 
 def main():

@@ -15,7 +15,8 @@ from ragshield_core.hooks import tools
 from ragshield_core.learning.status import said
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError
-from ragshield_core.store.adapter import PART, Adapter, Progress
+from ragshield_core.store.inner import PART
+from ragshield_core.store.keeper import Keeper, Progress
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -26,16 +27,16 @@ AT_MOST = 0.05
 
 
 def adopt(
-    adapter: Adapter[Any],
+    keeper: Keeper[Any],
     trusted: Iterable[str] | None,
     part: int = PART,
     *,
     progress: bool = False,
 ) -> None:
     """Fit and calibrate a guard on its store, read part by part; not on a store that it knows."""
-    guard = adapter.guard
-    with adapter.turns.alone(), _told(progress) as tell:
-        batch = adapter.everything(part, tell)
+    guard = keeper.guard
+    with keeper.alone(), _told(progress) as tell:
+        batch = keeper.everything(part, tell)
         if trusted is None and knows(guard, batch):
             logger.info("the guard knows all %d entries of the store already", len(batch))
             return

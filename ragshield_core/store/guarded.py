@@ -5,21 +5,16 @@ A keeper runs them one at a time, after recovery from those that crashed.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ragshield_core.model.arguments import expect_ids
-from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.store import recalling, reviewing
-from ragshield_core.store.adapter import PART, Adapter, recover
-from ragshield_core.store.inner import InnerStore, in_thread
-from ragshield_core.store.mask import Mask
+from ragshield_core.store.inner import in_thread
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import Chosen, Reconciliation, reconciled
-from ragshield_core.store.steps import Step, Steps, asynchronous, done, synchronous
 
 if TYPE_CHECKING:
     from ragshield_core.guard import Guard
@@ -28,64 +23,24 @@ if TYPE_CHECKING:
     from ragshield_core.quarantine import HeldEntry, Quarantine
     from ragshield_core.tools.audit import ScanReport
 
+P = ParamSpec("P")
 T = TypeVar("T")
-Item = TypeVar("Item")
-
-logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-class Keeper(Adapter[Item], Generic[Item]):
-    """Keeps a store and a guard in step: one operation after the other."""
+def in_worker(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method's asynchronous twin: it runs in the thread of a store's writes."""
 
-    access: InnerStore[Item]  # of adapters
+    @wraps(method)
+    async def twin(self: Guarded, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = partial(method, self, *args, **kwargs)
+        return await in_thread(work, self._keeper.worker)
 
-    def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
-        super().__init__(guard, mask)
-        # Async operations queue for a thread of their own, which no read ever waits for.
-        self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
-
-    def run(self, steps: Steps[T]) -> T:
-        """Do an operation by the store's synchronous methods, once no other is being done."""
-        with self.turns.alone():
-            return done(self._recovered(steps))
-
-    def run_recovery(self) -> int:
-        """Recover and do nothing else."""
-        with self.turns.alone():
-            return done(recover(self))
-
-    async def arun(self, steps: Steps[T]) -> T:
-        """Do an operation in a thread; once begun it is finished, whoever is cancelled."""
-        return await in_thread(partial(self.run, steps), self.worker)
-
-    def step(self, steps: Steps[Any]) -> Step:
-        """Return an operation as one step of another, which does not keep others out between."""
-        return Step(partial(self.run, steps), partial(self.arun, steps))
-
-    def _recovered(self, steps: Steps[T]) -> Steps[T]:
-        """Recover, do an operation, and screen entries that were let in unscreened, if possible."""
-        if self.guard.writes.shared:
-            yield from recover(self)
-        try:
-            answer = yield from steps
-        except RAGShieldError:
-            raise
-        except Exception as error:
-            # The error is the store's or its embedding model's, and keeps its type.
-            error.add_note(
-                "RAGShield: the store inside or its embedding model failed, and this operation on "
-                f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "
-                "held; repeat the operation once they answer: what has the same ids is not there "
-                "twice then."
-            )
-            raise
-        if due := self.guard.writes.due_for_screening():
-            try:
-                yield from recalling.rescreen(self, due[:PART])
-            except Exception as error:  # noqa: BLE001 - the operation itself is done
-                kind = type(error).__name__
-                logger.warning("what was let in unscreened could not be screened yet (%s)", kind)
-        return answer
+    twin.__name__ = f"a{method.__name__}"
+    twin.__qualname__ = f"{method.__qualname__.removesuffix(method.__name__)}{twin.__name__}"
+    twin.__doc__ = f"Do as :meth:`{method.__name__}` does, without blocking the event loop."
+    return twin
 
 
 class AnswersSources:
@@ -178,9 +133,8 @@ class Guarded(AnswersSources):
         Hidden entries are among them, since reviewers read held entries.
         """
         expect_ids(ids)
-        return self._run(self._keeper.stored(ids)).entries
+        return self._keeper.run(self._keeper.stored, ids).entries
 
-    @synchronous
     def release(
         self,
         ids: Sequence[str],
@@ -188,7 +142,7 @@ class Guarded(AnswersSources):
         by: str = "ragshield",
         note: str | None = None,
         embed_model: Any = None,
-    ) -> Steps[tuple[HeldEntry, ...]]:
+    ) -> tuple[HeldEntry, ...]:
         """Put held entries back, under their own ids and with their stored vectors.
 
         Entries that were released elsewhere (``ragshield quarantine release`` writes to no store)
@@ -217,24 +171,16 @@ class Guarded(AnswersSources):
             If an entry was held without a vector, and there is no embedding model.
         """
         expect_ids(ids)
-        embed = self._embedder(embed_model)
-        steps = reviewing.release(self._keeper, ids, by, note, embed)
-        released: tuple[HeldEntry, ...] = yield self._in_turn(steps)
-        return released
+        keeper, embed = self._keeper, self._embedder(embed_model)
+        return keeper.run(reviewing.release, keeper, ids, by, note, embed)
 
-    arelease = asynchronous(release)
+    arelease = in_worker(release)
 
-    async def aadopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None, **how: Any
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`adopt_source` does, off the event loop."""
-        free = await self._in_thread(partial(self.guard.sources.adopt, source, by=by))
-        return await self.arelease(free, by=by, note=note, **how) if free else ()
+    aadopt_source = in_worker(AnswersSources.adopt_source)  # type: ignore[arg-type]
 
-    @synchronous
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> Steps[tuple[HeldEntry, ...]]:
+    ) -> tuple[HeldEntry, ...]:
         """Put back entries that texts of another lineage have replaced.
 
         Parameters
@@ -253,14 +199,12 @@ class Guarded(AnswersSources):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        steps = reviewing.restore(self._keeper, ids, by, note)
-        restored: tuple[HeldEntry, ...] = yield self._in_turn(steps)
+        restored = self._keeper.run(reviewing.restore, self._keeper, ids, by, note)
         self._note_restored(restored)
         return restored
 
-    arestore = asynchronous(restore)
+    arestore = in_worker(restore)
 
-    @synchronous
     def recall(
         self,
         ids: Sequence[str],
@@ -268,7 +212,7 @@ class Guarded(AnswersSources):
         *,
         by: str = "ragshield",
         note: str | None = None,
-    ) -> Steps[tuple[str, ...]]:
+    ) -> tuple[str, ...]:
         """Take entries out and into quarantine; :meth:`release` puts them back.
 
         They are held as they are stored, durably before they are deleted; where the store inside
@@ -303,16 +247,11 @@ class Guarded(AnswersSources):
         Such a document is hidden, and not deleted, so that nothing of it gets lost.
         """
         expect_ids(ids)
-        steps = recalling.recall(self._keeper, ids, decisions, by, note)
-        gone: tuple[str, ...] = yield self._in_turn(steps)
-        return gone
+        return self._keeper.run(recalling.recall, self._keeper, ids, decisions, by, note)
 
-    arecall = asynchronous(recall)
+    arecall = in_worker(recall)
 
-    @synchronous
-    def purge(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> Steps[int]:
+    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
         """Delete held entries for good; live entries under the same ids stay.
 
         Parameters
@@ -334,13 +273,11 @@ class Guarded(AnswersSources):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        deleted: int = yield self._in_turn(reviewing.purge(self._keeper, ids, by, note))
-        return deleted
+        return self._keeper.run(reviewing.purge, self._keeper, ids, by, note)
 
-    apurge = asynchronous(purge)
+    apurge = in_worker(purge)
 
-    @synchronous
-    def recover(self) -> Steps[int]:
+    def recover(self) -> int:
         """Finish or undo writes that crashed workers have left; every write begins with it.
 
         Only a guard that was opened on a database has such writes, see
@@ -351,13 +288,12 @@ class Guarded(AnswersSources):
         int
             How many events of the journal were recovered; 0 where nothing is shared.
         """
-        recovered: int = yield self._off_loop(self._keeper.run_recovery)
-        return recovered
+        self._keeper.ready()
+        return self._keeper.recover()
 
-    arecover = asynchronous(recover)
+    arecover = in_worker(recover)
 
-    @synchronous
-    def rescreen(self) -> Steps[int]:
+    def rescreen(self) -> int:
         """Screen entries that were let in although a detector failed; recall suspicious ones.
 
         There are some where the policy fails open, see :class:`ragshield_core.Policy`. Operations
@@ -369,13 +305,11 @@ class Guarded(AnswersSources):
         int
             How many entries are screened now.
         """
-        screened: int = yield self._in_turn(recalling.rescreen(self._keeper))
-        return screened
+        return self._keeper.run(recalling.rescreen, self._keeper)
 
-    arescreen = asynchronous(rescreen)
+    arescreen = in_worker(rescreen)
 
-    @synchronous
-    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Steps[Reconciliation]:
+    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
         """Compare the whole store with its guard, and repair the chosen differences.
 
         They differ after writes past the guard, a restored backup, or the loss of a store. Every
@@ -399,11 +333,9 @@ class Guarded(AnswersSources):
         NotImplementedError
             If the store inside cannot name its entries.
         """
-        steps = reconciled(self._keeper, adopt=adopt, forget=forget)
-        found: Reconciliation = yield self._in_turn(steps)
-        return found
+        return self._keeper.run(reconciled, self._keeper, adopt=adopt, forget=forget)
 
-    areconcile = asynchronous(reconcile)
+    areconcile = in_worker(reconcile)
 
     def refresh_quarantine(self) -> None:
         """Ask the quarantine again which entries are held.
@@ -414,7 +346,6 @@ class Guarded(AnswersSources):
         """
         self._keeper.refresh()
 
-    @synchronous
     def scan(
         self,
         fpr: float = 0.01,
@@ -423,7 +354,7 @@ class Guarded(AnswersSources):
         quarantine: bool = False,
         remove: bool = True,
         seed: int = 0,
-    ) -> Steps[ScanReport]:
+    ) -> ScanReport:
         """Audit all that is stored, each entry judged against the others.
 
         The guard's detectors are built anew for it, so the guard itself does not change. Writes may
@@ -447,18 +378,15 @@ class Guarded(AnswersSources):
             released them before or they changed meanwhile, are admitted with a note.
         """
         keeper = self._keeper
-        audit = partial(recalling.scan, keeper, fpr, clean_ids, seed)
-        report: ScanReport = yield self._off_loop(audit)
+        keeper.ready()
+        report = recalling.scan(keeper, fpr, clean_ids, seed)
         if quarantine and report.found:
-            report = yield self._in_turn(recalling.take_out(keeper, report, remove=remove))
+            report = keeper.run(recalling.take_out, keeper, report, remove=remove)
         return report
 
-    ascan = asynchronous(scan)
+    ascan = in_worker(scan)
 
     # Hooks that differ by framework
-
-    def _ready(self) -> None:
-        """Prepare the store inside before it is used."""
 
     def _embedder(self, model: Any) -> Any:
         """Return the model that embeds entries which were held without vectors."""
@@ -466,26 +394,3 @@ class Guarded(AnswersSources):
 
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         """Note that documents are as they were, as an index does."""
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await in_thread(work, self._keeper.worker)
-
-    async def _arun(self, steps: Steps[T]) -> T:
-        return await self._in_thread(partial(self._run, steps))
-
-    def _run(self, steps: Steps[T]) -> T:
-        self._ready()
-        return self._keeper.run(steps)
-
-    def _off_loop(self, work: Callable[[], Any]) -> Step:
-        """Return work of our own as a step."""
-
-        def there() -> Any:
-            self._ready()
-            return work()
-
-        return Step(there, partial(self._in_thread, there))
-
-    def _in_turn(self, steps: Steps[Any]) -> Step:
-        """Return an operation as a step, done when no other is being done."""
-        return Step(partial(self._run, steps), partial(self._arun, steps))

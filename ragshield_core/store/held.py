@@ -12,7 +12,8 @@ from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.store.adapter import Adapter, chosen
+from ragshield_core.store.inner import chosen
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import keepable, lacks_vector
 from ragshield_core.store.updates import is_part
 
@@ -89,7 +90,7 @@ def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
     return entry.id in updated
 
 
-def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
+def keep_replaced(keeper: Keeper[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
     """Keep stored texts that others of another lineage take the place of: perhaps intruders.
 
     A text takes the place of one under the same id, and of all of its document. A document
@@ -97,7 +98,7 @@ def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -
     """
     notes: dict[str, str] = {}
     kept: dict[str, str] = {}
-    for olds, news in _counterparts(adapter, older, newer):
+    for olds, news in _counterparts(keeper, older, newer):
         lineages = {new.lineage for new in news}
         lost = [old for old in olds if old.lineage not in lineages]
         if news and lost and {old.text for old in olds} != {new.text for new in news}:
@@ -105,7 +106,7 @@ def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -
             notes |= {new.id: _replacement(new.lineage, lost[0].lineage) for new in news}
     if not kept:
         return notes
-    quarantine = adapter.guard.quarantine
+    quarantine = keeper.guard.quarantine
     for some in older:
         entries = keepable(chosen(some, kept)).entries
         if len(entries):
@@ -120,17 +121,17 @@ def keep_replaced(adapter: Adapter[Any], older: Sequence[Batch], newer: Batch) -
 
 
 def _counterparts(
-    adapter: Adapter[Any], older: Sequence[Batch], newer: Batch
+    keeper: Keeper[Any], older: Sequence[Batch], newer: Batch
 ) -> Iterator[tuple[list[Entry], list[Entry]]]:
     """Yield older entries of one document or id, and the newer entries of the same."""
     groups: dict[tuple[str | None, str], list[Entry]] = {}
     for old in (entry for batch in older for entry in batch):
-        document = adapter.document_of(old)
+        document = keeper.document_of(old)
         groups.setdefault((document, old.id if document is None else ""), []).append(old)
     by_id = {new.id: new for new in newer} if groups else {}
     by_document: dict[str, list[Entry]] = {}
     for new in by_id.values():
-        if (document := adapter.document_of(new)) is not None:
+        if (document := keeper.document_of(new)) is not None:
             by_document.setdefault(document, []).append(new)
     for (document, _), olds in groups.items():
         of_document = [] if document is None else by_document.get(document, [])

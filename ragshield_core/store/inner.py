@@ -1,24 +1,48 @@
-"""Access to the store inside: seven methods, and what else differs by kind of store."""
+"""Access to the store inside: seven methods, and the check that a store's author runs."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextvars import ContextVar, copy_context
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
+from ragshield_core.model.entries import Batch
 from ragshield_core.neighbors.stored import VectorTable
 
 Item = TypeVar("Item")
 T = TypeVar("T")
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
+# Entries that are read at a time when a store is adopted or audited.
+PART = 1000
 
 # In a thread that works for a caller on an event loop, that loop: stores whose connections live on
 # it do their part there.
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
     "ragshield_callers_loop", default=None
 )
+
+
+class StoredEntries(NamedTuple, Generic[Item]):
+    """The content of a store under some ids, including entries that came past the guard.
+
+    ``entries`` have vectors, and no claims that cannot be used. ``items`` are as the store has
+    them, and may be more: some stores keep several revisions under one id, or give no vectors.
+    """
+
+    entries: Batch
+    items: Sequence[Item]
+
+
+def chosen(batch: Batch, ids: Iterable[str], but: Iterable[str] = ()) -> Batch:
+    """Return the entries of a batch with some ids, without others."""
+    wanted = set(ids) - set(but)
+    return batch.take([row for row, entry_id in enumerate(batch.ids) if entry_id in wanted])
 
 
 async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
@@ -37,7 +61,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, start: Callable[[], Coroutine[Any, 
     return asyncio.run_coroutine_threadsafe(start(), loop).result()
 
 
-class InnerStore(ABC, Generic[Item]):
+class StoreAccess(ABC, Generic[Item]):
     """Access to one kind of vector store, below the framework's interface.
 
     An access has seven methods: ``read``, ``write``, ``delete``, ``ids``, ``count``, ``near`` and
@@ -124,3 +148,64 @@ class InnerStore(ABC, Generic[Item]):
 def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
     """Yield parts of at most ``size`` items."""
     return (list(items[start : start + size]) for start in range(0, len(items), size))
+
+
+# UUIDs: some stores take no other ids.
+IDS = tuple(f"00000000-0000-4000-8000-00000000000{n}" for n in range(4))
+TEXTS = ("The ferry leaves at nine.", "Lunch is at noon.", "Visitors sign in.", "The yard closes.")
+DIM = 8
+
+
+def check_inner_store(
+    access: StoreAccess[Any],
+    write: Callable[[Batch], None],
+    read: Callable[[Sequence[str]], dict[str, tuple[str, dict[str, Any], Sequence[float]]]],
+    dim: int = DIM,
+) -> None:
+    """Check access to an empty store, which is empty again afterwards.
+
+    Parameters
+    ----------
+    access
+        To the store.
+    write, read
+        Write entries and read them back as text, metadata and vector by id, in the framework's way.
+    dim
+        Of vectors.
+
+    Raises
+    ------
+    AssertionError
+        Says what the store does otherwise.
+    """
+    vectors = np.random.default_rng(0).normal(size=(len(IDS), dim))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def batch(rows: Sequence[int], *metadatas: dict[str, Any]) -> Batch:
+        texts = [TEXTS[row] for row in rows]
+        ids = [IDS[row] for row in rows]
+        return Batch.of(ids=ids, texts=texts, embeddings=vectors[list(rows)], metadatas=metadatas)
+
+    def expect(what: str, found: object, expected: object) -> None:
+        if found != expected:
+            msg = f"{type(access).__name__}: {what} is {found!r}, expected {expected!r}."
+            raise AssertionError(msg)
+
+    expect("ids() of an empty store", list(access.ids()), [])
+    access.delete([IDS[0]])  # what is missing is ignored
+    write(batch([0, 1, 2], {"page": 1, "old": True}, {}, {"flag": False}))
+    expect("count() of three entries", access.count(), 3)
+    expect("ids()", sorted(access.ids()), sorted(IDS[:3]))
+    found = read([IDS[0], IDS[2], IDS[3]])
+    expect("what read() finds", sorted(found), sorted([IDS[0], IDS[2]]))
+    expect("a text", found[IDS[2]][0], TEXTS[2])
+    expect("metadata", found[IDS[0]][1], {"page": 1, "old": True})
+    vector = np.asarray(found[IDS[0]][2], dtype=np.float64)
+    cosine = round(float(vector @ vectors[0] / np.linalg.norm(vector)), 4)
+    expect("the cosine of a vector with the one that was written", cosine, 1.0)
+    near = access.near(vectors[1].tolist(), 1)
+    expect("the number of entries that near() finds", len(near), 1)
+    access.delete([IDS[1], IDS[3]])
+    expect("ids() after delete()", sorted(access.ids()), [IDS[0], IDS[2]])
+    access.delete([*IDS])
+    expect("count() after delete()", access.count(), 0)

@@ -48,7 +48,7 @@ UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Entries as an adapter reads them, and reasons where it could not read them."""
+    """Entries as a package for a framework reads them, and reasons where it could not read them."""
 
     ids: Sequence[Any]
     texts: Sequence[Any]

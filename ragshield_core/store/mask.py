@@ -47,7 +47,7 @@ class Mask(ABC, Generic[Item]):
     any but those under which it stood before. Another revision under the same id, such as the older
     one of a rejected update, is not.
 
-    An adapter says of its own kind of document under which id it stands and what it claims. Many
+    A subclass says of its kind of document under which id it stands and what it claims. Many
     threads may read while others write.
     """
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from ragshield_core.detectors.base import learns
 from ragshield_core.model.errors import UnfittedGuardWarning
-from ragshield_core.store.adapter import Adapter
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import warn_if_different
 
 logger = logging.getLogger("ragshield")
 
 
-def look(adapter: Adapter[Any], count: Callable[[], int], what: str, way_out: str) -> None:
+def look(keeper: Keeper[Any], count: Callable[[], int], what: str, way_out: str) -> None:
     """Warn of a guard that knows none of its store's entries, or others than these.
 
     Parameters
     ----------
-    adapter
+    keeper
         Of the store.
     count
         Returns how many entries the store has; whatever it raises, nobody can be asked yet.
@@ -29,9 +29,9 @@ def look(adapter: Adapter[Any], count: Callable[[], int], what: str, way_out: st
     way_out
         The call that adopts the store.
     """
-    guard = adapter.guard
+    guard = keeper.guard
     if guard.n_known or not any(learns(detector) for detector in guard.detectors):
-        warn_if_different(adapter, what, stacklevel=4)
+        warn_if_different(keeper, what, stacklevel=4)
         return
     try:
         n = count()

@@ -12,85 +12,81 @@ from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
-from ragshield_core.store.adapter import PART, Adapter, Stored, carry_out, chosen, delete_or_hide
+from ragshield_core.store.inner import PART, StoredEntries, chosen
 from ragshield_core.store.malformed import keepable
-from ragshield_core.store.steps import Steps, own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ragshield_core.store.keeper import Keeper
     from ragshield_core.tools.audit import ScanReport
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 def recall(
-    adapter: Adapter[Any],
+    keeper: Keeper[Any],
     ids: Sequence[str],
     decisions: Sequence[Decision] | None = None,
     by: str = "ragshield",
     note: str | None = None,
-) -> Steps[tuple[str, ...]]:
+) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
     With decisions, one per id, entries stay that people have released or rules excuse. Without
     decisions a person decides, and all of them leave.
     """
     because = None if decisions is None else dict(zip(ids, decisions, strict=True))
-    there = yield from adapter.stored(list(dict.fromkeys(ids)))
-    entries, reasons = yield from adapter.leaving(there, because)
+    there = keeper.stored(list(dict.fromkeys(ids)))
+    entries, reasons = keeper.leaving(there, because)
     if reasons is not None:
-        entries, reasons, _ = yield own(adapter.guard.judge.accused, entries, reasons)
-    return (yield from _move(adapter, entries, reasons, by, note))
+        entries, reasons, _ = keeper.guard.judge.accused(entries, reasons)
+    return _move(keeper, entries, reasons, by, note)
 
 
-def recall_found(adapter: Adapter[Any], decisions: Sequence[Decision]) -> Steps[tuple[str, ...]]:
+def recall_found(keeper: Keeper[Any], decisions: Sequence[Decision]) -> tuple[str, ...]:
     """Recall entries that detectors object to, if there are any."""
     if not decisions:
         return ()
-    return (yield from recall(adapter, [d.entry_id for d in decisions], decisions))
+    return recall(keeper, [d.entry_id for d in decisions], decisions)
 
 
-def rescreen(adapter: Adapter[Any], ids: Sequence[str] | None = None) -> Steps[int]:
+def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:
     """Screen entries that were let in although detectors failed on them; recall suspicious ones.
 
     Operations do so by themselves once the detectors work again, a thousand entries at a time.
     Returns how many are screened now.
     """
-    guard = adapter.guard
+    guard = keeper.guard
     ids = list(guard.writes.unscreened()) if ids is None else ids
     n_screened = 0
     for start in range(0, len(ids), PART):
         some = ids[start : start + PART]
-        found = keepable((yield from adapter.stored(some)).entries).entries
-        report: Report = yield own(guard.screen, found)
+        found = keepable(keeper.stored(some).entries).entries
+        report: Report = guard.screen(found)
         suspicious = [one for one in report.quarantined if one.findings]
-        yield from recall_found(adapter, [*suspicious, *report.retroactive])
+        recall_found(keeper, [*suspicious, *report.retroactive])
         again = {item.entry_id for item in report.unjudged if item.failed}
         screened = [i for i in some if i not in again]
-        yield own(guard.writes.screened_again, screened, sorted(again))
+        guard.writes.screened_again(screened, sorted(again))
         n_screened += len(screened)
         logger.info("%d entries that were let in unscreened are screened now", len(screened))
     return n_screened
 
 
-def scan(
-    adapter: Adapter[Any], fpr: float, clean_ids: Iterable[str] | None, seed: int
-) -> ScanReport:
+def scan(keeper: Keeper[Any], fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
     """Audit all that the store has, each entry judged against the others."""
-    with adapter.turns.alone():
-        batch = adapter.everything()
-    fresh = [type(detector)(**detector.config()) for detector in adapter.guard.detectors]
-    embed = adapter.guard.state.embedder
+    with keeper.alone():
+        batch = keeper.everything()
+    fresh = [type(detector)(**detector.config()) for detector in keeper.guard.detectors]
+    embed = keeper.guard.state.embedder
     options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed, "embed": embed}
     found = tools().scan(batch=batch, detectors=fresh, options=options)
     report: ScanReport = answered(found, "scan")
     return report
 
 
-def take_out(
-    adapter: Adapter[Any], report: ScanReport, *, remove: bool = True
-) -> Steps[ScanReport]:
+def take_out(keeper: Keeper[Any], report: ScanReport, *, remove: bool = True) -> ScanReport:
     """Hold the findings of an audit, durably, and delete them, or only hide them.
 
     Entries stay in the store that a person has released before or a rule excuses, and revisions
@@ -98,16 +94,16 @@ def take_out(
     """
     because = {decision.entry_id: decision for decision in report.found}
     judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
-    there = yield from adapter.stored(list(because))
+    there = keeper.stored(list(because))
     same = np.array([e.fingerprint == judged[e.id] for e in there.entries], dtype=np.bool_)
     unchanged = there.entries.take(same)
     names = set(unchanged.ids)
-    items = [item for item in there.items if adapter.mask.id_of(item) in names]
-    entries, reasons = yield from adapter.leaving(Stored(unchanged, items), because)
+    items = [item for item in there.items if keeper.mask.id_of(item) in names]
+    entries, reasons = keeper.leaving(StoredEntries(unchanged, items), because)
     excused: dict[str, str] = {}
     if reasons is not None:
-        entries, reasons, excused = yield own(adapter.guard.judge.accused, entries, reasons)
-    gone = yield from _move(adapter, entries, reasons, "scan", remove=remove)
+        entries, reasons, excused = keeper.guard.judge.accused(entries, reasons)
+    gone = _move(keeper, entries, reasons, "scan", remove=remove)
     staying = {
         i: excused.get(i, "released by a person before") for i in unchanged.ids if i not in gone
     }
@@ -118,14 +114,14 @@ def take_out(
 
 
 def _move(
-    adapter: Adapter[Any],
+    keeper: Keeper[Any],
     entries: Batch,
     decisions: Sequence[Decision] | None,
     by: str,
     note: str | None = None,
     *,
     remove: bool = True,
-) -> Steps[tuple[str, ...]]:
+) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
     The quarantine may not be able to keep all metadata of entries that came past the guard. Such
@@ -140,27 +136,28 @@ def _move(
             *(len(cut), printable(min(cut))),
         )
     if decisions is None:
-        decisions = yield own(_said_by_a_person, adapter, whole, by, note)
-    guard = adapter.guard
+        decisions = _said_by_a_person(keeper, whole, by, note)
+    guard = keeper.guard
 
     def move() -> tuple[Batch, Intent]:
         released = guard.quarantine.hold(whole, decisions, by=by)
         gone = chosen(whole, whole.ids, but=released)
         return gone, guard.writes.intend_recall(gone, decisions or ())
 
-    gone, intent = yield own(guard.writes.together, move)
+    gone, intent = guard.writes.together(move)
     if not len(gone):
         return ()
-    adapter.mask.add(gone)
+    keeper.mask.add(gone)
     leaving = [entry_id for entry_id in gone.ids if entry_id not in cut] if remove else []
-    yield from carry_out(adapter, intent, delete_or_hide(adapter, leaving))
-    return gone.ids  # type: ignore[no-any-return]
+    with keeper.carrying_out(intent):
+        keeper.delete_or_hide(leaving)
+    return gone.ids
 
 
 def _said_by_a_person(
-    adapter: Adapter[Any], entries: Batch, by: str, note: str | None
+    keeper: Keeper[Any], entries: Batch, by: str, note: str | None
 ) -> list[Decision]:
     """Hold entries that others have released before: the person who decides now overrules them."""
-    quarantine = adapter.guard.quarantine
+    quarantine = keeper.guard.quarantine
     quarantine.hold(chosen(entries, quarantine.released_among(entries)), by=by)
     return [Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=note) for i in entries.ids]

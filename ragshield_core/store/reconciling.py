@@ -17,10 +17,10 @@ from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
 from ragshield_core.quarantine import Status
-from ragshield_core.store.adapter import NOTHING, PART, Adapter, delete_or_hide, give_up
+from ragshield_core.store.inner import NOTHING, PART
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
 from ragshield_core.store.recalling import recall_found
-from ragshield_core.store.steps import Steps, done, own
 from ragshield_core.store.writing import recall_overdue, screen_and_hold, uncover
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -114,8 +114,8 @@ class Reconciliation:
 
 
 def reconciled(
-    adapter: Adapter[Any], *, adopt: Chosen = False, forget: Chosen = False
-) -> Steps[Reconciliation]:
+    keeper: Keeper[Any], *, adopt: Chosen = False, forget: Chosen = False
+) -> Reconciliation:
     """Compare a whole store with its guard, and repair the differences that are chosen.
 
     See :meth:`ragshield_core.store.guarded.Guarded.reconcile`. Earlier parts of a thousand
@@ -125,18 +125,18 @@ def reconciled(
         if isinstance(chosen, str) or not isinstance(chosen, bool | Iterable):
             msg = f"{name} is {type(chosen).__name__}, expected True, False or a list of ids."
             raise TypeError(msg)
-    yield own(adapter.refresh)
-    found = yield from _compared(adapter)
+    keeper.refresh()
+    found = _compared(keeper)
     adopted: list[str] = []
     held: list[str] = []
     for part in _parts(_of((*found.unguarded, *found.changed), adopt)):
-        learned, suspicious = yield from _adopted(adapter, part)
+        learned, suspicious = _adopted(keeper, part)
         adopted += learned
         held += suspicious
     forgotten: list[str] = []
     wanted = found.missing if forget is True else (*found.missing, *found.released)
     for part in _parts(_of(wanted, forget)):
-        forgotten += yield from _forget_lost(adapter, part)
+        forgotten += _forget_lost(keeper, part)
     if adopted or held or forgotten:
         logger.warning(
             "store and guard were reconciled: %d entries adopted, %d held, %d forgotten",
@@ -145,13 +145,13 @@ def reconciled(
     return replace(found, adopted=tuple(adopted), held=tuple(held), forgotten=tuple(forgotten))
 
 
-def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> None:
+def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> None:
     """Compare the ids of a store with those that an opened guard knows, and warn once.
 
     A guard that knows nothing has a warning of its own. A store that cannot name its entries is
     not compared.
     """
-    guard = adapter.guard
+    guard = keeper.guard
     if not guard.writes.shared:
         return
     try:
@@ -162,7 +162,7 @@ def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> N
         moving = (
             guard.writes.moving()
         )  # by now: known entries that are not written yet are among it
-        stored = done(adapter.ids())
+        stored = keeper.ids()
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
         return
@@ -173,7 +173,7 @@ def warn_if_different(adapter: Adapter[Any], what: str, *, stacklevel: int) -> N
     after = guard.writes.known_ids()
     there = set(stored)
     known = before | after | moving
-    unguarded = [i for i in stored if i not in known and not adapter.mask.knows(i)]
+    unguarded = [i for i in stored if i not in known and not keeper.mask.knows(i)]
     missing = sorted(i for i in before if i not in there and i in after and i not in moving)
     if not unguarded and not missing:
         return
@@ -212,19 +212,19 @@ class _Seen:
     moving: set[str] = field(default_factory=set)
 
 
-def _compared(adapter: Adapter[Any]) -> Steps[Reconciliation]:
-    guard = adapter.guard
-    yield own(guard.writes.catch_up)
-    before: frozenset[str] = yield own(guard.writes.known_ids)
-    moving = yield own(guard.writes.moving)
-    stored = list(dict.fromkeys((yield from adapter.ids())))
+def _compared(keeper: Keeper[Any]) -> Reconciliation:
+    guard = keeper.guard
+    guard.writes.catch_up()
+    before = guard.writes.known_ids()
+    moving = guard.writes.moving()
+    stored = list(dict.fromkeys(keeper.ids()))
     seen = _Seen(moving=set(moving))
     for part in _parts(stored):
-        yield from _look(adapter, part, seen)
-    yield own(guard.writes.catch_up)
-    after: frozenset[str] = yield own(guard.writes.known_ids)
+        _look(keeper, part, seen)
+    guard.writes.catch_up()
+    after = guard.writes.known_ids()
     lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
-    released = yield own(_released, adapter, seen)
+    released = _released(keeper, seen)
     lost = set(released)
     return Reconciliation(
         n_stored=len(stored),
@@ -239,18 +239,18 @@ def _compared(adapter: Adapter[Any]) -> Steps[Reconciliation]:
     )
 
 
-def _look(adapter: Adapter[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
+def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> None:
     """Compare some stored entries with those that the guard knows before and afterwards.
 
     Another process is writing entries that change between the two.
     """
-    guard, mask = adapter.guard, adapter.mask
-    yield own(guard.writes.catch_up)
-    moving: frozenset[str] = yield own(guard.writes.moving)
-    before: dict[str, str] = yield own(guard.writes.fingerprints, ids)
-    entries, items, odd = yield from _read(adapter, ids)
-    yield own(guard.writes.catch_up)
-    after: dict[str, str] = yield own(guard.writes.fingerprints, ids)
+    guard, mask = keeper.guard, keeper.mask
+    guard.writes.catch_up()
+    moving = guard.writes.moving()
+    before = guard.writes.fingerprints(ids)
+    entries, items, odd = _read(keeper, ids)
+    guard.writes.catch_up()
+    after = guard.writes.fingerprints(ids)
     visible = {mask.id_of(item) for item in items if not mask.hides(item)}
     hidden = {mask.id_of(item) for item in items if mask.hides(item)}
     seen.there |= visible | set(odd)
@@ -270,18 +270,18 @@ def _look(adapter: Adapter[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]
     seen.unreadable += [i for i in ids if i in odd or (i in visible and i not in judged)]
 
 
-def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[Any], list[str]]]:
+def _read(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[Batch, list[Any], list[str]]:
     """Return entries, items, and the ids of items that cannot be read as entries.
 
     An item with a vector of another length or of zeros, say, does not keep others from being read.
     """
     try:
-        there = yield from adapter.stored(ids)
+        there = keeper.stored(ids)
     except ValueError:
         if len(ids) == 1:
             return NOTHING, [], list(ids)
     else:
-        dim = adapter.guard.judge.dim
+        dim = keeper.guard.judge.dim
         if len(there.entries) and dim not in (None, there.entries.dim):
             return NOTHING, [], list(ids)
         return there.entries, list(there.items), []
@@ -289,7 +289,7 @@ def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[
     items: list[Any] = []
     odd: list[str] = []
     for some in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-        batch, of_batch, not_read = yield from _read(adapter, some)
+        batch, of_batch, not_read = _read(keeper, some)
         items += of_batch
         odd += not_read
         if len(batch) and batches and batch.dim != batches[0].dim:
@@ -299,86 +299,86 @@ def _read(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[Batch, list[
     return concatenate(batches) if batches else NOTHING, items, odd
 
 
-def _adopted(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[tuple[list[str], list[str]]]:
+def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """Screen entries that still differ; return the ids of the learned and of the held ones."""
-    guard = adapter.guard
-    yield own(guard.writes.catch_up)
-    moving: frozenset[str] = yield own(guard.writes.moving)
-    known: dict[str, str | None] = yield own(guard.writes.fingerprints, ids)
-    entries, _, _ = yield from _read(adapter, ids)
+    guard = keeper.guard
+    guard.writes.catch_up()
+    moving = guard.writes.moving()
+    known = guard.writes.fingerprints(ids)
+    entries, _, _ = _read(keeper, ids)
     rows = [
         row
         for row, entry in enumerate(entries)
         if entry.id not in moving
-        and not adapter.mask.covers(entry)
-        and known.get(entry.id, "") not in (None, entry.fingerprint)
+        and not keeper.mask.covers(entry)
+        and known.get(entry.id) != entry.fingerprint
     ]
     coming = entries.take(rows)
     if not len(coming):
         return [], []
     # The store no longer has the revisions that the guard knows of changed entries.
     if stale := [i for i in coming.ids if i in known]:
-        yield own(guard.writes.forget_lost, stale)
-    report = yield from _take_in(adapter, coming)
+        guard.writes.forget_lost(stale)
+    report = _take_in(keeper, coming)
     held = [decision.entry_id for decision in report.quarantined]
-    learned: list[str] = yield own(guard.writes.known, coming.ids)
+    learned = guard.writes.known(coming.ids)
     return [i for i in learned if i not in held], held
 
 
-def _take_in(adapter: Adapter[Any], there: Batch) -> Steps[Report]:
+def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
     """Screen entries that came into the store past the guard, as if they came now.
 
     Admitted entries are learned where they stand. Held ones leave the store; one of which the
     quarantine cannot keep all metadata is only hidden.
     """
-    writes, mask = adapter.guard.writes, adapter.mask
+    writes, mask = keeper.guard.writes, keeper.mask
     whole, cut = keepable(there)
     sifted = Sifted.of(whole)
-    report, intent = yield from screen_and_hold(adapter, sifted, stored=True)
-    adapter.last_report = report
+    report, intent = screen_and_hold(keeper, sifted, stored=True)
+    keeper.last_report = report
     admitted = admitted_by(report)
     try:
-        yield from recall_found(adapter, report.retroactive)
+        recall_found(keeper, report.retroactive)
         held = [one.entry_id for one in report.quarantined if one.entry_id not in cut]
-        items = (yield from adapter.stored(held)).items
+        items = keeper.stored(held).items
         hidden = [mask.id_of(item) for item in items if mask.hides(item)]
-        yield from delete_or_hide(adapter, hidden)
-        stored = (yield from adapter.stored(admitted.ids)).entries
+        keeper.delete_or_hide(hidden)
+        stored = keeper.stored(admitted.ids).entries
         prints = {entry.id: entry.fingerprint for entry in stored}
     except Exception:
-        yield from give_up(adapter, intent)
+        keeper.give_up(intent)
         raise
     if any(prints.get(entry.id) != entry.fingerprint for entry in admitted):
-        yield from give_up(adapter, intent)  # others wrote meanwhile: the store counts
+        keeper.give_up(intent)  # others wrote meanwhile: the store counts
         return report
     if intent is None:
-        intent = yield own(writes.intend, admitted)
-    yield own(writes.finish, intent)
-    yield own(uncover, adapter, admitted, report)
-    return (yield from recall_overdue(adapter, report))
+        intent = writes.intend(admitted)
+    writes.finish(intent)
+    uncover(keeper, admitted, report)
+    return recall_overdue(keeper, report)
 
 
-def _forget_lost(adapter: Adapter[Any], ids: Sequence[str]) -> Steps[list[str]]:
+def _forget_lost(keeper: Keeper[Any], ids: Sequence[str]) -> list[str]:
     """Have the guard forget those of its entries that the store lacks; return their ids."""
-    writes, mask = adapter.guard.writes, adapter.mask
-    turn = yield own(writes.take_turn)
+    writes, mask = keeper.guard.writes, keeper.mask
+    turn = writes.take_turn()
     try:
-        yield own(writes.catch_up)
-        moving: frozenset[str] = yield own(writes.moving)
-        items = (yield from adapter.stored(ids)).items
+        writes.catch_up()
+        moving = writes.moving()
+        items = keeper.stored(ids).items
         kept = {*moving, *(mask.id_of(i) for i in items if not mask.hides(i))}
-        known: list[str] = yield own(writes.known, ids)
+        known = writes.known(ids)
         gone = [entry_id for entry_id in known if entry_id not in kept]
         if gone:
-            yield own(writes.together, partial(writes.forget_lost, gone), turn=turn)
+            writes.together(partial(writes.forget_lost, gone), turn=turn)
         return gone
     finally:
         writes.give_up_turn(turn)
 
 
-def _released(adapter: Adapter[Any], seen: _Seen) -> list[str]:
+def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:
     """Return the ids of entries that were released last, and that the store lacks."""
-    quarantine = adapter.guard.quarantine
+    quarantine = keeper.guard.quarantine
     if not quarantine.exists():
         return []
     latest = {one.id: one.status for one in quarantine.prints()}

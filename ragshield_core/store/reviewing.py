@@ -12,34 +12,32 @@ from typing import Any
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.store.adapter import NOTHING, Adapter, chosen, delete_or_hide, leave
+from ragshield_core.store.inner import NOTHING, chosen
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import keepable
 from ragshield_core.store.recalling import recall
-from ragshield_core.store.steps import Steps, own
 from ragshield_core.store.updates import forget, older_than, to_release
 from ragshield_core.store.writing import write
 
 
 def release(
-    adapter: Adapter[Any], ids: Sequence[str], by: str, note: str | None, embed: Any = None
-) -> Steps[tuple[HeldEntry, ...]]:
+    keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None, embed: Any = None
+) -> tuple[HeldEntry, ...]:
     """Put held entries into the store, with the vectors they were held with, if any.
 
     Entries that were released elsewhere are put there too, unless they are there. Of a new version
     of a document nothing comes in before all of it can: then its other parts come with it, and the
     version before leaves.
     """
-    guard, quarantine = adapter.guard, adapter.guard.quarantine
-    ids = yield own(adapter.held_under, ids)
-    asked: list[HeldEntry] = yield own(_latest, quarantine, ids)
-    held, decided, versions = yield own(to_release, asked, quarantine)
+    guard, quarantine = keeper.guard, keeper.guard.quarantine
+    ids = keeper.held_under(ids)
+    asked: list[HeldEntry] = _latest(quarantine, ids)
+    held, decided, versions = to_release(asked, quarantine)
     parts = frozenset[str]().union(*(version.ids for version in versions))
     names = list(dict.fromkeys([one.id for one in held]))
-    stored = keepable((yield from adapter.stored(names)).entries).entries  # as they were held
+    stored = keepable(keeper.stored(names).entries).entries  # as they were held
     there = {entry.id: entry for entry in stored}
-    new = {
-        h.id for h in held if h.id not in there or not adapter.same_as_held(there[h.id], h.entry)
-    }
+    new = {h.id for h in held if h.id not in there or not keeper.same_as_held(there[h.id], h.entry)}
     late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}
     not_held = [h.id for h in held if h.status is not Status.HELD and h.id not in late | parts]
     not_held += [one.id for one in decided if one.status is not Status.HELD]
@@ -49,13 +47,13 @@ def release(
     waiting = [h.id for h in (*held, *decided) if h.status is Status.HELD and h.id in wanted]
     # Nobody has looked at these: they were no suspects, and are no more trusted than others.
     following = [h.id for h in held if h.status is Status.HELD and h.id not in wanted]
-    batch: Batch = yield own(adapter.entries_of, held, embed)
+    batch: Batch = keeper.entries_of(held, embed)
     # First the store: entries that fail here are still held. Then the quarantine, then the guard.
     hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in new])
     coming = batch.take([row for row, i in enumerate(batch.ids) if i in new])
-    leaving = (yield from adapter.stored(older_than(versions))).entries if versions else NOTHING
+    leaving = keeper.stored(older_than(versions)).entries if versions else NOTHING
     if len(coming):
-        yield from write(adapter, coming, None, leaving)
+        write(keeper, coming, None, leaving)
 
     def let_in() -> tuple[HeldEntry, ...]:
         released = quarantine.release(waiting, by=by, note=note) if waiting else ()
@@ -68,33 +66,33 @@ def release(
         return released
 
     try:
-        released = yield own(guard.writes.together, let_in)
+        released = guard.writes.together(let_in)
     except QuarantineError:
-        yield from _take_back(adapter, coming)
+        _take_back(keeper, coming)
         raise
-    adapter.mask.discard(batch.ids)
+    keeper.mask.discard(batch.ids)
     if len(leaving):
-        known = chosen(leaving, (yield own(guard.writes.known, leaving.ids)))
-        yield from leave(adapter, known, adapter.delete_entries(leaving.ids))
+        with keeper.forgetting(chosen(leaving, guard.writes.known(leaving.ids))):
+            keeper.delete_entries(leaving.ids)
     if versions:
-        yield own(guard.writes.together, partial(forget, versions, quarantine))
+        guard.writes.together(partial(forget, versions, quarantine))
     return (*released, *(one for one in held if one.id in late))
 
 
 def restore(
-    adapter: Adapter[Any], ids: Sequence[str], by: str, note: str | None
-) -> Steps[tuple[HeldEntry, ...]]:
+    keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None
+) -> tuple[HeldEntry, ...]:
     """Put back entries that texts of another lineage have replaced; recall those texts.
 
     Recalled are the entries under the same ids, and the entries of another lineage in the same
     documents.
     """
-    guard, quarantine = adapter.guard, adapter.guard.quarantine
-    latest: list[HeldEntry] = yield own(adapter.replaced_under, ids)
-    replaced = yield own(quarantine.vouched, [one.id for one in latest], Status.REPLACED)
-    batch: Batch = yield own(adapter.entries_of, replaced, None)
-    parts = yield from adapter.parts_of(batch)
-    live = (yield from adapter.stored(list(dict.fromkeys((*batch.ids, *parts))))).entries
+    guard, quarantine = keeper.guard, keeper.guard.quarantine
+    latest: list[HeldEntry] = keeper.replaced_under(ids)
+    replaced = quarantine.vouched([one.id for one in latest], Status.REPLACED)
+    batch: Batch = keeper.entries_of(replaced, None)
+    parts = keeper.parts_of(batch)
+    live = keeper.stored(list(dict.fromkeys((*batch.ids, *parts)))).entries
     prints = {entry.id: entry.fingerprint for entry in batch}
     lineages = {entry.lineage for entry in batch}
     others = [
@@ -106,8 +104,8 @@ def restore(
             else entry.lineage not in lineages
         )
     ]
-    yield from recall(adapter, others, None, by, note)
-    yield from write(adapter, batch, None)
+    recall(keeper, others, None, by, note)
+    write(keeper, batch, None)
 
     def let_in() -> tuple[HeldEntry, ...]:
         restored = quarantine.release(batch.ids, by=by, note=note, of=Status.REPLACED)
@@ -115,29 +113,29 @@ def restore(
         guard.trust(batch.ids)
         return restored
 
-    restored: tuple[HeldEntry, ...] = yield own(guard.writes.together, let_in)
-    adapter.mask.remove(batch)
+    restored: tuple[HeldEntry, ...] = guard.writes.together(let_in)
+    keeper.mask.remove(batch)
     return restored
 
 
-def purge(adapter: Adapter[Any], ids: Sequence[str], by: str, note: str | None) -> Steps[int]:
+def purge(keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None) -> int:
     """Delete held entries for good, from the store as well where they are only hidden there."""
-    guard, quarantine = adapter.guard, adapter.guard.quarantine
+    guard, quarantine = keeper.guard, keeper.guard.quarantine
     if not quarantine.exists():
         return 0
-    wanted = yield own(adapter.held_under, ids)
-    there = (yield from adapter.stored(wanted)).items
-    hidden = [adapter.mask.id_of(item) for item in there if adapter.mask.hides(item)]
+    wanted = keeper.held_under(ids)
+    there = keeper.stored(wanted).items
+    hidden = [keeper.mask.id_of(item) for item in there if keeper.mask.hides(item)]
     if hidden:
-        yield from adapter.delete_entries(hidden)
+        keeper.delete_entries(hidden)
 
     def delete() -> int:
         deleted = quarantine.purge(wanted, by=by, note=note, held_only=True)
         guard.writes.forget_held(wanted)
         return deleted
 
-    deleted: int = yield own(guard.writes.together, delete)
-    adapter.mask.discard(wanted)
+    deleted: int = guard.writes.together(delete)
+    keeper.mask.discard(wanted)
     return deleted
 
 
@@ -156,13 +154,13 @@ def _latest(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
     return list(quarantine.vouched(ids))
 
 
-def _take_back(adapter: Adapter[Any], written: Batch) -> Steps[None]:
+def _take_back(keeper: Keeper[Any], written: Batch) -> None:
     """Delete entries that were written to be released, and that others judged otherwise since."""
-    quarantine = adapter.guard.quarantine
-    released = yield own(quarantine.released_among, written)
-    held = yield own(quarantine.held_ids, written.ids)  # hidden, and still to be decided
+    quarantine = keeper.guard.quarantine
+    released = quarantine.released_among(written)
+    held = quarantine.held_ids(written.ids)  # hidden, and still to be decided
     gone = chosen(written, set(written.ids) - set(released) - held)
     if len(gone):
-        adapter.mask.add(gone)
-        yield from delete_or_hide(adapter, gone.ids)
-        yield own(adapter.guard.forget, gone)
+        keeper.mask.add(gone)
+        keeper.delete_or_hide(gone.ids)
+        keeper.guard.forget(gone)

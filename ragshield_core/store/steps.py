@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# Ids of the turns that this context has, so that a callback of an operation may begin another.
-_INSIDE: ContextVar[frozenset[int]] = ContextVar("ragshield_inside", default=frozenset())
 
 
 class Step(NamedTuple):
@@ -46,27 +37,6 @@ def asked(store: Any, name: str, /, *args: Any, **kwargs: Any) -> Step:
     twin = getattr(store, f"a{name}", None)
     work = partial(getattr(store, name), *args, **kwargs)
     return Step(work, None if twin is None else partial(twin, *args, **kwargs))
-
-
-class Turns:
-    """Does operations one at a time: each sees the results of the one before."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep others out; a callback of an operation is inside already."""
-        inside = _INSIDE.get()
-        if id(self) in inside:
-            yield
-            return
-        with self._lock:
-            token = _INSIDE.set(inside | {id(self)})
-            try:
-                yield
-            finally:
-                _INSIDE.reset(token)
 
 
 def done(steps: Steps[T]) -> T:

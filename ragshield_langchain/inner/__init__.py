@@ -8,9 +8,8 @@ from typing import Any
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
-from ragshield_core.store import contract
-from ragshield_core.store.contract import DIM
-from ragshield_core.store.inner import in_thread
+from ragshield_core.store import inner
+from ragshield_core.store.inner import DIM, in_thread
 from ragshield_langchain.inner.base import InnerStore, Stored, off_loop
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
@@ -91,4 +90,4 @@ def check_inner_store(access: InnerStore, dim: int = DIM) -> None:
         pairs = zip(documents, vectors, strict=True)
         return {str(d.id): (d.page_content, d.metadata, vector) for d, vector in pairs}
 
-    contract.check_inner_store(access, write, read, dim)
+    inner.check_inner_store(access, write, read, dim)

@@ -75,7 +75,7 @@ class Gate:
                 self._changed.notify_all()
 
 
-class InnerStore(inner.InnerStore[Document]):
+class InnerStore(inner.StoreAccess[Document]):
     """Access to one kind of vector store, below LangChain's interface.
 
     LangChain's interface has no method that writes vectors as they are, and none that returns them.

@@ -14,7 +14,6 @@ from ragshield_core import Decision, Guard, Quarantine, Verdict
 from ragshield_core.database.tables import HeldRow
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.store import recalling, reviewing, writing
-from ragshield_core.store.steps import own
 
 
 def entries(*ids):
@@ -27,7 +26,7 @@ def keeper_of(quarantine=None, **texts):
 
 
 def recall(keeper, *ids, decisions=None, **options):
-    return keeper.run(recalling.recall(keeper, ids, decisions, **options))
+    return keeper.run(recalling.recall, keeper, ids, decisions, **options)
 
 
 def add(keeper, **texts):
@@ -107,10 +106,10 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
 
     def watched(*args):
         states.append((keeper.guard.quarantine.database.busy, keeper.guard.quarantine.count()))
-        return (yield from write(*args))
+        return write(*args)
 
     with patch.object(keeper, "write_entries", watched):
-        (released,) = keeper.run(reviewing.release(keeper, ["a"], "anna", None))
+        (released,) = keeper.run(reviewing.release, keeper, ["a"], "anna", None)
     assert states == [(False, 1)]  # held until it is there
     assert released.status == "held"  # as it was
     assert keeper.store == {"a": "bad a"}
@@ -121,10 +120,10 @@ def test_a_release_writes_the_store_outside_of_any_transaction():
 def test_what_was_released_elsewhere_is_put_there_once():
     keeper = held(keeper_of(), "a", "b")
     keeper.guard.quarantine.release(["a"], by="anna")
-    keeper.run(reviewing.release(keeper, ["a"], "bert", None))
+    keeper.run(reviewing.release, keeper, ["a"], "bert", None)
     assert keeper.store == {"a": "bad a"}
     with pytest.raises(QuarantineError, match="'a' is not held"):
-        keeper.run(reviewing.release(keeper, ["a", "b"], "bert", None))
+        keeper.run(reviewing.release, keeper, ["a", "b"], "bert", None)
     assert keeper.store == {"a": "bad a"}
     assert keeper.guard.quarantine.show("a").reviewed_by == "anna"
 
@@ -134,14 +133,14 @@ def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
     write = keeper.write_entries
 
     def confirmed_meanwhile(*args):
-        yield from write(*args)
+        write(*args)
         keeper.guard.quarantine.confirm(["a"], by="bert")
 
     with (
         patch.object(keeper, "write_entries", confirmed_meanwhile),
         pytest.raises(QuarantineError, match="'a' is not held"),
     ):
-        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
+        keeper.run(reviewing.release, keeper, ["a"], "anna", None)
     assert keeper.store == {}
     assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.show("a").status == "confirmed"
@@ -152,11 +151,11 @@ def test_what_somebody_else_releases_at_the_same_time_stays():
     write = keeper.write_entries
 
     def released_meanwhile(*args):
-        yield from write(*args)
+        write(*args)
         keeper.guard.quarantine.release(["a"], by="bert")
 
     with patch.object(keeper, "write_entries", released_meanwhile), pytest.raises(QuarantineError):
-        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
+        keeper.run(reviewing.release, keeper, ["a"], "anna", None)
     assert keeper.store == {"a": "bad a"}
     assert keeper.guard.quarantine.show("a").reviewed_by == "bert"
 
@@ -164,7 +163,7 @@ def test_what_somebody_else_releases_at_the_same_time_stays():
 def test_what_is_unknown_is_named_before_anything_is_written():
     keeper = held(keeper_of(), "a")
     with pytest.raises(QuarantineError, match="'x' is not held"):
-        keeper.run(reviewing.release(keeper, ["a", "x"], "anna", None))
+        keeper.run(reviewing.release, keeper, ["a", "x"], "anna", None)
     assert keeper.store == {}
 
 
@@ -173,7 +172,7 @@ def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
     keeper.guard.learn(small_store.entries(a="fine"))
     keeper.guard.quarantine.confirm(["c"])
     keeper.store.update(b="bad b", c="bad c")
-    keeper.run(writing.delete(keeper, ["a", "b", "c"]))
+    keeper.run(writing.delete, keeper, ["a", "b", "c"])
     assert keeper.store == {}
     assert keeper.guard.writes.known(["a"]) == []
     assert keeper.guard.quarantine.count(None) == 1
@@ -194,14 +193,14 @@ def test_writes_of_threads_and_loops_take_turns():
     write = keeper.write_entries
 
     def counted(*args):
-        yield own(inside.append, 1)
+        inside.append(1)
         most.append(len(inside))
-        yield from write(*args)
+        write(*args)
         inside.pop()
 
     async def by_loop():
         for number in range(5):
-            await keeper.arun(keeper.adding(l=f"text {number}"))
+            await keeper.arun(keeper.adding, l=f"text {number}")
 
     with patch.object(keeper, "write_entries", counted):
         threads = [
@@ -223,17 +222,17 @@ def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled(
     write = keeper.write_entries
 
     def slow(*args):
-        yield own(reached.set)
-        yield own(threading.Event().wait, 0.05)
-        yield from write(*args)
+        reached.set()
+        threading.Event().wait(0.05)
+        write(*args)
 
     async def cancelled():
-        task = asyncio.ensure_future(keeper.arun(keeper.adding(a="fine")))
+        task = asyncio.ensure_future(keeper.arun(keeper.adding, a="fine"))
         await asyncio.to_thread(reached.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await keeper.arun(writing.delete(keeper, ["unheard-of"]))  # waits for its turn
+        await keeper.arun(writing.delete, keeper, ["unheard-of"])  # waits for its turn
 
     with patch.object(keeper, "write_entries", slow):
         asyncio.run(cancelled())
@@ -252,5 +251,5 @@ def test_what_was_changed_behind_the_quarantine_never_reaches_the_store(column, 
 
     keeper.guard.quarantine.database.write(tamper)
     with pytest.raises(QuarantineError, match="not as it was written"):
-        keeper.run(reviewing.release(keeper, ["a"], "anna", None))
+        keeper.run(reviewing.release, keeper, ["a"], "anna", None)
     assert keeper.store == {}

@@ -13,7 +13,7 @@ from ragshield_core import Batch, Guard, PoisonedEntryError
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.store import recalling, reviewing, writing
-from ragshield_core.store.guarded import Keeper
+from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.reconciling import NAMED, reconciled, warn_if_different
 
 PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
@@ -30,7 +30,7 @@ def workers(url, tmp_path):
 
 
 def compared(keeper, **mend):
-    return keeper.run(reconciled(keeper, **mend))
+    return keeper.run(reconciled, keeper, **mend)
 
 
 def warned(keeper):
@@ -85,17 +85,12 @@ def test_opening_says_how_many_differ_and_what_to_do(workers, caplog):
 
 def test_opening_names_a_few_ids_escaped(workers):
     some = [f"{n}\x1b[2J\u202e" for n in range(NAMED + 3)]
-    with patch.object(workers[0], "ids", lambda: (yield from listed(["kb0", "kb1", "kb2", *some]))):
+    with patch.object(workers[0], "ids", lambda: ["kb0", "kb1", "kb2", *some]):
         said = warned(workers[0])
     assert f"holds {NAMED + 3} " in said
     assert said.count("\\u{1b}") == NAMED
     assert "\x1b" not in said
     assert "\u202e" not in said
-
-
-def listed(ids):
-    return ids
-    yield
 
 
 def test_a_store_that_cannot_name_its_entries_is_opened_in_silence_and_says_so_when_asked(workers):
@@ -130,7 +125,7 @@ def test_what_is_held_and_hidden_in_the_store_is_not_taken_for_unguarded(workers
     found = compared(workers[0])
     assert (found.unguarded, found.readable) == ((), ("bad0",))
     assert "store.recall(ids) takes them out" in str(found)
-    workers[1].run(recalling.recall(workers[1], found.readable))
+    workers[1].run(recalling.recall, workers[1], found.readable)
     assert "bad0" not in workers[0].store.ids()
     assert workers[0].guard.quarantine.count() == 1
 
@@ -150,7 +145,7 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
     with patch.object(one.store, "write", looking(write)):
         add(one, scored([-0.4, -0.4, -0.4, -0.4], "kb"))
     with patch.object(one.store, "delete", looking(delete)):
-        one.run(writing.delete(one, ["kb3"]))
+        one.run(writing.delete, one, ["kb3"])
     assert [said for said, _ in seen] == [None, None]
     assert all(found.agrees and found.n_moving for _, found in seen)
     assert compared(other).agrees
@@ -158,12 +153,12 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
 
 def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers):
     add(workers[0], scored([5.0], "bad"))
-    workers[0].run(reviewing.release(workers[0], ["bad0"], "anna", None))
+    workers[0].run(reviewing.release, workers[0], ["bad0"], "anna", None)
     workers[0].store.delete(["bad0"])  # the index was not saved before a crash
     found = compared(workers[1], forget=True)
     assert (found.released, found.missing, found.forgotten) == (("bad0",), (), ())
     assert "store.release(ids) puts them back" in str(found)
-    workers[1].run(reviewing.release(workers[1], list(found.released), "anna", None))
+    workers[1].run(reviewing.release, workers[1], list(found.released), "anna", None)
     assert "bad0" in workers[1].store.ids()
     assert compared(workers[0]).agrees
 
@@ -263,7 +258,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
         compared(one, adopt=True)
     assert other.guard.status().pending
     one.guard.close()
-    assert other.run_recovery()
+    assert other.recover()
     assert other.store.ids() == ["kb0", "kb1", "past0"]  # what is held has left
     found = compared(other, adopt=True, forget=True)
     assert (found.unguarded, found.readable) == ((), ())
@@ -301,7 +296,7 @@ def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
         keeper.store.write(known)
     less.store.delete(known.ids[:50])
     assert len(compared(less, forget=True).forgotten) == 50
-    whole.run(writing.delete(whole, known.ids[:50]))
+    whole.run(writing.delete, whole, known.ids[:50])
     later = passages(20, 2, "later")
     ours, theirs = (keeper.guard.screen(later) for keeper in (less, whole))
     for name, column in theirs.scores.items():

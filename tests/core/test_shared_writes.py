@@ -78,12 +78,12 @@ def stopped(one, meanwhile):
     """Have others write while a worker is stopped for longer than its lease, once, as it judges."""
     looking, times = writing.note_copies, []
 
-    def silent(adapter, report):
-        if adapter is one and not times:
+    def silent(keeper, report):
+        if keeper is one and not times:
             times.append(report)
             silence(one)
             meanwhile()
-        return (yield from looking(adapter, report))
+        return looking(keeper, report)
 
     return patch.object(writing, "note_copies", silent)
 
@@ -146,10 +146,10 @@ def test_what_the_store_fails_to_delete_is_still_known(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(writing.delete(one, ["kb-0"]))
+        one.run(writing.delete, one, ["kb-0"])
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == ["kb-0"]
-    one.run(writing.delete(one, ["kb-0"]))
+    one.run(writing.delete, one, ["kb-0"])
     other.guard.writes.catch_up()
     assert other.guard.writes.known(["kb-0"]) == []
     assert one.store.ids() == ["kb-1"]
@@ -159,7 +159,7 @@ def test_a_recall_that_failed_is_made_by_the_next_write(url, folder):
     one, other = workers_of(url, folder)
     add(one, passages(2, 1))
     with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
-        one.run(recalling.recall(one, ["kb-0"], by="anna"))
+        one.run(recalling.recall, one, ["kb-0"], by="anna")
     assert one.store.ids() == ["kb-0", "kb-1"]
     assert other.seen() == ["kb-1"]
     add(one, passages(1, 2, "new"))
@@ -173,7 +173,7 @@ def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
 
     def slow(entries):
         silence(one)
-        assert other.run_recovery() == 1
+        assert other.recover() == 1
         assert other.guard.writes.known(entries.ids) == []
         write(entries)
 
@@ -192,7 +192,7 @@ def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, 
 
     def slow(entries):
         silence(one)
-        assert other.run_recovery() == 2
+        assert other.recover() == 2
         write(entries)
 
     with patch.object(one.store, "write", slow):
@@ -212,7 +212,7 @@ def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
 
     def slow(batch):
         other.guard.writes.failed(intent)
-        assert other.run_recovery() == 1
+        assert other.recover() == 1
         return learn(batch)
 
     with patch.object(one.guard.detectors[0], "fit", slow):
@@ -225,9 +225,9 @@ def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
 def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder):
     one, other = workers_of(url, folder)
     intent = one.guard.writes.intend(passages(2, 1))
-    assert other.run_recovery() == 0
+    assert other.recover() == 0
     one.guard.close()
-    assert other.run_recovery() == len(intent.positions) == 1
+    assert other.recover() == len(intent.positions) == 1
     assert other.guard.writes.known(["kb-0"]) == []
 
 
@@ -240,9 +240,9 @@ def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of
     one, other = workers_of(url, folder, detector=Scripted)
     add(one, join(scored([0, 5], lineages=["a", "b"])))
     assert other.seen() == ["s0"]
-    one.run(reviewing.release(one, ["s1"], "anna", None))
+    one.run(reviewing.release, one, ["s1"], "anna", None)
     assert other.seen() == ["s0", "s1"]
-    one.run(recalling.recall(one, ["s0"], by="anna"))
+    one.run(recalling.recall, one, ["s0"], by="anna")
     assert other.seen() == ["s1"]
     one.guard.quarantine.confirm(["s0"], by="anna")
     copy = scored([0], prefix="copy", lineages=["a"])

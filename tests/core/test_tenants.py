@@ -107,20 +107,20 @@ def canaries(tenant):
 LIFE = {
     "write": lambda t: add(t.keeper, GOOD),
     "hold": lambda t: add(t.keeper, BAD),
-    "release": lambda t: t.keeper.run(reviewing.release(t.keeper, ["e0"], "anna", "fine")),
+    "release": lambda t: t.keeper.run(reviewing.release, t.keeper, ["e0"], "anna", "fine"),
     "confirm": lambda t: t.quarantine.confirm(["e1"], by="anna"),
-    "recall": lambda t: t.keeper.run(recalling.recall(t.keeper, ["e2"], None, "anna", "odd")),
+    "recall": lambda t: t.keeper.run(recalling.recall, t.keeper, ["e2"], None, "anna", "odd"),
     "replace": lambda t: add(t.keeper, OTHER.take([0])),
-    "restore": lambda t: t.keeper.run(reviewing.restore(t.keeper, ["e0"], "anna", None)),
-    "purge": lambda t: t.keeper.run(reviewing.purge(t.keeper, ["e2"], "anna", None)),
-    "delete": lambda t: t.keeper.run(writing.delete(t.keeper, ["e0"])),
+    "restore": lambda t: t.keeper.run(reviewing.restore, t.keeper, ["e0"], "anna", None),
+    "purge": lambda t: t.keeper.run(reviewing.purge, t.keeper, ["e2"], "anna", None),
+    "delete": lambda t: t.keeper.run(writing.delete, t.keeper, ["e0"]),
     "write again": lambda t: add(t.keeper, GOOD.take([0, 2])),
     "note": lambda t: t.quarantine.indexes.note(["e0", "e1"], "manual"),
     "forget note": lambda t: t.quarantine.indexes.forget(["e0"], "manual"),
     "stand": lambda t: t.quarantine.keep_stored(GOOD.take([2]), Status.READMITTED),
     "canaries": canaries,
     "crash": crashed,
-    "recover": lambda t: t.keeper.run_recovery(),
+    "recover": lambda t: t.keeper.recover(),
     "fit": lambda t: t.guard.fit(scored(np.linspace(-1, 1, 40), prefix="fitted")),
     "calibrate": lambda t: t.guard.calibrate(fpr=0.2),
     "grow": lambda t: t.guard.learn(scored(np.linspace(-1, 1, 20), prefix="grown")),
@@ -220,9 +220,9 @@ def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_pat
 def test_what_a_crashed_process_of_one_has_left_is_not_recovered_by_the_other(url, tmp_path):
     mine, theirs = two(url, tmp_path)
     crashed(theirs)
-    assert mine.keeper.run_recovery() == 0
+    assert mine.keeper.recover() == 0
     assert theirs.guard.status().pending == 1
-    assert theirs.keeper.run_recovery() == 1
+    assert theirs.keeper.recover() == 1
 
 
 # Every statement

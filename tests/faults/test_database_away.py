@@ -135,7 +135,7 @@ def test_that_it_goes_away_while_the_store_is_written_loses_nothing(database):
     write, gone = keeper.write_entries, contextlib.ExitStack()
 
     def away_afterwards(*args):
-        yield from write(*args)
+        write(*args)
         gone.enter_context(database.away())
 
     keeper.write_entries = away_afterwards
@@ -180,7 +180,7 @@ def test_reads_refuse_to_guess_what_is_held_unless_they_fail_open(
     first.add(a="fine", b="fine")
     assert second.seen() == {"a", "b"}
     first.delete_entries = lambda *_: iter(())  # what is recalled is hidden only
-    first.run(recalling.recall(first, ["b"], by="anna"))
+    first.run(recalling.recall, first, ["b"], by="anna")
     assert second.seen() == {"a"}
     with database.away(), caplog.at_level(logging.WARNING, "ragshield"):
         if policy.fail_open:
@@ -195,7 +195,7 @@ def test_reads_refuse_to_guess_what_is_held_unless_they_fail_open(
                 second.seen()
             check_error(error, database)
     assert second.seen() == {"a"} == set(store) - {"b"}
-    first.run(recalling.recall(first, ["a"], by="anna"))
+    first.run(recalling.recall, first, ["a"], by="anna")
     assert second.seen() == set()
 
 

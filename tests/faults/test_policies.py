@@ -74,7 +74,7 @@ def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
     assert (keeper.store, keeper.guard.writes.known(["a"])) == ({}, [])
     assert "RuntimeError" in keeper.guard.status().failing["moody"]
     mood(None)
-    keeper.run(reviewing.release(keeper, ["a"], "anna", None))
+    keeper.run(reviewing.release, keeper, ["a"], "anna", None)
     assert keeper.seen() == {"a"}
     assert HOSTILE not in caplog.text
 
@@ -120,11 +120,11 @@ def test_it_can_be_asked_for_and_what_is_gone_or_judged_is_asked_of_nobody(mood)
     keeper = SmallKeeper(built(OPEN, [Moody()]), {})
     mood("raises")
     keeper.add(a="fine", b="score=5", c="score=6", d="score=7")
-    assert keeper.run(recalling.rescreen(keeper)) == 0  # it still fails
-    keeper.run(writing.delete(keeper, ["c"]))
+    assert keeper.run(recalling.rescreen, keeper) == 0  # it still fails
+    keeper.run(writing.delete, keeper, ["c"])
     keeper.guard.trust(["d"])
     mood(None)
-    assert keeper.run(recalling.rescreen(keeper)) == 2
+    assert keeper.run(recalling.rescreen, keeper) == 2
     assert keeper.seen() == {"a", "d"}
     assert keeper.guard.writes.unscreened() == {}
 
@@ -173,7 +173,7 @@ def test_an_entry_on_which_the_detector_always_fails_is_not_tried_for_ever(caplo
     keeper.add(last="fine")
     assert Moody.asked == before + 1  # of the last one only
     assert set(keeper.guard.writes.unscreened()) == {"odd"}
-    assert keeper.run(recalling.rescreen(keeper)) == 0  # who asks has it tried
+    assert keeper.run(recalling.rescreen, keeper) == 0  # who asks has it tried
     assert Moody.asked > before + 1
     assert HOSTILE not in caplog.text
 

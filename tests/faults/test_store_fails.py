@@ -36,10 +36,10 @@ class Failing(SmallKeeper):
     def write_entries(self, batch, how, older):
         after = self.after
         if after is None:
-            yield from super().write_entries(batch, how, older)
+            super().write_entries(batch, how, older)
             return
         if after:
-            yield from super().write_entries(batch.take(range(min(after, len(batch)))), how, older)
+            super().write_entries(batch.take(range(min(after, len(batch)))), how, older)
         raise LostConnectionError
 
 
@@ -73,11 +73,11 @@ def test_a_release_that_fails_leaves_it_held_and_can_be_repeated(guard, after):
     keeper.add(a="fine", b="score=5")
     keeper.after = after
     with pytest.raises(LostConnectionError):
-        keeper.run(reviewing.release(keeper, ["b"], "anna", None))
+        keeper.run(reviewing.release, keeper, ["b"], "anna", None)
     assert guard.quarantine.held_ids(["b"]) == {"b"}
     assert keeper.seen() == {"a"}
     keeper.after = None
-    keeper.run(reviewing.release(keeper, ["b"], "anna", None))
+    keeper.run(reviewing.release, keeper, ["b"], "anna", None)
     check(keeper, {"a", "b"}, set())
 
 
@@ -87,14 +87,13 @@ def test_a_recall_that_fails_hides_at_once_and_is_ended_later(guard):
 
     def fails(*_):
         raise LostConnectionError
-        yield
 
     keeper.delete_entries = fails
     with pytest.raises(LostConnectionError):
-        keeper.run(recalling.recall(keeper, ["a"], by="anna"))
+        keeper.run(recalling.recall, keeper, ["a"], by="anna")
     assert keeper.seen() == {"b"}
     del keeper.delete_entries
-    keeper.run(recalling.recall(keeper, ["a"], by="anna"))
+    keeper.run(recalling.recall, keeper, ["a"], by="anna")
     check(keeper, {"b"}, {"a"})
 
 

@@ -21,7 +21,7 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
 from ragshield_core.screening.screening import checked, crash, explained
-from ragshield_core.store.adapter import Progress
+from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.held_out_groups import with_groups
 from ragshield_core.tools.audit.judging import Judge, limits_of, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned.audit import audit

@@ -27,7 +27,7 @@ from ragshield_core.model.errors import CalibrationError, RAGShieldError, Source
 from ragshield_core.model.findings import Verdict, printable
 from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.store.adapter import Progress
+from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.audit import scan
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ragshield_core.files.folder import Coverage
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import SourceError
-from ragshield_core.store.adapter import Progress
+from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
 from ragshield_core.tools.audit.readers.source import Source
 

@@ -23,7 +23,7 @@ from ragshield_core.model.errors import CalibrationError, SourceError
 from ragshield_core.model.findings import Decision, Report
 from ragshield_core.model.p_values import clean_entries_needed
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.store.adapter import Progress
+from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     LABEL_FLIPS,

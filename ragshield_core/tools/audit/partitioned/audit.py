@@ -22,7 +22,7 @@ from ragshield_core.detectors.groups.evidence import Kin
 from ragshield_core.detectors.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.model.findings import Skipped
 from ragshield_core.model.policy import Policy
-from ragshield_core.store.adapter import Progress
+from ragshield_core.store.keeper import Progress
 from ragshield_core.tools.audit.judging import Judge, report_of, unknown_ids
 from ragshield_core.tools.audit.partitioned import grouping, placing
 from ragshield_core.tools.audit.partitioned.engines import Engine, engine_of
