@@ -169,8 +169,8 @@ def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
     ]
     others = [drift for drift in report.canaries if drift not in drawn]
     if others:
-        rows = [(d.name, "yes" if d.flagged else "no", f"{d.score:.3f}") for d in others]
-        parts.append(table(("canary", "flagged", "anomaly"), rows))
+        figures = [(d.name, "yes" if d.flagged else "no", f"{d.score:.3f}") for d in others]
+        parts.append(table(("canary", "flagged", "anomaly"), figures))
     if len(checks) > 1:
         rows = [
             (
