@@ -469,20 +469,6 @@ class Guard:
                 neighbors=self.state.where_in_words(),
             )
 
-    def settled(self) -> Self:
-        """Wait until no thresholds are being taken.
-
-        A guard that was opened takes them in the background once its knowledge base has grown by a
-        tenth, in one process and on one core. Until then everybody goes by those before.
-
-        Examples
-        --------
-        >>> Guard.open("sqlite://").settled().calibrated
-        False
-        """
-        self.writes.settled()
-        return self
-
     def change_policy(
         self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
     ) -> Self:

@@ -136,7 +136,11 @@ class Writes:
             return None
 
     def settled(self) -> None:
-        """Wait until no thresholds are being taken in the background."""
+        """Wait until no thresholds are being taken.
+
+        A guard that was opened takes them in the background once its knowledge base has grown by a
+        tenth, in one process and on one core. Until then everybody goes by those before.
+        """
 
     def forget_lost(self, ids: Sequence[str]) -> None:
         """Forget entries that left the knowledge base unseen, so that nobody has them any more.

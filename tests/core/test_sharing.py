@@ -144,7 +144,7 @@ def test_one_process_takes_thresholds_and_the_others_load_them(url):
     )
     with scores as scored_sample:
         one.learn(passages(40, 2, "new"))
-        one.settled()
+        one.writes.settled()
         other.writes.catch_up()
     assert scored_sample.call_count == 1
     assert one.calibration.thresholds != before
@@ -180,7 +180,7 @@ def test_nobody_waits_for_thresholds_and_those_before_hold_until_they_are_taken(
             report = writer.screen(passages(5, 3 + number, f"during{number}-"))
             assert report.calibrated_at == 300
             writer.admit(writer.hold(report))
-    one.settled()
+    one.writes.settled()
     other.writes.catch_up()
     late = Guard.open(url)
     assert one.calibration.thresholds != before
@@ -199,7 +199,7 @@ def test_thresholds_that_were_taken_otherwise_meanwhile_stay(url):
         assert begun.wait(30)
         other.fit(passages(320, 7, "again")).calibrate()
         thresholds = other.calibration.thresholds
-    one.settled()
+    one.writes.settled()
     assert one.calibration.thresholds == thresholds
     assert one.status().calibrated_at == 320
 
@@ -217,7 +217,8 @@ def test_thresholds_of_a_process_that_crashed_are_taken_by_another(url):
     assert one.status().calibrated_at == 300
     silence = "UPDATE ragshield_journal_writers SET heartbeat = 0"
     one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(silence))
-    assert other.settled().status().calibrated_at == 341
+    other.writes.settled()
+    assert other.status().calibrated_at == 341
     one.writes.catch_up()
     assert one.calibration.thresholds == other.calibration.thresholds
 
@@ -229,7 +230,7 @@ def test_thresholds_that_cannot_be_taken_stay_for_all(url, caplog):
     broken = mock.patch.object(CliqueDetector, "held_out_scores", side_effect=OSError("broken"))
     with broken, caplog.at_level("WARNING", "ragshield"):
         one.learn(passages(40, 2, "new"))
-        one.settled()
+        one.writes.settled()
     assert "thresholds stay as they were" in caplog.text
     other.writes.catch_up()
     for guard in (one, other):
@@ -270,7 +271,7 @@ def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_pat
         writer.guard.writes.catch_up()
         writer.step()
     for guard in (one, other):  # thresholds may still be taken in the background
-        guard.settled()
+        guard.writes.settled()
     one.writes.catch_up()
     other.writes.catch_up()
     late = Guard.open(url)
