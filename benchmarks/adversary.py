@@ -41,7 +41,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label.model import LabelModelDetector
 from ragshield_core.model.entries import concatenate
-from ragshield_core.store.adoption import learn_store
+from ragshield_core.store.opening import learn_store
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}

@@ -35,7 +35,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.claims import lineage_of
 from ragshield_core.model.entries import concatenate
-from ragshield_core.store.adoption import learn_store
+from ragshield_core.store.opening import learn_store
 from ragshield_langchain import GuardedVectorStore
 
 FPR = 0.01

@@ -21,7 +21,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.huggingface.minilm import MiniLM
-from ragshield_core.store.adoption import learn_store
+from ragshield_core.store.opening import learn_store
 from ragshield_core.tools.evaluate.power import SIZES
 
 CORPORA = ("wiki_passages", "redundant_web_passages")

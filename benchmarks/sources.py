@@ -36,7 +36,7 @@ from vectors import embedded, use_folder
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.model.entries import concatenate
-from ragshield_core.store.adoption import learn_store
+from ragshield_core.store.opening import learn_store
 
 FPR = 0.01
 SLICINGS: dict[str, int | None] = {"ones": 1, "twenties": 20, "hundreds": 100, "at once": None}

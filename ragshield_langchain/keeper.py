@@ -22,7 +22,7 @@ from ragshield_core.store import writing
 from ragshield_core.store.inner import NOTHING, StoredEntries
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.keys import MetadataKeys
-from ragshield_core.store.malformed import Columns, Sifted, Vectors, embedding, no_release, sift
+from ragshield_core.store.malformed import Columns, Vectors, embedding, no_release, sift
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain.convert import (
     claimed,
@@ -165,19 +165,15 @@ class DocumentKeeper(Keeper[Document]):
 
         Returns the report, and reasons by row for entries that can be neither stored nor held.
         """
-        sifted: Sifted = self._sifted(columns)
+        sifted = sift(columns_of(*columns, self.keys), self.guard)
+        sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
+        sifted.check(self.guard)
         if sifted.refused and not len(sifted.batch):
             return Report(batch=NOTHING), sifted.refused
         report = writing.add(
             self, sifted, lambda found: found.flagged, replacing=replacing, versions=versions
         )
         return report, sifted.refused
-
-    def _sifted(self, columns: Given) -> Sifted:
-        sifted = sift(columns_of(*columns, self.keys), self.guard)
-        sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
-        sifted.check(self.guard)
-        return sifted
 
 
 def model_of(store: VectorStore) -> Embeddings:

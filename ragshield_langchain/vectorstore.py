@@ -20,14 +20,13 @@ from ragshield_core import Guard, Report
 from ragshield_core.model.arguments import expect_ids
 from ragshield_core.model.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.neighbors.stored import Where
-from ragshield_core.store import adoption, writing
-from ragshield_core.store.embedding import embedded
+from ragshield_core.store import opening, writing
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.keys import MetadataKeys, expect, expect_guard
-from ragshield_core.store.malformed import Vectors, unusable
+from ragshield_core.store.malformed import Vectors, embedded, unusable
 from ragshield_core.store.one_store import claim, use_table
 from ragshield_core.store.opening import look
-from ragshield_core.store.steps import Steps, adone, asked, asynchronous, done, synchronous
+from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
 from ragshield_core.store.updates import NewVersion
 from ragshield_langchain import events
 from ragshield_langchain.inner import InnerStore, Stored, access_to, off_loop
@@ -497,7 +496,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         guard = guard if guard is not None else Guard.default()
         store = cls(inner, guard=guard, **(settings | {"check": False}))
         store._access.ready()
-        adoption.adopt(store._keeper, clean_ids, batch_size, progress=progress)
+        opening.adopt(store._keeper, clean_ids, batch_size, progress=progress)
         return store
 
     @classmethod
@@ -529,7 +528,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             If ``inner`` or ``guard`` is missing.
         """
         store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
-        done(store._adding(list(texts), metadatas, ids))
+        store.add_texts(list(texts), metadatas, ids)
         return store
 
     @classmethod
@@ -546,7 +545,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> Self:
         """Do as :meth:`from_texts` does, without blocking the event loop."""
         store = cls(_there(inner, guard), guard=guard, **settings)  # type: ignore[arg-type]
-        await adone(store._adding(list(texts), metadatas, ids))
+        await store.aadd_texts(list(texts), metadatas, ids=ids)  # type: ignore[arg-type]
         return store
 
     # Reads: those of the store inside, without what is held. Relevance scores are inherited: they

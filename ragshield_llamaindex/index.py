@@ -30,10 +30,9 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from ragshield_core import Guard
 from ragshield_core.neighbors.stored import Where
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.store import adoption, writing
-from ragshield_core.store.embedding import embedded
+from ragshield_core.store import opening, writing
 from ragshield_core.store.guarded import Guarded
-from ragshield_core.store.malformed import unusable
+from ragshield_core.store.malformed import embedded, unusable
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Step, Steps, asked, asynchronous, own, synchronous
 from ragshield_llamaindex.convert import (
@@ -261,7 +260,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         guard = Guard.default() if guard is None else guard
         if fit:
             access = access_of(index, index.vector_store, inner_store)
-            adoption.adopt(NodeKeeper(guard, access, **options), clean_ids, progress=progress)
+            opening.adopt(NodeKeeper(guard, access, **options), clean_ids, progress=progress)
         adopted = cls(
             guard=guard,
             inner_store=inner_store,

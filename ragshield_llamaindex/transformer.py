@@ -19,8 +19,8 @@ from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.errors import PoisonGuardOrderWarning
+from ragshield_core.store.held import judged, let_in, sifted_for_step
 from ragshield_core.store.inner import NOTHING
-from ragshield_core.store.judging import judged, let_in, sifted_for_step
 from ragshield_core.store.keys import expect_guard
 from ragshield_llamaindex.convert import (
     Keyed,

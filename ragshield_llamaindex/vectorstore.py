@@ -19,7 +19,7 @@ from ragshield_core import Guard, Report
 from ragshield_core.model.errors import HeldTextElsewhereWarning
 from ragshield_core.model.findings import printable
 from ragshield_core.neighbors.stored import Where
-from ragshield_core.store import adoption
+from ragshield_core.store import opening
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.store.opening import look
 from ragshield_core.store.steps import Steps, asked, asynchronous, synchronous
@@ -302,7 +302,7 @@ class GuardedVectorStore(Guarded, Keyed, MaskedStore):
         """
         guard = Guard.default() if guard is None else guard
         store = cls(inner, guard=guard, inner_store=inner_store, **{**options, "check": False})
-        adoption.adopt(store._keeper, clean_ids, batch_size, progress=progress)
+        opening.adopt(store._keeper, clean_ids, batch_size, progress=progress)
         return store
 
     def _pipeline(self) -> IngestionPipeline | None:

@@ -1,20 +1,21 @@
-"""Entries that are held already and come again, and stored entries that others replace."""
+"""Held entries that come again, stored ones that others replace, and steps without a store."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ragshield_core.guard import Guard
 from ragshield_core.model.entries import Batch, Entry
-from ragshield_core.model.errors import PoisonedEntryError, QuarantineError
+from ragshield_core.model.errors import MalformedEntriesError, PoisonedEntryError, QuarantineError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
-from ragshield_core.quarantine import HeldEntry, Quarantine, Status
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status, batches_of
 from ragshield_core.store.inner import chosen
 from ragshield_core.store.keeper import Keeper
-from ragshield_core.store.malformed import keepable, lacks_vector
+from ragshield_core.store.malformed import Columns, Sifted, keepable, lacks_vector, sift
 from ragshield_core.store.updates import is_part
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -32,31 +33,34 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
 
     Raises PoisonedEntryError if an entry stays held and the policy says ``on_detect="raise"``.
     """
-    rows = [row for row, kept in enumerate(report.admitted) if kept]
     quarantine = guard.quarantine
-    if not rows or not quarantine.exists():
-        return report
-    held = quarantine.held_ids([report.batch.ids[row] for row in rows])
+    admitted = {report.batch.ids[row]: row for row, kept in enumerate(report.admitted) if kept}
+    held = quarantine.held_ids([*admitted]) if admitted and quarantine.exists() else frozenset()
     if not held:
         return report
-    held -= _judged_at_last(
-        [entry for row in rows if (entry := report.batch[row]).id in held], guard
-    )
     changed: dict[int, Decision] = {}
-    stay = 0
-    for row in rows:
+    stay, judged_at_last = 0, list[str]()
+    for row, item in [(admitted[i], _waiting(quarantine, i)) for i in admitted if i in held]:
+        if item is None:
+            continue
         entry, decision = report.batch[row], report.decisions[row]
-        item = _waiting(quarantine, entry.id) if entry.id in held else None
-        if item is None or _comes_in(item, entry, updated):
+        same = item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint)
+        if same and entry.embedding.size and lacks_vector(item):
+            judged_at_last.append(entry.id)
+            continue
+        # It comes in with a version that takes the place of the held one's.
+        if is_part(item) if same else entry.id in updated:
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
-        if _same(item, entry):
+        if same:
             stay += 1
             note = f"{since}, and no reviewer has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
         else:
             note = f"another revision is {since}; releasing that one would replace this one"
             changed[row] = replace(decision, note="; ".join(filter(None, (decision.note, note))))
+    gone = quarantine.supersede(judged_at_last, note="it came again with a vector that can be used")
+    guard.writes.forget_held(gone)
     report = replace(report, remarkable={**report.remarkable, **changed})
     if stay and guard.policy.on_detect == "raise":
         raise PoisonedEntryError(report)
@@ -65,29 +69,6 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     if len(changed) > stay:
         logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
     return report
-
-
-def _judged_at_last(entries: Sequence[Entry], guard: Guard) -> set[str]:
-    """Let entries leave the quarantine that were held because their vectors could not be used."""
-    found = []
-    for entry in entries:
-        item = _waiting(guard.quarantine, entry.id) if entry.embedding.size else None
-        if item is not None and lacks_vector(item) and _same(item, entry):
-            found.append(entry.id)
-    gone = guard.quarantine.supersede(found, note="it came again with a vector that can be used")
-    guard.writes.forget_held(gone)
-    return set(gone)
-
-
-def _same(held: HeldEntry, entry: Entry) -> bool:
-    return held.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint)
-
-
-def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
-    """Return whether an entry comes in with a version that takes the place of the held one's."""
-    if _same(held, entry):
-        return is_part(held)
-    return entry.id in updated
 
 
 def keep_replaced(keeper: Keeper[Any], older: Sequence[Batch], newer: Batch) -> dict[str, str]:
@@ -108,7 +89,7 @@ def keep_replaced(keeper: Keeper[Any], older: Sequence[Batch], newer: Batch) -> 
         return notes
     quarantine = keeper.guard.quarantine
     for some in older:
-        entries = keepable(chosen(some, kept)).entries
+        entries = keepable(chosen(some, kept))
         if len(entries):
             remarks = [kept[entry_id] for entry_id in entries.ids]
             quarantine.keep_stored(entries, Status.REPLACED, remarks)
@@ -155,3 +136,85 @@ def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
     except QuarantineError:
         return None
     return item if item.status is Status.HELD else None
+
+
+# A step in front of a store, which passes on what is not held
+
+
+def sifted_for_step(columns: Columns, guard: Guard) -> Sifted:
+    """Tell malformed entries from the others, for a step that writes nothing.
+
+    Raises
+    ------
+    MalformedEntriesError
+        If there are entries that can be neither passed on nor held: there is no later, since a step
+        that raises passes nothing on.
+    """
+    sifted = sift(columns, guard)
+    sifted.check(guard)
+    if sifted.refused:
+        raise MalformedEntriesError(sifted.refused, written=False)
+    return sifted
+
+
+def judged(
+    guard: Guard,
+    sifted: Sifted,
+    screen: Callable[[], Report],
+    *,
+    learn: bool,
+    remarks: Callable[[Report], Report] = lambda report: report,
+) -> Report:
+    """Judge entries by all that any process has learned, and hold suspicious ones.
+
+    Processes that share a guard judge one after the other.
+
+    Parameters
+    ----------
+    guard
+        Of this process.
+    sifted
+        The entries.
+    screen
+        Screens those that are not malformed.
+    learn
+        Whether the guard learns what passes, each id once, since no store does.
+    remarks
+        Adds remarks of an adapter to the report.
+    """
+
+    def decide(report: Report) -> Report:
+        report = stays_held(guard.hold(report), guard)
+        report = remarks(sifted.hold_malformed(report, guard))
+        if learn:
+            _learn(guard, report.batch.take(report.admitted))
+        return report
+
+    turn = guard.writes.take_turn()
+    try:
+        report = guard.writes.together(partial(decide, screen()), turn=turn)
+        return guard.judge.with_spent(report) if guard.writes.shared else report
+    finally:
+        guard.writes.give_up_turn(turn)
+
+
+def let_in(
+    guard: Guard, ids: Sequence[str], by: str, note: str | None, *, learn: bool = False
+) -> tuple[HeldEntry, ...]:
+    """Judge held entries good, where no store keeps step with the guard; return them."""
+
+    def released() -> tuple[HeldEntry, ...]:
+        held = guard.quarantine.release(ids, by=by, note=note)
+        for batch in batches_of(held) if learn else ():
+            _learn(guard, batch)
+        guard.writes.forget_held(ids)
+        guard.trust(ids)
+        return held
+
+    return guard.writes.together(released)
+
+
+def _learn(guard: Guard, entries: Batch) -> None:
+    """Learn what is new: the same entries may come again."""
+    known = set(guard.writes.known(entries.ids))
+    guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))

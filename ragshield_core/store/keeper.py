@@ -304,7 +304,7 @@ class Keeper(ABC, Generic[Item]):
 
     def as_told(self, entries: Batch) -> Batch:
         """Return stored entries in the form in which other processes are told of them."""
-        return keepable(entries).entries if self.guard.writes.shared else entries
+        return keepable(entries) if self.guard.writes.shared else entries
 
     def give_up(self, intent: Intent | None) -> None:
         """Recover a write that failed, by the entries that the store has."""
@@ -335,7 +335,7 @@ class Keeper(ABC, Generic[Item]):
             self.refresh()
             there = self.stored(ids)
             self.delete_or_hide([mask.id_of(item) for item in there.items if mask.hides(item)])
-            entries = keepable(there.entries).entries
+            entries = keepable(there.entries)
             visible = [row for row, one in enumerate(entries) if not mask.covers(one)]
             writes.recover(lost, entries.take(visible))
         except Exception:

@@ -2,7 +2,8 @@
 
 An entry with an unusable vector, label, lineage or metadata is held with the reason, as far as the
 quarantine can keep it. An entry without a usable id or text cannot be held either: it is refused by
-name, once the others are written.
+name, once the others are written. Metadata has bounds, since one entry with thousands of values
+stops a Chroma collection for good.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from itertools import chain
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.guard import Guard
+from ragshield_core.model.claims import NODE_KEY
 from ragshield_core.model.entries import Batch, unfit
 from ragshield_core.model.errors import (
     InvalidBatchError,
@@ -27,10 +30,13 @@ from ragshield_core.model.errors import (
     QuarantineError,
 )
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
+from ragshield_core.model.policy import Policy
 from ragshield_core.quarantine import HeldEntry, unkeepable
-from ragshield_core.store.sizes import fitting
+from ragshield_core.store.steps import Step, Steps
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+T = TypeVar("T")
 
 # One vector per entry; None where there is none.
 Vectors = NDArray[Any] | Sequence[Any]
@@ -39,10 +45,15 @@ Vectors = NDArray[Any] | Sequence[Any]
 SAME = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
 
 NOT_FINITE = "its vector holds NaN or infinite values, expected finite numbers"
+OF_ANOTHER_LENGTH = "its vector has "
 # So many vectors without a finite number are a fault of the embedding model.
 SEVERAL = 2
 # How the note of a malformed entry begins.
 NOT_JUDGED = "not judged: "
+# Models raise these for texts that they cannot read, not when they cannot be reached.
+REFUSALS = (ValueError, TypeError)
+# Lists and mappings within each other. Readers of JSON stop at some hundreds.
+DEEPEST = 50
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
 
 
@@ -191,15 +202,13 @@ class Sifted:
         if not self.reasons:
             return self._with_decided(report) if self.decided_before else report
         released: dict[str, str] = {}
-        for rows in (
-            [row for row in self.reasons if row not in self.bare],
-            [row for row in self.reasons if row in self.bare],
-        ):
-            if rows:
+        for bare in (False, True):
+            if rows := [row for row in self.reasons if (row in self.bare) is bare]:
                 some = self.batch.take(rows)
-                some = some if rows[0] not in self.bare else _without_vectors(some)
-                decisions = [self._decision(row) for row in rows]
-                released |= guard.quarantine.hold(some, decisions)
+                if bare:
+                    nothing = np.empty((len(rows), 0), dtype=np.float32)
+                    some = replace(some, embeddings=nothing, vectors=nothing)
+                released |= guard.quarantine.hold(some, [self._decision(row) for row in rows])
         if len(self.reasons) == len(self.batch):
             # Perhaps the caller made a mistake, such as a label key that holds lists everywhere.
             first = min(self.reasons)
@@ -269,41 +278,44 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     """
     refused = {**columns.refused, **unusable(columns.ids, columns.texts)}
     rows = [row for row in range(len(columns.ids)) if row not in refused]
+    of: dict[str, list[Any]] = {
+        name: [column[row] for row in rows]
+        for name in SAME
+        if (column := getattr(columns, name)) is not None
+    }
     reasons = {n: [columns.reasons[row]] for n, row in enumerate(rows) if row in columns.reasons}
     matrix, odd = np.empty((len(rows), 0), dtype=np.float32), dict[int, str]()
     if columns.vectors is not None:
-        matrix, odd = usable_vectors([columns.vectors[row] for row in rows], guard.judge.dim)
-        _check_model_works([columns.ids[row] for row in rows], odd)
-    labels, odd_labels = _claims("label", [columns.labels[row] for row in rows])
-    lineages, odd_lineages = _claims("lineage", [columns.lineages[row] for row in rows])
-    fit, odd_sizes = fitting([columns.metadatas[row] for row in rows], guard.policy)
-    batch = Batch.of(
-        ids=[columns.ids[row] for row in rows],
-        texts=[columns.texts[row] for row in rows],
-        embeddings=matrix,
-        labels=labels,
-        lineages=lineages,
-        metadatas=fit,
-        contexts=[columns.contexts[row] for row in rows],
-    )
+        given = [columns.vectors[row] for row in rows]
+        matrix, odd = usable_vectors(given, guard.judge.dim)
+    if len(rows) >= SEVERAL and all(odd.get(n) == NOT_FINITE for n in range(len(rows))):
+        msg = (
+            f"none of the {len(rows)} vectors can be used, and nothing was written or held: "
+            f"{_named(of['ids'][0])}: {NOT_FINITE}; write the entries again once the embedding "
+            "model works."
+        )
+        raise InvalidBatchError(msg)
+    of["labels"], odd_labels = _claims("label", of["labels"])
+    of["lineages"], odd_lineages = _claims("lineage", of["lineages"])
+    of["metadatas"], odd_sizes = fitting(of["metadatas"], guard.policy)
+    batch = Batch.of(embeddings=matrix, **of)
     odd_metadatas = unkeepable(batch)
     for found in (odd, odd_labels, odd_lineages, odd_sizes, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
-    if odd_metadatas:
-        batch = keepable(batch).entries
-    alien = set(odd) if _of_another_model(columns, rows, odd, guard.judge.dim) else set()
+    batch = keepable(batch) if odd_metadatas else batch
     # What was released is, or will be, in the store with a vector that can be used.
-    bare = sorted(odd)
-    asked = bool(bare) and guard.quarantine.exists()
-    released = guard.quarantine.released_among(batch.take(bare)) if asked else {}
-    gone = {
-        n: f"{printable(batch.ids[n], 80)!r}: {why[n]}; {released[batch.ids[n]]}"
-        for n in bare
-        if batch.ids[n] in released
-    }
-    gone |= {n: f"{_named(batch.ids[n])}: {why[n]}" for n in alien - gone.keys()}
+    asked = bool(odd) and guard.quarantine.exists()
+    released = guard.quarantine.released_among(batch.take(sorted(odd))) if asked else {}
+    lengths = any(reason.startswith(OF_ANOTHER_LENGTH) for reason in odd.values())
+    of_another_model = lengths and len(odd) == len(rows)
+    gone = {}
+    for n, entry_id in enumerate(batch.ids):
+        if n in odd and entry_id in released:
+            gone[n] = f"{_named(entry_id)}: {why[n]}; {released[entry_id]}"
+        elif of_another_model:
+            gone[n] = f"{_named(entry_id)}: {why[n]}"
     left = [n for n in range(len(rows)) if n not in gone]
     return Sifted(
         rows=tuple(rows[n] for n in left),
@@ -321,30 +333,8 @@ def lacks_vector(held: HeldEntry) -> bool:
     return unjudged and not held.findings and not held.vector.size
 
 
-def _check_model_works(ids: Sequence[str], odd: Mapping[int, str]) -> None:
-    """Refuse a batch for which the model returned no numbers; one entry alone may be odd."""
-    if len(ids) < SEVERAL or any(odd.get(row) != NOT_FINITE for row in range(len(ids))):
-        return
-    msg = (
-        f"none of the {len(ids)} vectors can be used, and nothing was written or held: "
-        f"{_named(ids[0])}: {NOT_FINITE}; write the entries again once the embedding model works."
-    )
-    raise InvalidBatchError(msg)
-
-
-def _of_another_model(
-    columns: Columns, rows: Sequence[int], odd: Mapping[int, str], dim: int | None
-) -> bool:
-    """Return whether none of the vectors fits to those of the knowledge base, and some are good."""
-    if columns.vectors is None or dim is None or len(odd) < len(rows):
-        return False
-    return any(not isinstance(_vector(columns.vectors[row]), str) for row in rows)
-
-
 def _claims(name: str, given: Sequence[str | None]) -> tuple[list[str | None], dict[int, str]]:
     """Return labels or lineages without those that a database cannot keep, and which they were."""
-    if not unfit("".join(filter(None, given))):  # nearly always
-        return list(given), {}
     odd = {
         row: f"its {name} {UNSTORABLE}"
         for row, claim in enumerate(given)
@@ -363,8 +353,6 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
     >>> unusable(["a", ""], ["text", "text"])
     {1: "its id is '', expected a non-empty str"}
     """
-    if _all_usable(ids, texts):
-        return {}
     reasons = {}
     seen: set[str] = set()
     for row, (entry_id, text) in enumerate(zip(ids, texts, strict=True)):
@@ -384,13 +372,6 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
         else:
             seen.add(entry_id)
     return reasons
-
-
-def _all_usable(ids: Sequence[Any], texts: Sequence[Any]) -> bool:
-    """Return whether nothing is wrong with any id or text: nearly always, without a loop."""
-    if len(ids) != len(texts) or not {*map(type, ids), *map(type, texts)} <= {str}:
-        return False
-    return all(ids) and len(set(ids)) == len(ids) and not unfit("".join(ids))
 
 
 @contextmanager
@@ -422,21 +403,15 @@ def no_release(entry_id: str, done: str, reason: str) -> str:
     )
 
 
-class Keepable(NamedTuple):
-    """Entries as the quarantine can keep them."""
-
-    entries: Batch
-    cut: frozenset[str]  # ids of those that lack some of their metadata
-
-
-def keepable(entries: Batch) -> Keepable:
+def keepable(entries: Batch) -> Batch:
     """Return entries without metadata that the quarantine could not keep."""
     cut = unkeepable(entries)
-    if not cut:
-        return Keepable(entries, frozenset())
     metadatas = list(entries.metadatas)
     for row in cut:
-        pairs = _pairs_of(entries.metadatas[row])
+        try:
+            pairs = list(entries.metadatas[row].items())
+        except Exception:  # noqa: BLE001 - a mapping of a class of its own may do anything
+            pairs = []
         alone = Batch.of(
             ids=[str(number) for number in range(len(pairs))],
             texts=[""] * len(pairs),
@@ -445,8 +420,7 @@ def keepable(entries: Batch) -> Keepable:
         )
         lost = unkeepable(alone)
         metadatas[row] = {key: value for n, (key, value) in enumerate(pairs) if n not in lost}
-    whole = replace(entries, metadatas=tuple(metadatas))
-    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
+    return replace(entries, metadatas=tuple(metadatas)) if cut else entries
 
 
 def usable_vectors(
@@ -460,9 +434,6 @@ def usable_vectors(
     >>> matrix.tolist(), odd
     ([[0.0, 2.0], [1.0, 0.0]], {1: 'its vector is the zero vector, expected a direction'})
     """
-    matrix = _matrix(given)
-    if matrix is not None and dim in (None, matrix.shape[1]):  # nearly always
-        return matrix, {}
     read = [_vector(one) for one in given]
     lengths = Counter(len(one) for one in read if not isinstance(one, str))
     if dim is None:
@@ -474,24 +445,11 @@ def usable_vectors(
             odd[row] = one
         elif len(one) != dim:
             odd[row] = (
-                f"its vector has {len(one)} dimensions, expected {dim}; embed all entries with the "
-                "same model"
+                f"{OF_ANOTHER_LENGTH}{len(one)} dimensions, expected {dim}; embed all entries with "
+                "the same model"
             )
     rows = [stand_in if row in odd else one for row, one in enumerate(read)]
     return np.array(rows, dtype=np.float32).reshape(len(given), dim), odd
-
-
-def _matrix(given: Sequence[Any]) -> NDArray[np.float32] | None:
-    """Return vectors as a matrix, if each of them can be used."""
-    try:
-        with np.errstate(over="ignore"):
-            matrix = np.array(given, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    if matrix.ndim != 2 or not matrix.size:  # noqa: PLR2004
-        return None
-    usable = np.isfinite(matrix).all(axis=1) & matrix.any(axis=1)
-    return matrix if usable.all() else None
 
 
 def _vector(given: Any) -> NDArray[np.float32] | str:
@@ -512,17 +470,98 @@ def _vector(given: Any) -> NDArray[np.float32] | str:
     return vector
 
 
+def fitting(
+    metadatas: Sequence[Mapping[str, Any]], policy: Policy
+) -> tuple[list[Mapping[str, Any]], dict[int, str]]:
+    """Return metadata without the keys beyond the bounds of a policy; and why, by row.
+
+    Examples
+    --------
+    >>> fitting([{"page": 1, "tags": [0] * 8000}], Policy())[0]
+    [{'page': 1}]
+    """
+    kept, reasons = list(metadatas), dict[int, str]()
+    for row, metadata in enumerate(metadatas):
+        values, characters = policy.metadata_values, policy.metadata_characters
+        fit: dict[str, Any] = {}
+        try:
+            for key, value in metadata.items():
+                # What LlamaIndex says of a node besides its metadata is one value to a store.
+                is_node = key == NODE_KEY
+                size = _size(key, value, characters if is_node else values, characters)
+                if isinstance(size, str):
+                    shown = printable(repr(key), 60)
+                    where = f"metadata[{shown}]" if isinstance(key, str) else "it"
+                    reasons.setdefault(row, f"{where} {size.format(policy=policy)}")
+                    continue
+                fit[key] = value
+                values, characters = values - (1 if is_node else size[0]), characters - size[1]
+        except Exception:  # noqa: BLE001 - a mapping of a class of its own may do anything
+            reasons.pop(row, None)  # and the quarantine says that it cannot keep it
+        if row in reasons:
+            kept[row] = fit
+    return kept, reasons
+
+
+def _size(key: Any, value: Any, most_values: int, most_characters: int) -> tuple[int, int] | str:
+    """Return how many values and characters a key has, or why they are too many: told early."""
+    values, characters = 0, _length(key)
+    # An iterator per level: what contains itself, or the same list again and again, is not copied.
+    levels: list[Iterator[Any]] = [iter((value,))]
+    while levels:
+        for one in levels[-1]:
+            values, characters = values + 1, characters + _length(one)
+            if values > most_values:
+                return (
+                    "has more than the {policy.metadata_values:,} values that an entry may have; "
+                    "shorten it, or raise Policy(metadata_values=...)"
+                )
+            if characters > most_characters:
+                return (
+                    "has more than the {policy.metadata_characters:,} characters that the metadata "
+                    "of an entry may have; shorten it, or raise Policy(metadata_characters=...)"
+                )
+            if isinstance(one, Mapping | list | tuple | set | frozenset):
+                if len(levels) > DEEPEST:
+                    return f"is nested more than {DEEPEST} deep; use flat values"
+                parts = chain.from_iterable(one.items()) if isinstance(one, Mapping) else one
+                levels.append(iter(parts))
+                break
+        else:
+            levels.pop()
+    return values, characters
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes) else 1
+
+
+def embedded(items: Sequence[T], embed: Callable[[Sequence[T]], Step]) -> Steps[list[Any]]:
+    """Return what a model makes of items, None for those that it refuses, unless it refuses all.
+
+    Parameters
+    ----------
+    items
+        Texts, or nodes.
+    embed
+        Asks the model; a step that returns one result for each of some items.
+    """
+
+    def tried(some: Sequence[T]) -> Steps[list[Any]]:
+        try:
+            return list((yield embed(some))) if some else []
+        except REFUSALS:
+            if len(some) == 1:
+                return [None]
+        half = len(some) // 2
+        first = yield from tried(some[:half])
+        return first + (yield from tried(some[half:]))
+
+    found = yield from tried(items)
+    if items and all(one is None for one in found):
+        return list((yield embed(items)))  # raises again
+    return found
+
+
 def _named(entry_id: str) -> str:
     return repr(printable(entry_id, 80))
-
-
-def _pairs_of(metadata: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    try:
-        return list(metadata.items())
-    except Exception:  # noqa: BLE001 - a mapping of a class of its own may do anything
-        return []
-
-
-def _without_vectors(entries: Batch) -> Batch:
-    nothing = np.empty((len(entries), 0), dtype=np.float32)
-    return replace(entries, embeddings=nothing, vectors=nothing)

@@ -1,18 +1,156 @@
-"""Warnings at the opening of a store that its guard does not know."""
+"""A store is opened: its guard is fitted and calibrated on it, or warned of if it knows nothing."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ragshield_core.detectors.base import learns
-from ragshield_core.model.errors import UnfittedGuardWarning
-from ragshield_core.store.keeper import Keeper
+from ragshield_core.guard import Guard
+from ragshield_core.hooks import tools
+from ragshield_core.learning.status import said
+from ragshield_core.model.entries import Batch
+from ragshield_core.model.errors import InvalidBatchError, UnfittedGuardWarning
+from ragshield_core.store.inner import PART
+from ragshield_core.store.keeper import Keeper, Progress
 from ragshield_core.store.reconciling import warn_if_different
 
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
+
+# A store with too few entries for the accepted rate is calibrated at the smallest rate that they
+# justify, up to this, until it is adopted again.
+AT_MOST = 0.05
+
+
+def adopt(
+    keeper: Keeper[Any],
+    trusted: Iterable[str] | None,
+    part: int = PART,
+    *,
+    progress: bool = False,
+) -> None:
+    """Fit and calibrate a guard on its store, read part by part; not on a store that it knows."""
+    guard = keeper.guard
+    with keeper.alone(), _told(progress) as tell:
+        batch = keeper.everything(part, tell)
+        if trusted is None and knows(guard, batch):
+            logger.info("the guard knows all %d entries of the store already", len(batch))
+            return
+        tell("learning", 0, 0)
+        learn_store(guard, batch, trusted)
+
+
+@contextmanager
+def _told(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - as the caller got it
+    """Yield a function that shows the progress on standard error."""
+    if not progress:
+        yield lambda *_: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where something is shown
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def tell(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of or None)
+            bar.update(tasks[what], completed=done, total=of or None)
+
+        yield tell
+
+
+def knows(guard: Guard, batch: Batch) -> bool:
+    """Return whether a guard is calibrated on exactly these entries, or on most of them.
+
+    If it was fitted again at each restart, the entries that have come since would count as clean
+    each time, though nobody has vouched for them. Once so many have come that thresholds are due,
+    the store is to be adopted again.
+    """
+    guard.writes.catch_up()
+    due = guard.state.recalibration.next_at
+    if not guard.calibrated or due is None or len(batch) >= due:
+        return False
+    return guard.writes.known_ids() == set(batch.ids) and guard.writes.fingerprints(batch.ids) == {
+        entry.id: entry.fingerprint for entry in batch
+    }
+
+
+def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:
+    """Fit and calibrate a guard on the entries of a store.
+
+    If there are too few for the accepted rate, the guard takes the smallest rate that they
+    justify, up to ``AT_MOST``. If there are too few for that as well, it begins as it does with
+    nothing, and the log says so. Of ``trusted`` entries, known to be clean, half, whole
+    documents, are held out while the guard is fitted, and thresholds come from them alone.
+    ``None`` takes all entries, each held out in turn.
+    """
+    if not len(batch):
+        return
+    if trusted is not None:
+        held_out = _half(batch, trusted)
+        guard.fit(batch.take(~held_out))
+        clean = batch.take(held_out)
+        guard.calibrate(clean)
+        guard.learn(clean)
+        guard.trust(clean.ids)
+    else:
+        guard.adopt(batch, at_most=AT_MOST)
+    measure_power(guard)
+
+
+def measure_power(guard: Guard) -> None:
+    """Note in a guard's status how much of a planted attack it would hold.
+
+    Nothing is noted where the guard is not calibrated, or where no embedding model is at hand:
+    planted texts need vectors.
+    """
+    sample, embed = guard.state.calibrator.sample, guard.state.embedder
+    if sample is None or embed is None or not guard.calibrated:
+        return
+    try:
+        power = tools().power(screen=guard.judge.rehearse, sample=sample.inside, embed=embed)
+    except Exception as error:  # noqa: BLE001 - the store is adopted all the same
+        logger.warning("what an attack would look like is not known: %s", type(error).__name__)
+        return
+    if power:
+        with guard.writes.replaced():
+            guard.state.power = dict(power)
+        logger.info("%s", said(power))
+
+
+def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:
+    """Return which entries to hold out: half of the trusted ones, never half a document."""
+    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    wanted = list(dict.fromkeys(trusted))
+    unknown = [entry_id for entry_id in wanted if entry_id not in rows]
+    if unknown:
+        msg = (
+            f"{len(unknown)} of {len(wanted)} clean_ids are not in the store ({unknown[0]!r}), "
+            "expected ids of entries that it holds."
+        )
+        raise InvalidBatchError(msg)
+    documents: dict[str, list[int]] = {}
+    for entry_id in wanted:
+        row = rows[entry_id]
+        lineage = batch.lineages[row]
+        documents.setdefault(f"id {entry_id}" if lineage is None else f"of {lineage}", []).append(
+            row
+        )
+    held_out = np.zeros(len(batch), dtype=np.bool_)
+    groups = list(documents.values())
+    for number in np.random.default_rng(0).permutation(len(groups)):
+        if 2 * int(held_out.sum()) >= len(wanted):
+            break
+        held_out[groups[number]] = True
+    return held_out
 
 
 def look(keeper: Keeper[Any], count: Callable[[], int], what: str, way_out: str) -> None:

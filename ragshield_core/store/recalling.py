@@ -12,6 +12,7 @@ from ragshield_core.hooks import answered, tools
 from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
+from ragshield_core.quarantine import unkeepable
 from ragshield_core.store.inner import PART, StoredEntries, chosen
 from ragshield_core.store.malformed import keepable
 
@@ -62,7 +63,7 @@ def rescreen(keeper: Keeper[Any], ids: Sequence[str] | None = None) -> int:
     n_screened = 0
     for start in range(0, len(ids), PART):
         some = ids[start : start + PART]
-        found = keepable(keeper.stored(some).entries).entries
+        found = keepable(keeper.stored(some).entries)
         report: Report = guard.screen(found)
         suspicious = [one for one in report.quarantined if one.findings]
         recall_found(keeper, [*suspicious, *report.retroactive])
@@ -129,7 +130,8 @@ def _move(
     """
     if not len(entries):
         return ()
-    whole, cut = keepable(entries)
+    whole = keepable(entries)
+    cut = {entries.ids[row] for row in unkeepable(entries)}
     if cut:
         logger.warning(
             "the quarantine cannot keep all metadata of %d entries, such as %r",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import StoreDiffersWarning
 from ragshield_core.model.findings import Report, printable
-from ragshield_core.quarantine import Status
+from ragshield_core.quarantine import Status, unkeepable
 from ragshield_core.store.inner import NOTHING, PART
 from ragshield_core.store.keeper import Keeper
 from ragshield_core.store.malformed import Sifted, admitted_by, keepable
@@ -159,9 +159,7 @@ def warn_if_different(keeper: Keeper[Any], what: str, *, stacklevel: int) -> Non
         before = guard.writes.known_ids()
         if not before:
             return
-        moving = (
-            guard.writes.moving()
-        )  # by now: known entries that are not written yet are among it
+        moving = guard.writes.moving()  # known entries that are not written yet are among it
         stored = keeper.ids()
     except (NotImplementedError, RuntimeError) as error:
         logger.info("store and guard were not compared: %s", type(error).__name__)
@@ -200,74 +198,70 @@ def named(ids: Sequence[str]) -> str:
     return shown + (", ..." if len(ids) > NAMED else "")
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Findings about a store, collected part by part."""
-
-    unguarded: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    readable: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    there: set[str] = field(default_factory=set)  # entries that reads can return
-    moving: set[str] = field(default_factory=set)
-
-
 def _compared(keeper: Keeper[Any]) -> Reconciliation:
-    guard = keeper.guard
-    guard.writes.catch_up()
-    before = guard.writes.known_ids()
-    moving = guard.writes.moving()
+    writes, quarantine = keeper.guard.writes, keeper.guard.quarantine
+    writes.catch_up()
+    before, moving = writes.known_ids(), writes.moving()
     stored = list(dict.fromkeys(keeper.ids()))
-    seen = _Seen(moving=set(moving))
+    states: dict[str, str] = {}
+    readable: list[str] = []
     for part in _parts(stored):
-        _look(keeper, part, seen)
-    guard.writes.catch_up()
-    after = guard.writes.known_ids()
-    lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
-    released = _released(keeper, seen)
-    lost = set(released)
+        states |= _states(keeper, part, readable)
+    writes.catch_up()
+    after = writes.known_ids()
+    moved = moving.union(i for i, state in states.items() if state == "moving")
+    prints = quarantine.prints() if quarantine.exists() else ()
+    latest = {one.id: one.status for one in prints}
+    released = [
+        i
+        for i, status in latest.items()
+        if status is Status.RELEASED and i not in states and i not in moved
+    ]
+    lacking = before.intersection(after).difference(states, moving, released)
+
+    def ids_of(state: str) -> tuple[str, ...]:
+        return tuple(i for i in stored if states.get(i) == state)
+
     return Reconciliation(
         n_stored=len(stored),
         n_known=len(after),
-        unguarded=tuple(seen.unguarded),
-        changed=tuple(seen.changed),
-        missing=tuple(sorted(i for i in lacking if i not in lost)),
+        unguarded=ids_of("unguarded"),
+        changed=ids_of("changed"),
+        missing=tuple(sorted(lacking)),
         released=tuple(released),
-        readable=tuple(seen.readable),
-        unreadable=tuple(seen.unreadable),
-        n_moving=len(seen.moving),
+        readable=tuple(readable),
+        unreadable=ids_of("unreadable"),
+        n_moving=len(moved),
     )
 
 
-def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> None:
-    """Compare some stored entries with those that the guard knows before and afterwards.
+def _states(keeper: Keeper[Any], ids: Sequence[str], readable: list[str]) -> dict[str, str]:
+    """Return how stored entries that reads can return stand to those that the guard knows.
 
-    Another process is writing entries that change between the two.
+    Another process is writing entries that change while this looks. ``readable`` takes the ids of
+    held entries.
     """
-    guard, mask = keeper.guard, keeper.mask
-    guard.writes.catch_up()
-    moving = guard.writes.moving()
-    before = guard.writes.fingerprints(ids)
+    writes, mask = keeper.guard.writes, keeper.mask
+    writes.catch_up()
+    moving, before = writes.moving(), writes.fingerprints(ids)
     entries, items, odd = _read(keeper, ids)
-    guard.writes.catch_up()
-    after = guard.writes.fingerprints(ids)
-    visible = {mask.id_of(item) for item in items if not mask.hides(item)}
+    writes.catch_up()
+    after = writes.fingerprints(ids)
     hidden = {mask.id_of(item) for item in items if mask.hides(item)}
-    seen.there |= visible | set(odd)
-    seen.readable += [i for i in ids if i in hidden]
-    judged = set()
+    readable += [i for i in ids if i in hidden]
+    visible = {mask.id_of(item) for item in items if not mask.hides(item)}
+    states = dict.fromkeys(visible.union(odd), "unreadable")
     for entry in entries:
         i = entry.id
         if i not in visible or mask.covers(entry):
             continue
-        judged.add(i)
-        if i in moving or (i in before) != (i in after) or before.get(i) != after.get(i):
-            seen.moving.add(i)
+        if i in moving or before.get(i) != after.get(i):
+            states[i] = "moving"
         elif i not in after:
-            seen.unguarded.append(i)
-        elif after[i] != entry.fingerprint:
-            seen.changed.append(i)
-    seen.unreadable += [i for i in ids if i in odd or (i in visible and i not in judged)]
+            states[i] = "unguarded"
+        else:
+            states[i] = "same" if after[i] == entry.fingerprint else "changed"
+    return states
 
 
 def _read(keeper: Keeper[Any], ids: Sequence[str]) -> tuple[Batch, list[Any], list[str]]:
@@ -332,7 +326,8 @@ def _take_in(keeper: Keeper[Any], there: Batch) -> Report:
     quarantine cannot keep all metadata is only hidden.
     """
     writes, mask = keeper.guard.writes, keeper.mask
-    whole, cut = keepable(there)
+    whole = keepable(there)
+    cut = {there.ids[row] for row in unkeepable(there)}
     sifted = Sifted.of(whole)
     report, intent = screen_and_hold(keeper, sifted, stored=True)
     keeper.last_report = report
@@ -374,19 +369,6 @@ def _forget_lost(keeper: Keeper[Any], ids: Sequence[str]) -> list[str]:
         return gone
     finally:
         writes.give_up_turn(turn)
-
-
-def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:
-    """Return the ids of entries that were released last, and that the store lacks."""
-    quarantine = keeper.guard.quarantine
-    if not quarantine.exists():
-        return []
-    latest = {one.id: one.status for one in quarantine.prints()}
-    return [
-        i
-        for i, status in latest.items()
-        if status is Status.RELEASED and i not in seen.there and i not in seen.moving
-    ]
 
 
 def _of(found: Sequence[str], chosen: Chosen) -> list[str]:

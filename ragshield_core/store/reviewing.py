@@ -35,7 +35,7 @@ def release(
     held, decided, versions = to_release(asked, quarantine)
     parts = frozenset[str]().union(*(version.ids for version in versions))
     names = list(dict.fromkeys([one.id for one in held]))
-    stored = keepable(keeper.stored(names).entries).entries  # as they were held
+    stored = keepable(keeper.stored(names).entries)  # as they were held
     there = {entry.id: entry for entry in stored}
     new = {h.id for h in held if h.id not in there or not keeper.same_as_held(there[h.id], h.entry)}
     late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}

@@ -26,7 +26,7 @@ from ragshield_core.learning.events import Intent
 from ragshield_core.model.entries import Batch, concatenate
 from ragshield_core.model.errors import PoisonedEntryError
 from ragshield_core.model.findings import Decision, Report, Verdict, printable
-from ragshield_core.quarantine import Quarantine, Status
+from ragshield_core.quarantine import Status
 from ragshield_core.store.held import keep_replaced, stays_held
 from ragshield_core.store.inner import NOTHING, chosen
 from ragshield_core.store.keeper import Keeper
@@ -91,7 +91,11 @@ def add(
     if len(admitted):
         uncover(keeper, admitted, report)
     if coming:
-        _replace(keeper, coming, older, leaving)
+        writes = keeper.guard.writes
+        if older:
+            with keeper.forgetting(chosen(leaving, writes.known(leaving.ids))):
+                keeper.delete_entries(older)
+        writes.together(partial(keeper.superseded, coming))
     return recall_overdue(keeper, report)
 
 
@@ -108,33 +112,35 @@ def screen_and_hold(
     Processes that share a guard judge one after the other. ``stored`` says that the store has all
     of the entries already: then held ones have to leave it.
     """
-    guard = keeper.guard
+    guard, writes = keeper.guard, keeper.guard.writes
     if versions:
         replacing = list(dict.fromkeys([*replacing, *older_than(versions)]))
-    turn = guard.writes.take_turn()
+
+    def hold_and_tell() -> tuple[Report, Intent | None]:
+        held = _hold(keeper, report, sifted, versions)
+        if not writes.shared:
+            return held, None
+        coming = admitted_by(to_write(held, rejected(held, versions)))
+        leaving = older if stored else _left_for(keeper, coming, older)
+        return held, writes.intend(coming, leaving) if len(coming) or len(leaving) else None
+
+    turn = writes.take_turn()
     try:
         # Screen, and look for copies of suspicious entries in the store.
         if versions and not stored:
-            known = decided_before(sifted.batch, versions, guard.quarantine)
-            sifted = sifted.but(known)
-        report: Report = guard.screen(sifted.whole, replacing=replacing)
-        judged, related = report.batch, partial(keeper.judge_related, stored=stored)
-        report = sifted.beside(report, related)
+            sifted = sifted.but(decided_before(sifted.batch, versions, guard.quarantine))
+        report = guard.screen(sifted.whole, replacing=replacing)
+        judged = report.batch
+        report = sifted.beside(report, partial(keeper.judge_related, stored=stored))
         if report.batch is not judged:
             sifted = sifted.changed(report)
         report = note_copies(keeper, report)
-        older = NOTHING
-        if guard.writes.shared:
-            older = keepable(keeper.stored(sifted.batch.ids).entries).entries
+        older = keepable(keeper.stored(sifted.batch.ids).entries) if writes.shared else NOTHING
         # Hold the suspicious ones, and tell others of the write of the rest: both or neither.
-        hold = partial(_hold, keeper, report, sifted, versions)
-        intend = partial(_intend_admitted, keeper, older, versions, stored=stored)
-        report, intent = guard.writes.together(lambda: intend(hold()), turn=turn)
-        if guard.writes.shared:
-            report = guard.judge.with_spent(report)
-        return report, intent
+        report, intent = writes.together(hold_and_tell, turn=turn)
+        return guard.judge.with_spent(report) if writes.shared else report, intent
     finally:
-        guard.writes.give_up_turn(turn)
+        writes.give_up_turn(turn)
 
 
 def write(
@@ -156,13 +162,11 @@ def write(
     if len(leaving) or len(older.entries):
         replaced = {entry.id: entry for entry in (*leaving, *older.entries)}
         visible = [entry.id for entry in replaced.values() if not keeper.mask.covers(entry)]
-        places = [
-            chosen(leaving, visible, but=older.entries.ids),
-            chosen(older.entries, visible),
-        ]
-        notes = keep_replaced(keeper, places, batch)
+        document = chosen(leaving, visible, but=older.entries.ids)
+        notes = keep_replaced(keeper, [document, chosen(older.entries, visible)], batch)
     if intent is None:
-        intent = _intend(keeper, batch, older.entries)
+        told = keeper.as_told(older.entries)
+        intent = keeper.guard.writes.intend(batch, _left_for(keeper, batch, told))
     with keeper.carrying_out(intent):
         keeper.write_entries(batch, how, older.items)
     return notes
@@ -181,7 +185,9 @@ def uncover(keeper: Keeper[Any], admitted: Batch, report: Report) -> None:
     def show() -> None:
         held, recalled = quarantine.held_ids(entries.ids), set[str]()
         if held:  # parts of a version that waited, recalled entries, or other revisions
-            same = _same_as_held(chosen(entries, held), quarantine)
+            prints = {(entry.id, entry.fingerprint) for entry in chosen(entries, held)}
+            found = [p for p in quarantine.prints(ids=list(held)) if p.status is Status.HELD]
+            same = [one.id for one in found if (one.id, one.fingerprint) in prints]
             parts = [one.id for one in quarantine.list(ids=same) if is_part(one)]
             recalled = set(same).difference(parts)
             held -= set(quarantine.supersede(parts, note="it came in with a later version"))
@@ -215,7 +221,7 @@ def delete(keeper: Keeper[Any], ids: Sequence[str], options: Any = None) -> None
 
 def known_entries(keeper: Keeper[Any], ids: Sequence[str]) -> Batch:
     """Return the entries under the ids that the guard knows and the store has."""
-    known: list[str] = keeper.guard.writes.known(ids)
+    known = keeper.guard.writes.known(ids)
     return keeper.stored(known).entries if known else NOTHING
 
 
@@ -240,7 +246,7 @@ def hold_back(keeper: Keeper[Any], versions: Sequence[NewVersion]) -> list[str]:
     of = {i: version for version in versions for i in version.ids}
     there = keeper.stored(list(of)).entries
     visible = [row for row, one in enumerate(there) if not keeper.mask.covers(one)]
-    leaving = keepable(there.take(visible)).entries
+    leaving = keepable(there.take(visible))
     because = [
         Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=remark(of[i].document))
         for i in leaving.ids
@@ -268,14 +274,10 @@ def note_copies(keeper: Keeper[Any], report: Report) -> Report:
     """
     if not report.quarantined or keeper.guard.policy.on_detect == "raise":
         return report
-    mask = keeper.mask
+    mask, notes, stored = keeper.mask, dict[str, str](), dict[str, None]()
     held = report.batch.take(~report.admitted)
-    notes: dict[str, str] = {}
-    stored: dict[str, None] = {}
     for entry, vector in zip(held, held.vectors, strict=True):
-        if not vector.size:
-            continue
-        near = keeper.nearest(vector.tolist(), COPIES)
+        near = keeper.nearest(vector.tolist(), COPIES) if vector.size else ()
         others = [(mask.id_of(item), item) for item in near if not mask.hides(item)]
         copies = [
             name
@@ -287,7 +289,7 @@ def note_copies(keeper: Keeper[Any], report: Report) -> Report:
             named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
             notes[entry.id] = f"the very same is in the store under {named}, and stays there"
     if stored:
-        found = keepable(keeper.stored(list(stored)).entries).entries
+        found = keepable(keeper.stored(list(stored)).entries)
         keeper.guard.quarantine.keep_stored(found, Status.READMITTED)
     return report.noted(notes)
 
@@ -303,7 +305,7 @@ def _new_versions(
     A document comes in a new version where the id of an entry is known, or where it replaces
     stored ones.
     """
-    known: list[str] = keeper.guard.writes.known(batch.ids)
+    known = keeper.guard.writes.known(batch.ids)
     wanted = list(dict.fromkeys([*known, *replacing]))
     if not wanted:
         return tuple(given)
@@ -358,30 +360,12 @@ def _hold(
     return keeper.annotated(report)
 
 
-def _intend_admitted(
-    keeper: Keeper[Any],
-    older: Batch,
-    versions: Sequence[NewVersion],
-    report: Report,
-    *,
-    stored: bool,
-) -> tuple[Report, Intent | None]:
-    """Tell other processes of the entries that are about to be written, in place of others."""
-    writes = keeper.guard.writes
-    if not writes.shared:
-        return report, None
-    coming = admitted_by(to_write(report, rejected(report, versions)))
-    leaving = older if stored else _left_for(keeper, coming, older)
-    some = len(coming) or len(leaving)
-    return report, writes.intend(coming, leaving) if some else None
-
-
 def _take_out(keeper: Keeper[Any], held: Batch) -> None:
     """Delete held entries from the store that looked admissible before."""
     guard = keeper.guard
-    known: list[str] = guard.writes.known(held.ids)
+    known = guard.writes.known(held.ids)
     # Another process may be about to write what it intends; the store is read after asking.
-    moving: frozenset[str] = guard.writes.moving() if known else frozenset()
+    moving = guard.writes.moving() if known else frozenset()
     there = keeper.stored(held.ids).entries
     lost = chosen(held, known, but=moving.union(there.ids))
     if len(lost):
@@ -390,22 +374,6 @@ def _take_out(keeper: Keeper[Any], held: Batch) -> None:
     if len(same):
         with keeper.forgetting(same):
             keeper.delete_or_hide(same.ids)
-
-
-def _replace(
-    keeper: Keeper[Any], versions: Sequence[NewVersion], older: Sequence[str], leaving: Batch
-) -> None:
-    """Delete older parts of versions that are stored now; their held parts wait no more."""
-    guard = keeper.guard
-    if older:
-        with keeper.forgetting(chosen(leaving, guard.writes.known(leaving.ids))):
-            keeper.delete_entries(older)
-    guard.writes.together(partial(keeper.superseded, versions))
-
-
-def _intend(keeper: Keeper[Any], coming: Batch, older: Batch) -> Intent:
-    leaving = _left_for(keeper, coming, keeper.as_told(older))
-    return keeper.guard.writes.intend(coming, leaving)
 
 
 def _left_for(keeper: Keeper[Any], coming: Batch, older: Batch) -> Batch:
@@ -420,12 +388,3 @@ def _left_for(keeper: Keeper[Any], coming: Batch, older: Batch) -> Batch:
     older = chosen(older, coming.ids)
     lost = chosen(coming, known, but=older.ids)
     return concatenate([batch for batch in (older, lost) if len(batch)] or [older])
-
-
-def _same_as_held(entries: Batch, quarantine: Quarantine) -> list[str]:
-    """Return the ids of entries that are held as they are."""
-    prints = {entry.id: entry.fingerprint for entry in entries}
-    held = quarantine.prints(ids=entries.ids)
-    return [
-        one.id for one in held if one.status is Status.HELD and one.fingerprint == prints[one.id]
-    ]

@@ -7,7 +7,7 @@ from support import CENTRES, PASSAGE_DIM, guard_of, passages
 from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.sharing.standing import status_of
-from ragshield_core.store.adoption import learn_store
+from ragshield_core.store.opening import learn_store
 
 KNOWN = passages(600, 1)
 

@@ -10,7 +10,7 @@ from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, pass
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError
-from ragshield_core.store import adoption
+from ragshield_core.store import opening
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
@@ -124,8 +124,8 @@ def test_a_restart_learns_nothing_anew(filled, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'guard.db'}"
     inner = filled()
     fits = []
-    learn = adoption.learn_store
-    monkeypatch.setattr(adoption, "learn_store", lambda *args: (fits.append(1), learn(*args)))
+    learn = opening.learn_store
+    monkeypatch.setattr(opening, "learn_store", lambda *args: (fits.append(1), learn(*args)))
 
     def restarted():
         guard = Guard.open(url, detectors=[CliqueDetector()])
