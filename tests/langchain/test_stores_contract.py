@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -321,6 +322,10 @@ def test_a_rejected_revision_leaves_the_good_one(store):
     assert store.get_by_ids(["a"])[0].page_content == "billing 1"
     assert store.similarity_search("billing", k=5)[0].page_content == "billing 1"
     assert store.quarantine.held_ids(["a"]) == {"a"}
+    store.release(["a"], by="anna")
+    assert [d.page_content for d in store.get_by_ids(["a"])] == ["score=5"]
+    assert store.quarantine.log.lines()[-1].actor == "anna"
+    store.update_document("a", Document(id="a", page_content="score=6"))
     store.delete(["a"])
     assert store.get_by_ids(["a"]) == []
     assert store.quarantine.count(None) == 0

@@ -60,6 +60,7 @@ async def test_a_report_tells_of_all_entries(store, way):
         report.scores["scripted"], [2.0 if i in HELD else -1.0 for i in IDS]
     )
     assert len(store.embeddings.calls) == ("embeddings" not in way)
+    assert store.embeddings.native == way.startswith("aa") * len(store.embeddings.calls)
 
 
 def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
