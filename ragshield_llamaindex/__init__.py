@@ -15,12 +15,7 @@ from ragshield_core.model.errors import (
 )
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.files import FolderReader
-from ragshield_llamaindex.index import (
-    ALL_DROPPED,
-    GuardedVectorStoreIndex,
-    adopt,
-    answering,
-)
+from ragshield_llamaindex.index import GuardedVectorStoreIndex, adopt
 from ragshield_llamaindex.inner import InnerStore, check_inner_store
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
@@ -37,7 +32,6 @@ from ragshield_llamaindex.transformer import (
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 __all__ = [
-    "ALL_DROPPED",
     "NOTHING_LEFT",
     "WITHHELD",
     "FolderReader",
@@ -60,7 +54,6 @@ __all__ = [
     "StoreDiffersWarning",
     "UnfittedGuardWarning",
     "adopt",
-    "answering",
     "check_inner_store",
     "check_order",
     "check_transformations",

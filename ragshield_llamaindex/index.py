@@ -6,16 +6,13 @@ import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.chat_engine.types import BaseChatEngine, ChatMode
 from llama_index.core.data_structs import IndexDict
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
-from llama_index.core.llms.utils import LLMType
 from llama_index.core.schema import (
     BaseNode,
     Document,
@@ -50,8 +47,6 @@ from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
-Engine = TypeVar("Engine", bound=BaseQueryEngine | BaseChatEngine)
-
 logger = logging.getLogger("ragshield")
 
 # Arguments of an index that it keeps to itself.
@@ -59,9 +54,6 @@ _SETTINGS = (
     *("embed_model", "callback_manager", "transformations", "use_async"),
     *("store_nodes_override", "insert_batch_size", "show_progress"),
 )
-
-# What a query engine answers where no passage is left, in place of "Empty Response".
-ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
 
 
 class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
@@ -107,8 +99,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         >>> engine = index.as_query_engine(llm=MockLLM(max_tokens=2))
         >>> engine.query("thud").response
         'text text'
-
-        Where no passage is left it answers :data:`ALL_DROPPED`, streaming or not.
 
     Quarantine:
         >>> index.quarantine.count()  # what is held; index.release([...]) puts it back
@@ -421,20 +411,6 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     adelete_nodes = asynchronous(delete_nodes)  # type: ignore[arg-type]
 
-    # Reads
-
-    def as_query_engine(self, llm: LLMType | None = None, **kwargs: Any) -> BaseQueryEngine:
-        """Return a query engine that answers :data:`ALL_DROPPED` where no passage is left."""
-        return answering(super().as_query_engine(llm, **kwargs))
-
-    def as_chat_engine(
-        self, chat_mode: ChatMode = ChatMode.BEST, llm: LLMType | None = None, **kwargs: Any
-    ) -> BaseChatEngine:
-        """Return a chat engine that answers :data:`ALL_DROPPED` where no passage is left."""
-        engine = super().as_chat_engine(chat_mode, llm, **kwargs)
-        # Some have no synthesizer: they ask a query engine, or no index at all.
-        return answering(engine) if hasattr(engine, "_get_response_synthesizer") else engine
-
     def _embedder(self, model: BaseEmbedding | None) -> BaseEmbedding:
         return self._embed_model if model is None else model
 
@@ -569,37 +545,3 @@ def access_behind(source: VectorStoreIndex | BasePydanticVectorStore) -> InnerSt
     if isinstance(source, VectorStoreIndex):
         return access_of(source, source.vector_store)
     return access_to(source)
-
-
-def answering(engine: Engine, answer: str = ALL_DROPPED) -> Engine:
-    """Make an engine say something better than "Empty Response" where no passage is left.
-
-    Parameters
-    ----------
-    engine
-        A query or chat engine with a response synthesizer, such as RetrieverQueryEngine or
-        CondensePlusContextChatEngine; it is changed and returned.
-    answer
-        What to say, streaming or not; no language model is asked.
-
-    Raises
-    ------
-    TypeError
-        If the engine has no response synthesizer.
-    """
-
-    def saying(synthesizer: Any) -> Any:
-        synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only
-        return synthesizer
-
-    synthesizer = getattr(engine, "_response_synthesizer", None)
-    make = getattr(engine, "_get_response_synthesizer", None)  # chat engines: one per message
-    if synthesizer is not None:
-        saying(synthesizer)
-    elif make is not None:
-        made = lambda *args, **kwargs: saying(make(*args, **kwargs))  # noqa: E731
-        setattr(engine, "_get_response_synthesizer", made)  # noqa: B010 - not of the base classes
-    else:
-        msg = f"{type(engine).__name__} has no response synthesizer, expected one that has."
-        raise TypeError(msg)
-    return engine

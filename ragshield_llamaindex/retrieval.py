@@ -110,7 +110,7 @@ class PoisonFilter(Keyed, BaseNodePostprocessor):
     A node is judged by its text and by what it shows to language and embedding models, metadata
     included (``MetadataMode.LLM`` and ``EMBED``), and dropped if one of them is suspicious. What is
     dropped is told as a :class:`~ragshield_llamaindex.PoisonDetectedEvent` and to the log. Where
-    nothing is left, engines answer "Empty Response"; see :func:`~ragshield_llamaindex.answering`.
+    nothing is left, engines answer "Empty Response".
     """
 
     _guard: RetrievalGuard = PrivateAttr()

@@ -33,9 +33,8 @@ ONLY_LANGCHAIN = {
 }
 ONLY_LLAMAINDEX = {
     "FolderReader": "FolderLoader in LangChain",
-    "ALL_DROPPED": "what its query engines answer where nothing is left",
-    "NOTHING_LEFT": "the same, of a synthesizer",
-    "WITHHELD": "the same, of a tool",
+    "NOTHING_LEFT": "what its tools answer where no passage is left",
+    "WITHHELD": "the same, of any other text",
     "GuardedIngestionPipeline": "ingest and guarded_index in LangChain",
     "GuardedVectorStoreIndex": "LangChain has no index beside the store",
     "HeldTextElsewhereWarning": "of its docstores",
@@ -45,7 +44,6 @@ ONLY_LLAMAINDEX = {
     "PoisonGuardOrderWarning": "of its transformations, which have an order",
     "StableIds": "its splitters give random ids",
     "adopt": "of any index that exists; GuardedVectorStore.adopt in LangChain",
-    "answering": "of its query engines",
     "check_order": "of its postprocessors",
     "check_transformations": "of its transformations",
     "guarded_tools": "PoisonGuardMiddleware in LangChain",

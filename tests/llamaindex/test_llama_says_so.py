@@ -4,8 +4,6 @@ import warnings
 
 import pytest
 from llama_index.core import SummaryIndex, VectorStoreIndex
-from llama_index.core.chat_engine.types import ChatMode
-from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import ImageNode
 from llama_index.core.vector_stores import SimpleVectorStore
@@ -29,14 +27,12 @@ from ragshield_core.detectors import InstructionDetector
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
-    ALL_DROPPED,
     GuardedIngestionPipeline,
     GuardedVectorStore,
     GuardedVectorStoreIndex,
     PoisonGuard,
     UnfittedGuardWarning,
     adopt,
-    answering,
 )
 from ragshield_llamaindex.index import access_behind
 
@@ -156,26 +152,6 @@ def test_what_is_not_in_the_store_is_not_named_as_stored(make_store, model, capl
     whole.run(documents=[document("a", "billing a")])
     assert whole.last_result.stored == ("a",)
     assert whole.last_result.not_stored == ()
-
-
-@pytest.mark.parametrize("mode", [ChatMode.BEST, ChatMode.CONTEXT, ChatMode.CONDENSE_PLUS_CONTEXT])
-async def test_chat_engines_say_why_there_is_no_answer(mode, model):
-    llm = MockLLM()
-    empty = GuardedVectorStoreIndex([], guard=guard_of(), embed_model=model)
-    engine = empty.as_chat_engine(mode, llm=llm)
-    assert str(engine.chat("billing")) == ALL_DROPPED
-    assert str(await engine.achat("billing")) == ALL_DROPPED
-    assert "".join(engine.stream_chat("billing").response_gen) == ALL_DROPPED
-    plain = VectorStoreIndex([], embed_model=model).as_chat_engine(mode, llm=llm)
-    assert str(plain.chat("billing")) == "Empty Response"
-    assert str(answering(plain, "nothing").chat("billing")) == "nothing"
-
-
-def test_other_chat_engines_are_as_they_were(model):
-    empty = GuardedVectorStoreIndex([], guard=guard_of(), embed_model=model)
-    condense = empty.as_chat_engine(ChatMode.CONDENSE_QUESTION, llm=MockLLM())
-    assert str(condense.chat("billing")) == ALL_DROPPED
-    assert str(empty.as_chat_engine(ChatMode.SIMPLE, llm=MockLLM()).chat("hi"))
 
 
 def test_what_a_guarded_store_is_shows_no_texts(make_store, model):

@@ -1,4 +1,4 @@
-"""The ten traps of LlamaIndex, into which a guard that only drops nodes would fall."""
+"""Traps of LlamaIndex, into which a guard that only drops nodes would fall."""
 
 import asyncio
 import warnings
@@ -45,7 +45,6 @@ from ragshield_core import Quarantine
 from ragshield_core.model.errors import QuarantineError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
-    ALL_DROPPED,
     GuardedIngestionPipeline,
     GuardedVectorStore,
     GuardedVectorStoreIndex,
@@ -53,7 +52,6 @@ from ragshield_llamaindex import (
     PoisonFilterOrderWarning,
     PoisonGuard,
     StableIds,
-    answering,
     check_order,
 )
 from ragshield_llamaindex.convert import FLAG_KEY, to_batch
@@ -454,20 +452,6 @@ def test_9_an_annotation_leaks_into_no_prompt_and_into_no_given_node(make_store)
     assert flagged is not given
     assert FLAG_KEY in flagged.excluded_llm_metadata_keys
     assert FLAG_KEY in flagged.excluded_embed_metadata_keys
-
-
-# 10. Nothing left, and parallel lists
-
-
-def test_10_nothing_left_gives_a_clear_answer(model):
-    index = VectorStoreIndex([node("x score=5", vector=False)], embed_model=model)
-    for streaming in (False, True):
-        naive = index.as_query_engine(
-            llm=MockLLM(), node_postprocessors=[scripted_filter()], streaming=streaming
-        )
-        assert str(naive.query("billing")) == "Empty Response"
-        ours = answering(naive)
-        assert str(ours.query("billing")) == ALL_DROPPED
 
 
 def synthesizer(*, streaming):
