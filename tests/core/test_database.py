@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
-from support import Scripted
+from support import Scripted, slowly
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.database import Database, connecting, read_only
@@ -36,7 +36,7 @@ def count(database):
         return session.scalar(COUNT)
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
+@pytest.fixture(params=["memory", "file", *slowly("postgres")])
 def url(request, tmp_path):
     if request.param == "postgres":
         return request.getfixturevalue("empty_postgres")
@@ -76,7 +76,7 @@ def test_every_write_is_told_by_the_version(database):
         database.write(lambda _session: 1 / 0)
 
 
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+@pytest.mark.parametrize("url", ["file", *slowly("postgres")], indirect=True)
 def test_what_others_write_is_told_as_well(database, url):
     before = database.version()
     other = Database(url)
@@ -148,7 +148,7 @@ def _write_in_child(database, number, answers):
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+@pytest.mark.parametrize("url", ["file", *slowly("postgres")], indirect=True)
 def test_a_forked_process_has_connections_of_its_own(database):
     before = database.version()
     start = count(database)
@@ -192,7 +192,7 @@ def test_reads_do_not_wait_for_a_write(tmp_path):
 # Making tables
 
 
-@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+@pytest.mark.parametrize("url", ["file", *slowly("postgres")], indirect=True)
 def test_a_database_of_another_schema_is_refused(url):
     Quarantine(url).count()
     engine = create_engine(url)
@@ -218,6 +218,7 @@ def test_who_may_only_read_a_file_reads_it(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_who_may_only_read_a_server_reads_it(empty_postgres):
     quarantine = Quarantine(empty_postgres)
     quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=[[1.0, 0.0]]))

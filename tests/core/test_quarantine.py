@@ -482,13 +482,6 @@ def test_a_password_stays_out_of_sight():
 # The log
 
 
-def sql(url, *statements):
-    """Change the database behind the quarantine's back."""
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
-        for statement in statements:
-            assert connection.execute(statement).rowcount > 0
-
-
 def test_the_log_says_who_did_what_and_never_the_text(quarantine):
     quarantine.hold(ENTRIES, by="import")
     quarantine.release([FIRST], by="anna", note="fine")

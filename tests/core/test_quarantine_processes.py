@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import text
+from support import slowly
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.model.errors import QuarantineError
@@ -52,7 +53,7 @@ print(json.dumps(done))
 """
 
 
-@pytest.fixture(params=["file", "postgres"])
+@pytest.fixture(params=["file", *slowly("postgres")])
 def url(request, tmp_path):
     if request.param == "postgres":
         return request.getfixturevalue("empty_postgres")

@@ -11,7 +11,6 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.vector_stores import VectorStoreQuery
 from llama_support import (
-    ALL_KINDS,
     KEYS,
     KINDS,
     TEXT_KINDS,
@@ -30,7 +29,7 @@ from llama_support import (
     mixed,
     node,
 )
-from support import DIM, TOPICS, ScriptedGroups, vector_of
+from support import DIM, TOPICS, ScriptedGroups, slowly, vector_of
 
 from ragshield_core import Guard
 from ragshield_core.model.errors import InvalidBatchError
@@ -217,7 +216,7 @@ def test_a_node_without_a_vector_is_named(store):
         store.add([node("plain", vector=False)])
 
 
-@pytest.mark.parametrize("kind", ["chroma", "postgres"])
+@pytest.mark.parametrize("kind", ["chroma", *slowly("postgres")])
 async def test_every_async_method_does_what_its_twin_does(kind, make_store):
     store = GuardedVectorStore(make_store(kind), guard=guard_of())
     await store.async_add(known())
@@ -320,14 +319,14 @@ def test_an_index_takes_back_deletes_and_releases(index, model):
     assert_in_step(index)
 
 
-def test_an_index_that_holds_nodes_is_adopted(make_store, model):
-    for kind in ALL_KINDS:
-        context = StorageContext.from_defaults(vector_store=make_store(kind))
-        bare = VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
-        index = adopt(bare, guard=guard_of())
-        index.insert_nodes(mixed(vector=False))
-        assert [held.id for held in index.quarantine.list()] == ids_of(bad()), kind
-        assert_in_step(index)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_that_holds_nodes_is_adopted(kind, make_store, model):
+    context = StorageContext.from_defaults(vector_store=make_store(kind))
+    bare = VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
+    index = adopt(bare, guard=guard_of())
+    index.insert_nodes(mixed(vector=False))
+    assert [held.id for held in index.quarantine.list()] == ids_of(bad())
+    assert_in_step(index)
 
 
 def test_an_update_of_which_a_part_is_held_is_not_made_until_it_is_released(index):

@@ -16,23 +16,16 @@ from ragshield_core.tools.canary.knowledge_base import as_answerer, as_knowledge
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
 TARGET = questions()[5]
+ASKED = questions()[1::2]
 
 
 def nodes(batch):
     return [TextNode(id_=entry.id, text=entry.text) for entry in batch]
 
 
-@pytest.mark.parametrize("kind", ["index", "function"])
-def test_a_llamaindex_index(kind):
+def test_a_llamaindex_index():
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
-    source, options = index, {}
-    if kind == "function":
-        options["embedder"] = LlamaWords()
-
-        def source(query, k):
-            return index.as_retriever(similarity_top_k=k).retrieve(query)
-
-    monitor = CanaryMonitor(questions(), source, quarantine=Quarantine("sqlite://"), **options)
+    monitor = CanaryMonitor(ASKED, index, quarantine=Quarantine("sqlite://"))
     monitor.record_baseline()
     assert not monitor.check().flagged
     bad = poison(TARGET, 4)
@@ -50,25 +43,6 @@ def test_a_llamaindex_index(kind):
     assert monitor.remediate().clean
 
 
-def test_a_llamaindex_index_that_is_told_how_to_take_out():
-    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
-    monitor = CanaryMonitor(
-        questions(),
-        index,
-        quarantine=Quarantine("sqlite://"),
-        remove=lambda ids: index.delete_nodes(list(ids)),
-        restore=lambda entries: index.insert_nodes(nodes(entries)),
-    )
-    monitor.record_baseline()
-    bad = poison(TARGET, 4)
-    index.insert_nodes(nodes(bad))
-    outcome = monitor.remediate()
-    assert outcome.clean
-    assert set(outcome.quarantined) == set(bad.ids)
-    monitor.restore(bad.ids)
-    assert monitor.check().flagged
-
-
 @pytest.mark.parametrize("kind", ["retriever", "query engine"])
 def test_a_llamaindex_retriever_or_engine(kind):
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
@@ -84,7 +58,7 @@ def test_a_llamaindex_retriever_or_engine(kind):
 def test_a_guarded_index_takes_out_and_puts_back():
     guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
     index = GuardedVectorStoreIndex(nodes(knowledge()), guard=guard, embed_model=LlamaWords())
-    monitor = CanaryMonitor(questions(), index)
+    monitor = CanaryMonitor(ASKED, index)
     assert monitor.quarantine_store is index.quarantine
     monitor.record_baseline()
     bad = poison(TARGET, 4)
@@ -152,15 +126,14 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
     assert as_knowledge_base(index).size() == 4
 
 
-@pytest.mark.parametrize("size", [3, 5])
-def test_an_index_whose_canaries_are_all_attacked_is_flagged(size):
+def test_an_index_whose_canaries_are_all_attacked_is_flagged():
     index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
     asked = questions()[::3]
     monitor = CanaryMonitor(asked, index, quarantine=Quarantine("sqlite://"))
     monitor.record_baseline()
     for number, query in enumerate(asked):
-        index.insert_nodes(nodes(poison(query, size, prefix=f"bad{number}")))
+        index.insert_nodes(nodes(poison(query, 3, prefix=f"bad{number}")))
     report = monitor.check()
     assert {drift.query for drift in report.flagged} == set(asked)
-    added = size * len(asked)
+    added = 3 * len(asked)
     assert report.growth == pytest.approx(added / (200 + added))

@@ -314,6 +314,7 @@ def test_a_lost_connection_is_not_blamed_on_an_odd_node(make_store):
         pipeline_over(make_store("chroma"), [Offline()]).run(nodes=nodes)
 
 
+@pytest.mark.slow
 def test_what_a_store_cannot_keep_is_not_released_and_the_way_out_works(make_store):
     guarded = guarded_over(make_store("postgres"), TopicEmbedding(), guard=guard_of())
     nul = node("billing \0", "odd")

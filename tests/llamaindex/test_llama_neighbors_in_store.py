@@ -98,6 +98,7 @@ def test_the_store_gives_vectors_by_id(kind, make):
     assert table.vectors([id_of("nobody")])[0] == []
 
 
+@pytest.mark.slow
 def test_of_rows_under_one_node_id_the_last_counts(make):
     inner = fill(make("postgres"), KNOWN.take(range(5)))
     twice = type(BAD).of(ids=KNOWN.ids[:1], texts=BAD.texts[:1], embeddings=BAD.embeddings[:1])
@@ -112,6 +113,7 @@ def test_of_rows_under_one_node_id_the_last_counts(make):
     np.testing.assert_allclose(unit(vectors), BAD.embeddings[:1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_uuid_that_qdrant_gives_back_otherwise_stays_a_neighbour(make):
     upper = type(KNOWN).of(
         ids=[one.upper() for one in KNOWN.ids], texts=KNOWN.texts, embeddings=KNOWN.embeddings,
@@ -124,7 +126,7 @@ def test_a_uuid_that_qdrant_gives_back_otherwise_stays_a_neighbour(make):
     np.testing.assert_allclose(store.guard.screen(BAD).scores["clique"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("over", ["store", "index"])
+@pytest.mark.parametrize("over", ["store", *slowly("index")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
     if over == "store":

@@ -7,7 +7,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.schema import TextNode
 from llama_support import TopicEmbedding
-from support import Scripted, the_one, vector_of
+from support import Scripted, slowly, the_one, vector_of
 
 from ragshield_core import Guard
 from ragshield_llamaindex import (
@@ -39,7 +39,7 @@ def quiet(make):
         return make()
 
 
-@pytest.mark.parametrize("kind", ["chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["chroma", *slowly("qdrant", "postgres")])
 def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_store, url):
     inner = make_store(kind)
     first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))

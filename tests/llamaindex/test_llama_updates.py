@@ -32,7 +32,7 @@ from llama_support import (
     shown,
     splitter,
 )
-from support import Scripted
+from support import Scripted, slowly
 
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base import Overlooks
@@ -271,6 +271,7 @@ async def test_a_plain_pipeline_that_returns_held_nodes_says_so(asynchronous, ma
 # A guard behind its store
 
 
+@pytest.mark.slow
 def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
     inner = make_store("postgres")  # which keeps them all
     inner.add([node("billing old", "n", label="billing"), *known()])
@@ -284,7 +285,7 @@ def test_several_revisions_under_one_id_are_read_as_the_latest(make_store):
 # Released elsewhere, as `ragshield quarantine release` does
 
 
-@pytest.fixture(params=["chroma", "postgres"])
+@pytest.fixture(params=["chroma", *slowly("postgres")])
 def pipeline(request, make_store, model):
     """Return a pipeline that has stored a document of which a node is held."""
     store = guarded_over(make_store(request.param), None, known())

@@ -6,7 +6,7 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding
-from support import Scripted, group, held_by_one, meanwhile, passages
+from support import Scripted, group, held_by_one, meanwhile, passages, slowly
 
 from ragshield_core import Guard
 from ragshield_core.detectors import CliqueDetector
@@ -72,7 +72,7 @@ def fitted(tmp_path):
     return guards
 
 
-@pytest.mark.parametrize("run", ["run", "arun"])
+@pytest.mark.parametrize("run", ["run", *slowly("arun")])
 def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
     make_store, tmp_path, run
 ):

@@ -39,7 +39,7 @@ from llama_support import (
     node,
     pipeline_over,
 )
-from support import Scripted, vector_of
+from support import Scripted, slowly, vector_of
 
 from ragshield_core import Quarantine
 from ragshield_core.model.errors import QuarantineError
@@ -153,7 +153,7 @@ POISON = documents("p|shipping bad p")
 TURNED = documents("a|shipping bad a")
 
 
-@pytest.fixture(params=["chroma", "postgres"])
+@pytest.fixture(params=["chroma", *slowly("postgres")])
 def pipeline(request, make_store, model):
     """Return a guarded pipeline with a document store."""
     return pipeline_over(make_store(request.param), [SentenceSplitter(), model], trained())
