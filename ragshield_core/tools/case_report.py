@@ -146,15 +146,7 @@ def span_of(findings: Sequence[Finding]) -> tuple[int, int] | None:
 
 
 def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
-    """Return a whole page.
-
-    Parameters
-    ----------
-    report
-        What it tells.
-    more
-        Pieces of HTML that follow.
-    """
+    """Return a whole page; ``more`` are pieces of HTML that follow."""
     body = [
         f"<h1>{escaped(report.question)}</h1>",
         verdict_box(*report.answers, report.style),

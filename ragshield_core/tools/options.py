@@ -144,16 +144,8 @@ class Reports:
     ) -> None:
         """Write the files, and print what was asked for.
 
-        Parameters
-        ----------
-        forms
-            What makes the report, by its form.
-        verdict
-            The whole answer in a sentence or two.
-        table
-            Prints the report for people.
-        console
-            Where the verdict goes.
+        ``forms`` make the report, ``table`` prints it for people, and the verdict is the whole
+        answer in a sentence or two.
         """
         text = cache(lambda form: forms[form]())
         for path in self.output or ():

@@ -53,15 +53,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def whole_page(title: str, body: Iterable[str]) -> str:
-    """Return a page of HTML in one file.
-
-    Parameters
-    ----------
-    title
-        Plain text.
-    body
-        Pieces of HTML.
-    """
+    """Return a page of HTML in one file, with a title of plain text and pieces of HTML."""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -77,14 +69,9 @@ def escaped(value: object, limit: int = 2_000) -> str:
 
 
 def verdict_box(head: str, rest: str, style: str) -> str:
-    """Return the answer that stands first on a page.
+    """Return the answer that stands first on a page: the first sentence, without its end, and others.
 
-    Parameters
-    ----------
-    head, rest
-        Its first sentence, without the end, and the others.
-    style
-        ``"good"``, ``"warn"`` or ``"bad"``.
+    The style is ``"good"``, ``"warn"`` or ``"bad"``.
     """
     return (
         f'<div class="verdict {style}"><b>{escaped(head)}.</b>'

@@ -241,21 +241,9 @@ def _power_of(
 ) -> dict[str, float]:
     """Return the share of planted texts that an audit finds, by the form of the attack.
 
-    Parameters
-    ----------
-    batch
-        The knowledge base.
-    embed
-        Its embedding model.
-    found_in
-        Returns which entries an audit of the knowledge base finds by the thresholds that it has,
-        with the planted ones at its end; shape (n_entries,).
-
-    Returns
-    -------
-    dict[str, float]
-        Shares in [0, 1]; empty where there are too few or too many entries, or no texts that an
-        attack can be made of.
+    ``found_in`` returns which entries an audit of the knowledge base finds by the thresholds that
+    it has, with the planted ones at its end. Empty where there are too few or too many entries, or
+    no texts that an attack can be made of.
     """
     n_each = min(MOST, int(SHARE * len(batch) / TEXTS))
     if not n_each or len(batch) > LARGEST or not batch.dim:

@@ -92,16 +92,8 @@ def cases_of(
     """Return the findings of an audit as cases, worst first.
 
     Entries are in one case if the evidence of one names the other and the same detector, or the
-    one that finds groups, has found both. What is no finding is in no case.
-
-    Parameters
-    ----------
-    batch
-        The knowledge base.
-    found
-        Decisions against entries by row, worst first.
-    strongest
-        The most convincing finding of each of these rows.
+    one that finds groups, has found both. What is no finding is in no case. ``found`` has decisions
+    against entries by row, worst first, ``strongest`` the most convincing finding of each.
     """
     cases = [_case(batch, rows, found, strongest) for rows in _tied(batch, found)]
     return tuple(sorted(cases, key=lambda case: list(Severity).index(case.severity)))
@@ -175,15 +167,7 @@ def advice_on(detector: str | None) -> str:
 
 
 def convicting(strongest: str, detectors: Sequence[str], n: int) -> str:
-    """Return the detector that says what a case is: of several entries, the one of groups.
-
-    Parameters
-    ----------
-    strongest
-        The detector of the most convincing finding.
-    detectors, n
-        Names of those that have found any of them, and how many entries there are.
-    """
+    """Return the detector that says what a case of n entries is: of several, the one of groups."""
     return GROUP if n > 1 and GROUP in detectors else strongest
 
 

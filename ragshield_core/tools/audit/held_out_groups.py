@@ -43,19 +43,10 @@ class Group(NamedTuple):
 def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
     """Return the tightest groups of a knowledge base, with the scores they would have today.
 
-    Parameters
-    ----------
-    detector
-        Of its own for this, since it is fitted here.
-    batch
-        The knowledge base, with vectors.
-
-    Returns
-    -------
-    list[Group]
-        Scores are in the unit of the detector, a surprisal: the mean of the members, and how
-        unusual it is here that all documents of a group are so small. An attacker brings a group as
-        documents of their own, and most documents are longer than one passage.
+    The detector is of its own for this, since it is fitted here. Scores are in its unit, a
+    surprisal: the mean of the members, and how unusual it is here that all documents of a group are
+    so small. An attacker brings a group as documents of their own, and most documents are longer
+    than one passage.
     """
     if not NEAREST + AROUND < len(batch) <= MOST_ENTRIES or not batch.dim:
         return []
@@ -76,15 +67,7 @@ def groups_in(detector: GroupDetector, batch: Batch) -> list[Group]:
 
 
 def with_groups(judge: Judge, batch: Batch) -> Judge:
-    """Return what a detector of groups says, where members of a group no longer hide each other.
-
-    Parameters
-    ----------
-    judge
-        Of an audit of the batch.
-    batch
-        The knowledge base.
-    """
+    """Return what a detector of groups says, where members of a group no longer hide each other."""
     detector = judge.detector
     if not isinstance(detector, GroupDetector) or Need.EMBEDDING not in detector.needs:
         return judge

@@ -75,9 +75,7 @@ def report_of(
     Parameters
     ----------
     judges
-        Who had opinions.
-    policy
-        Accepts so many clean entries; without trusted ones each judge gets an equal part.
+        Who had opinions; without trusted entries each gets an equal part of the policy's rate.
     trusted
         Numbers of entries known to be clean, ascending; ``None`` estimates thresholds.
     ids_of
@@ -169,17 +167,9 @@ def limits_of(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the score above which each entry is a finding, by judge, shape (n_entries,).
 
-    Parameters
-    ----------
-    judges
-        Who had opinions.
-    policy
-        Accepts so many clean entries.
-    thresholds
-        Of each by itself; what several say of one entry counts together.
-    calibration
-        Scores of entries known to be clean; without any, those of all entries but poison beyond
-        doubt stand for them.
+    ``thresholds`` are those of each by itself; what several say of one entry counts together.
+    Without a calibration, scores of all entries but poison beyond doubt stand for those of clean
+    ones.
     """
     alone = {one.name: np.full(len(one.scores), thresholds[one.name]) for one in judges}
     comparable = [one for one in judges if one.detector.traits.exchangeable and one.judged]

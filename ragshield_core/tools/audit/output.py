@@ -26,15 +26,7 @@ WEAK = 0.5
 
 
 def cases_table(report: ScanReport, limit: int) -> Table:
-    """Return the worst cases as a table, one row per case, hostile text escaped.
-
-    Parameters
-    ----------
-    report
-        Of :func:`~ragshield_core.tools.audit.scan`.
-    limit
-        Rows at most.
-    """
+    """Return the worst cases as a table, one row per case, hostile text escaped."""
     shown = Table(show_lines=True)
     for column in ("#", "severity", "what", "entries"):
         shown.add_column(column, justify="right" if column == "#" else "left", overflow="fold")
@@ -53,17 +45,7 @@ def cases_table(report: ScanReport, limit: int) -> Table:
 
 
 def case_report(report: ScanReport, source: str, at: dt.datetime) -> CaseReport:
-    """Return an audit for HTML and Markdown.
-
-    Parameters
-    ----------
-    report
-        Of :func:`~ragshield_core.tools.audit.scan`.
-    source
-        What was audited, as its path.
-    at
-        When, in UTC.
-    """
+    """Return an audit of a path, made at a time in UTC, for HTML and Markdown."""
     found_by = [{finding.detector for finding in one.findings} for one in report.found]
     rows = [
         (

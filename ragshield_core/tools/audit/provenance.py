@@ -30,16 +30,8 @@ def provenance_of(
 ) -> dict[str, Any]:
     """Return of what an audit is, JSON-ready, as ``ragshield attest`` signs it.
 
-    Parameters
-    ----------
-    data
-        The file or folder that was audited.
-    columns
-        What the columns of the file are called: whoever reads the same entries again needs them.
-    settings
-        Options that decide what is found.
-    knowledge
-        What was read of it; ``None`` where it was in no single memory: then files count alone.
+    Whoever reads the same entries again needs the columns; settings decide what is found. Files
+    count alone where the knowledge base was in no single memory.
     """
     entries = {} if knowledge is None else {ENTRIES: digest_of_entries([knowledge.batch])}
     listed = entries | files_of(data, None if knowledge is None else knowledge.coverage)
@@ -75,14 +67,7 @@ def digest_of_entries(parts: Iterable[Columned]) -> str:
 
 
 def files_of(data: Path, coverage: Coverage | None) -> dict[str, str]:
-    """Return the SHA-256 of each file, by its path within the folder.
-
-    Parameters
-    ----------
-    data
-        The file or folder that was audited.
-    coverage
-        Of a folder of documents: only files that were read count.
+    """Return the SHA-256 of each file, by its path within the folder; of documents, of those read.
 
     Raises
     ------

@@ -111,16 +111,9 @@ def show(found: Evaluation, worse: Sequence[str]) -> None:
 def case_report(
     found: Evaluation, worse: Sequence[str] = (), source: str = "this corpus"
 ) -> CaseReport:
-    """Return an evaluation for HTML and Markdown.
+    """Return an evaluation of a corpus, as its path, for HTML and Markdown.
 
-    Parameters
-    ----------
-    found
-        The figures.
-    worse
-        What is worse than it was, or than it may be.
-    source
-        The corpus, as its path.
+    ``worse`` are sentences on what is worse than it was, or than it may be.
     """
     steps = [f"Worse than it may be: {line}" for line in worse]
     if weakest := weakest_of(found):

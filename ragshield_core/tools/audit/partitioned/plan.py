@@ -245,18 +245,9 @@ def window(
     vectors: bool = False,
     ids: bool = False,
 ) -> Window:
-    """Return what is seen from some entries.
+    """Return what is seen from entries of ascending numbers, with vectors and ids where needed.
 
-    Parameters
-    ----------
-    plan
-        All entries.
-    own
-        Numbers of the entries, ascending.
-    lists
-        Their lists, which name entries by their number; those that were found by default.
-    vectors, ids
-        Whether vectors and ids are needed.
+    Their lists name entries by their number; those that were found are the default.
     """
     if lists is None:
         lists = Lists(*map(partial(plan.gather, own), ("slots", "similarities", "copied")))
