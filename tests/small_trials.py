@@ -46,5 +46,6 @@ def corpus(texts=None, lineages=None):
 
 def small(**settings):
     chosen = ("PoisonedRAG, question in front", "hidden instructions", "clones")
-    options = {"attacks": [BY_NAME[name] for name in chosen], "n_targets": 3, "stream": 60}
+    attacks = [*(BY_NAME[name] for name in chosen), BY_NAME["instructions"].at("blended")]
+    options = {"attacks": attacks, "n_targets": 3, "stream": 60}
     return evaluate(corpus(), embed, fpr=0.1, **options | settings)

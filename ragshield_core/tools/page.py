@@ -69,10 +69,7 @@ def escaped(value: object, limit: int = 2_000) -> str:
 
 
 def verdict_box(head: str, rest: str, style: str) -> str:
-    """Return the answer that stands first on a page: the first sentence, without its end, and others.
-
-    The style is ``"good"``, ``"warn"`` or ``"bad"``.
-    """
+    """Return the answer that stands first: its first sentence, without the end, and the others."""
     return (
         f'<div class="verdict {style}"><b>{escaped(head)}.</b>'
         f"{f'<p>{escaped(rest)}</p>' if rest else ''}</div>"

@@ -1,4 +1,4 @@
-"""Evaluations of a guard on one's own corpus: what is planted, what is counted, what is shown."""
+"""Evaluations of a guard on one's own corpus: what is planted, counted, shown, and held to."""
 
 import datetime as dt
 import html
@@ -19,7 +19,14 @@ from ragshield_core import Batch
 from ragshield_core.cli import app
 from ragshield_core.model.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.tools.case_report import markdown
-from ragshield_core.tools.evaluate import Evaluation, Rate, evaluate, targets_of
+from ragshield_core.tools.evaluate import (
+    Evaluation,
+    Rate,
+    evaluate,
+    read_bounds,
+    targets_of,
+    worse_than,
+)
 from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     BY_NAME,
@@ -32,8 +39,10 @@ from ragshield_core.tools.evaluate.attacks import (
 )
 from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_core.tools.evaluate.page import case_report, html_page, to_sarif
-from ragshield_core.tools.evaluate.poison import PROBES
+from ragshield_core.tools.evaluate.poison import PROBES, Poison
 from ragshield_core.tools.evaluate.trial import halves
+
+FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +280,79 @@ def test_what_cannot_be_measured_is_refused():
             evaluate(corpus(), embed, own=own, fpr=0.1)
 
 
+# Streams
+
+
+def poison_of(sizes):
+    """Return poison of one attack, with so many texts for each target."""
+    texts = iter(f"text {number}" for number in range(1_000))
+    planted = [
+        Planted(attack="mine", question=None, texts=tuple(next(texts) for _ in range(size)))
+        for size in sizes
+    ]
+    return Poison(planted, corpus(), embed, {})
+
+
+def test_a_stream_has_one_poisoned_entry_in_a_hundred_and_a_target_is_in_one_stream():
+    poison = poison_of([5] * 7)
+    found = poison.streams(n_clean=2_000, length=1_000, n_streams=3, seed=0)
+    assert [each.targets for each in found] == [(0, 1), (2, 3), (4, 5)]
+    for each in found:
+        clean, planted = each.rows[each.rows < 2_000], each.rows[each.rows >= 2_000] - 2_000
+        assert len(set(clean)) == 1_000
+        assert sorted(planted) == sorted(np.concatenate([poison.rows_of(n) for n in each.targets]))
+    assert set(found[0].rows) != set(found[1].rows)
+    again = poison.streams(2_000, 1_000, 3, seed=0)
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(found, again, strict=True))
+    many = poison.streams(2_000, length=100, n_streams=99, seed=0)
+    assert [each.targets for each in many] == [(n,) for n in range(7)]  # one at least
+    assert poison_of([1, 1]).streams(100, 50, 4, seed=0) == []  # attacks of one text
+
+
+def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
+    ids = [f"planted-{row}" for row in range(len(corpus()))]
+    named = Batch.of(ids=ids, texts=corpus().texts, embeddings=corpus().embeddings)
+    planted = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
+    assert not {*Poison(planted, named, embed, {}).batch.ids} & {*ids}
+
+
+@pytest.mark.slow
+def test_smaller_groups_are_the_first_texts_of_larger_ones_and_embedded_once():
+    asked = []
+
+    def counted(texts):
+        asked.extend(texts)
+        return embed(texts)
+
+    attack = BY_NAME["opinions"]
+    found = evaluate(
+        corpus(), counted, attacks=[attack], n_targets=2, fpr=0.1, stream=40, sizes=(2, 3, 8)
+    )
+    assert len(asked) == len(set(asked))
+    alone = {r.size: r.held.n for r in found.recalls if r.regime == "alone"}
+    assert alone == {2: 4, 3: 6, 5: 10, 8: 16}
+    assert {r.size for r in found.recalls if r.regime != "alone"} == {5}  # as published
+    poison = poison_of([8])
+    assert poison.rows_of(0, 3).tolist() == poison.rows_of(0, 8)[:3].tolist()
+
+
+@pytest.mark.slow
+def test_own_targets_with_fewer_texts_than_others_come_with_all_of_them():
+    own = [
+        Planted(attack="mine", question=None, texts=("one", "two", "three")),
+        Planted(attack="mine", question=None, texts=("four", "five")),
+    ]
+    found = evaluate(corpus(), embed, attacks=[], own=own, fpr=0.1, stream=40)
+    counts = {(r.regime, r.size): r.held.n for r in found.recalls}
+    assert counts == {
+        ("alone", 1): 2,
+        ("alone", 2): 4,
+        ("alone", 3): 5,
+        ("stream", 3): 5,
+        ("batch", 3): 5,
+    }
+
+
 # Reports
 
 
@@ -428,6 +510,147 @@ def test_a_browser_shows_it_no_wider_than_a_telephone_in_light_and_dark(found, t
         assert measured["outside"] == 0
         assert measured["tables"] > 0  # which are moved within themselves
     assert (light["paper"], dark["paper"]) == ("rgb(255, 255, 255)", "rgb(20, 25, 31)")
+
+
+# Bounds, baselines and SARIF
+
+
+def changed(found, name, held):
+    """Return an evaluation in which the recall of an attack that counts is another one."""
+    (main,) = (r for r in found.main_recalls if r.attack == name)
+    recalls = tuple(replace(r, held=held) if r is main else r for r in found.recalls)
+    return replace(found, recalls=recalls)
+
+
+@pytest.mark.slow
+def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
+    assert {(r.attack, r.regime, r.size) for r in found.main_recalls} == {
+        (FRONT, "stream", 5),
+        ("clones", "stream", 5),
+        ("hidden instructions", "alone", 1),
+        (QUIET, "alone", 1),
+    }
+
+
+def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
+    low = changed(changed(found, FRONT, Rate(9, 10)), "clones", Rate(5, 10))
+    low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
+
+    def worse(*texts):
+        lines = worse_than(low, bounds=read_bounds(texts))
+        return [line.partition(",")[0] for line in lines]
+
+    assert worse("recall=.5") == worse() == []
+    assert worse("recall=.85") == ["hidden instructions", "clones"]
+    assert worse("recall=.95", "recall.clones=.5") == ["PoisonedRAG", "hidden instructions"]
+    assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
+    assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
+    assert worse("recall.poisonedrag=.95", "recall.poisonedrag-question=.9") == []
+    with pytest.raises(SourceError, match=r"recall\.poisoned is not .*poisonedrag-question"):
+        worse("recall.poisoned=.1")
+
+
+def test_upper_bounds_are_of_clean_entries_reached_questions_and_lost_ones(found):
+    rates = {"alone": Rate(1, 10), "stream": Rate(2, 10), "batch": Rate(3, 10)}
+    clones = next(each for each in found.reached if each.attack == "clones")
+    reached = (replace(clones, after=Rate(1, 10)),)
+    now = replace(found, false_positives=rates, reached=reached, lost=Rate(4, 10))
+
+    def worse(*texts):
+        return worse_than(now, bounds=read_bounds(texts))
+
+    assert worse("fpr=.3", "reached=.1", "lost=.4") == []
+    assert [line.partition(":")[0] for line in worse("fpr=.15")] == [
+        "clean entries held, stream",
+        "clean entries held, batch",
+    ]
+    (line,) = worse("reached=.05")
+    assert line.startswith("questions that clones reaches: 0.100")
+    assert worse("reached=.05", "reached.clones=.1") == []
+    (line,) = worse("lost=.3")
+    assert line.startswith("questions about clean entries that miss one: 0.400")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("recall=2", "recall=nan", "recall", "recall.=.5", "", ".8", "precision=.5"),
+        *("fpr.clones=.5", "time=3", "\x1b[31m=1"),
+    ],
+)
+def test_what_is_no_bound_is_refused_with_what_would_be_one(text):
+    with pytest.raises(SourceError, match="expected one of: recall=SHARE; fpr=SHARE;"):
+        read_bounds([text])
+
+
+def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
+    assert worse_than(found, found) == []
+    now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))
+    reached = tuple(replace(each, after=Rate(50, 50)) for each in found.reached)
+    now = replace(now, reached=reached, lost=Rate(200, 200))
+    now = replace(now, false_positives={"batch": Rate(200, 207)})
+    lines = worse_than(now, found)
+    assert any(line.startswith(f"{FRONT}, alone, 1 of a target: not measured") for line in lines)
+    assert any(line.startswith("clones, stream, 5 of a target: 0.000") for line in lines)
+    assert any(line.startswith("clean entries held, batch: 0.966") for line in lines)
+    assert any(line.startswith(f"questions that {FRONT} reaches: 1.000") for line in lines)
+    assert any(line.startswith("questions about clean entries that miss one") for line in lines)
+    assert worse_than(found, now) == []  # better is not worse
+
+
+@pytest.mark.parametrize(("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other")])
+def test_a_baseline_of_other_settings_is_refused(name, other, found):
+    now = replace(found, settings={**found.settings, "embedder": "mine"})
+    before = replace(found, settings={**now.settings, name: other})
+    with pytest.raises(SourceError, match=f"measured with {name}"):
+        worse_than(now, before)
+    assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
+
+
+def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(found):
+    missed = (*found.missed, replace(found.missed[0], entry_id=HOSTILE, attack=HOSTILE))
+    content = to_sarif(replace(found, missed=missed), "my corpus/kb.jsonl")
+    assert "\\u001b" not in content
+    assert "\x1b" not in content
+    document = json.loads(content)
+    assert document["version"] == "2.1.0"
+    (trial,) = document["runs"]
+    rules = trial["tool"]["driver"]["rules"]
+    levels = {"missed-poison": "error", "clean-entry-held": "warning"}
+    for result in trial["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] == levels[result["ruleId"]]
+        place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert place == "my%20corpus/kb.jsonl"
+        assert result["partialFingerprints"]
+    errors = [r for r in trial["results"] if r["level"] == "error"]
+    assert [r["properties"]["attack"] for r in errors[:-1]] == [m.attack for m in found.missed]
+    clean = [r["locations"][0]["logicalLocations"][0] for r in trial["results"][len(errors) :]]
+    assert [place["fullyQualifiedName"] for place in clean] == list(found.wrongly_held)
+    assert trial["invocations"][0]["executionSuccessful"] is True
+    notes = trial["invocations"][0]["toolExecutionNotifications"]
+    assert len(notes) == len(found.idle) > 0
+
+
+def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(found):
+    for r in found.main_recalls:
+        missed = [each for each in found.missed if each.attack == r.attack]
+        assert len(missed) == r.held.n - r.held.hits
+        assert {each.regime for each in missed} <= {r.regime}
+    assert {each.attack for each in found.missed} == {QUIET}
+    assert len(found.wrongly_held) == found.false_positives["batch"].hits > 0
+    assert len({each.entry_id for each in found.missed}) == len(found.missed)
+    said = to_sarif(found, "kb.jsonl") + found.to_json()
+    answers = [target.wrong_answer for target in targets_of(halves(corpus())[0], 3)]
+    assert not any(text in said for text in (*answers, *corpus().texts))
+
+
+def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
+    fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
+    again = {each.mark: each.entry_id for each in fewer.missed}
+    before = {each.mark: each.entry_id for each in found.missed}
+    assert again
+    assert all(before[mark] != entry_id for mark, entry_id in again.items())
 
 
 # The command
