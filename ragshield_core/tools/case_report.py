@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from importlib.metadata import version
+from typing import Any
 
 from ragshield_core.model.findings import Finding, printable
 from ragshield_core.model.severity import MEANINGS, Severity
@@ -45,7 +46,7 @@ class ShownCase:
 
     # What it is, what it does, why it is suspected, what to do, and who says so
     title: str
-    badge: str  # its severity, or SUSPECT
+    severity: str  # its severity, or SUSPECT
     # Those that are known, worst first, and how many there are; 0 if these are all
     entry_ids: tuple[str, ...]
     texts: tuple[ShownText, ...]  # of the first ones
@@ -56,6 +57,13 @@ class ShownCase:
     quote: str = ""  # the words that convict
     advice: str = ""
     n_entries: int = 0
+
+    detectors: tuple[str, ...] = ()  # names of those that found any of them
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready values: reports hold no texts."""
+        names = ("severity", "title", "entry_ids", "beside", "detectors", "evidence", "effect")
+        return {name: getattr(self, name) for name in (*names, "advice")}
 
     def n_more(self, shown: int) -> int:
         """Return how many entries there are beyond so many that are shown."""
@@ -167,16 +175,16 @@ def html_page(report: CaseReport, more: Iterable[str] = ()) -> str:
 
 def _legend(report: CaseReport) -> str:
     """Return what the severities mean that are in a report."""
-    badges = {case.badge for case in report.cases}
+    badges = {case.severity for case in report.cases}
     return "; ".join(f"{one}: {MEANINGS[one]}" for one in Severity if one in badges & {*MEANINGS})
 
 
 def _case(number: int, case: ShownCase) -> str:
-    style = BADGES.get(case.badge, "soft")
+    style = BADGES.get(case.severity, "soft")
     texts = "".join(map(_text, case.texts[:SHOWN_TEXTS]))
     parts = [
         (
-            f'<h3><span class="badge {style}">{escaped(case.badge)}</span>'
+            f'<h3><span class="badge {style}">{escaped(case.severity)}</span>'
             f"{number}. {escaped(case.title)}</h3>"
         ),
         f"<p>{escaped(case.effect)}</p>" if case.effect else "",
@@ -260,7 +268,7 @@ def _listed(number: int, case: ShownCase) -> str:
     ids = ", ".join(code(entry_id) for entry_id in case.entry_ids[:LISTED_IDS])
     left = case.n_more(len(case.entry_ids[:LISTED_IDS]))
     told = [
-        f"{number}. **{plain(case.badge)}**: {plain(case.title)}. {plain(case.effect)}".rstrip(),
+        f"{number}. **{plain(case.severity)}**: {plain(case.title)}. {plain(case.effect)}".rstrip(),
         f"   - entries: {ids}{f' and {left:,} more' if left > 0 else ''}",
         f"   - says: {code(case.quote)}" if case.quote else "",
         f"   - evidence: {code(case.evidence)}" if case.evidence else "",

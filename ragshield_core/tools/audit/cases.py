@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -16,6 +14,7 @@ from ragshield_core.model.findings import Decision, Finding
 from ragshield_core.model.severity import GROUP, HIDDEN, ORDER, QUESTION, TOP, Severity, severity_by
 from ragshield_core.tools.case_report import SHOWN_TEXTS, ShownCase, ShownText, span_of
 
+ORDERED = list(map(str, Severity))
 # Characters of a text that a case shows.
 QUOTED = 160
 # Tag characters, which no screen shows, as the letters that they stand for.
@@ -68,27 +67,11 @@ ADVICE = {
 OTHER_ADVICE = "Read it. Delete it if it is wrong, or does not belong here."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case(ShownCase):
-    """Entries that belong to one attack, if they are one."""
-
-    severity: Severity  # by the effect on retrieval
-    detectors: tuple[str, ...]  # names of those that found any of them
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready values: reports hold no texts."""
-        names = (
-            *("severity", "title", "entry_ids", "beside", "detectors", "evidence", "effect"),
-            "advice",
-        )
-        return {name: getattr(self, name) for name in names}
-
-
 def cases_of(
     batch: Batch,
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
-) -> tuple[Case, ...]:
+) -> tuple[ShownCase, ...]:
     """Return the findings of an audit as cases, worst first.
 
     Entries are in one case if the evidence of one names the other and the same detector, or the
@@ -96,7 +79,7 @@ def cases_of(
     against entries by row, worst first, ``strongest`` the most convincing finding of each.
     """
     cases = [_case(batch, rows, found, strongest) for rows in _tied(batch, found)]
-    return tuple(sorted(cases, key=lambda case: list(Severity).index(case.severity)))
+    return tuple(sorted(cases, key=lambda case: ORDERED.index(case.severity)))
 
 
 def _tied(batch: Batch, found: Mapping[int, Decision]) -> list[list[int]]:
@@ -125,7 +108,7 @@ def _case(
     rows: Sequence[int],
     found: Mapping[int, Decision],
     strongest: Mapping[int, Finding],
-) -> Case:
+) -> ShownCase:
     findings = [finding for row in rows for finding in found[row].findings]
     detectors = tuple(dict.fromkeys(finding.detector for finding in findings))
     main = strongest[rows[0]]
@@ -142,9 +125,8 @@ def _case(
         effect = f"A question on their topic finds them: they are {places} of the first {TOP} "
         effect += "entries."
     severity = severity_by(detectors, len(rows), places)
-    return Case(
+    return ShownCase(
         severity=severity,
-        badge=severity,
         title=title_of(main.detector, len(rows)),
         entry_ids=tuple(ids),
         texts=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -58,7 +58,14 @@ def manifest(parts: Iterable[Columned]) -> str:
     >>> manifest([rows])[:16]
     '986cf2506203aa13'
     """
-    return "".join(sorted(f"{line}\n" for part in parts for line in _lines(part)))
+    lines = []
+    for part in parts:
+        contexts = part.contexts or [None] * len(part)
+        columns = (part.ids, part.texts, part.labels, part.lineages, contexts)
+        for judged in zip(*columns, strict=True):
+            exact = json.dumps(judged, ensure_ascii=True, separators=(",", ":"))
+            lines.append(f"{hashlib.sha256(exact.encode()).hexdigest()}\n")
+    return "".join(sorted(lines))
 
 
 def digest_of_entries(parts: Iterable[Columned]) -> str:
@@ -74,29 +81,15 @@ def files_of(data: Path, coverage: Coverage | None) -> dict[str, str]:
     SourceError
         If a file cannot be read.
     """
-    if not data.is_dir():
-        return {shown_name(data.name): _digest_of_file(data)}
-    named = {shown_name(path.relative_to(data).as_posix()): path for path in _below(data)}
-    if coverage is not None:
-        read = {file.name for file in coverage.of("read")}
-        named = {name: path for name, path in named.items() if name in read}
-    return {name: _digest_of_file(path) for name, path in sorted(named.items())}
-
-
-def _lines(part: Columned) -> Iterator[str]:
-    n = len(part)
-    contexts = part.contexts or [None] * n
-    columns = (part.ids, part.texts, part.labels, part.lineages, contexts)
-    for judged in zip(*columns, strict=True):
-        exact = json.dumps(judged, ensure_ascii=True, separators=(",", ":"))
-        yield hashlib.sha256(exact.encode()).hexdigest()
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
-def _digest_of_file(path: Path) -> str:
-    with reading(path), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return digest.hexdigest()
+    named = {data.name: data}
+    if data.is_dir():
+        below = (path for path in data.rglob("*") if path.is_file())
+        named = {path.relative_to(data).as_posix(): path for path in below}
+        if coverage is not None:
+            read = {file.name for file in coverage.of("read")}
+            named = {name: path for name, path in named.items() if shown_name(name) in read}
+    digests = {}
+    for name, path in sorted(named.items()):
+        with reading(path), path.open("rb") as file:
+            digests[shown_name(name)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests

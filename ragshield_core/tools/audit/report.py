@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ragshield_core.model.errors import SourceError
 from ragshield_core.model.findings import Decision, Finding, Report, Verdict, finding_to_dict, why
 from ragshield_core.model.severity import Severity
-from ragshield_core.tools.audit.cases import Case, cases_of
+from ragshield_core.tools.audit.cases import cases_of
+from ragshield_core.tools.case_report import ShownCase
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -102,7 +103,7 @@ class ScanReport(Report):
     n_old: int = 0
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[ShownCase, ...]:
         """The findings by attack, worst first; those that people released are in none."""
         found = {row: self.remarkable[row] for row in self.found_rows}
         return cases_of(self.batch, found, {row: self.strongest(one) for row, one in found.items()})

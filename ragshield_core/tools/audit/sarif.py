@@ -22,7 +22,7 @@ SCHEMA = (
 )
 # Longer than any evidence.
 MESSAGE = 4_000
-LEVELS = {
+LEVELS: dict[str, str] = {
     Severity.CRITICAL: "error",
     Severity.HIGH: "error",
     Severity.MEDIUM: "warning",

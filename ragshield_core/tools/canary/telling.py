@@ -119,7 +119,7 @@ def _shown(suspect: Suspect) -> ShownCase:
     asked = ", ".join(suspect.canaries)
     return ShownCase(
         title=f"{suspect.entry_id} comes at place {suspect.rank}",
-        badge=SUSPECT,
+        severity=SUSPECT,
         entry_ids=(suspect.entry_id,),
         texts=(ShownText(id=suspect.entry_id, text=suspect.passage.text),),
         evidence=suspect.why,

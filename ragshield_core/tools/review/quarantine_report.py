@@ -156,7 +156,7 @@ def _shown(case: Case, head: Heading, members: Sequence[HeldEntry]) -> ShownCase
     }
     return ShownCase(
         title=f"Case {case.number}: {head.title}",
-        badge=_severity(case),
+        severity=_severity(case),
         entry_ids=tuple(held.id for held in convicted),
         n_entries=case.n_members - len(beside),
         texts=tuple(
