@@ -297,14 +297,14 @@ def load_texts(texts, folder, model):
     [
         lambda texts: [*texts, "one more"],
         lambda texts: ["one more", *texts],
-        lambda texts: [*texts[:500], texts[500] + " and later" * 90, *texts[501:]],
-        lambda texts: texts[:500] + texts[501:],
+        lambda texts: [*texts[:100], texts[100] + " and later" * 90, *texts[101:]],
+        lambda texts: texts[:100] + texts[101:],
         lambda texts: texts[::-1],
     ],
     ids=["more", "before", "longer", "less", "order"],
 )
 def test_a_change_of_one_text_costs_one_embedding(change, tmp_path):
-    texts = lengthy(2_000)
+    texts = lengthy(300)
     load_texts(texts, tmp_path, CountingEmbeddings())
     model = CountingEmbeddings()
     changed = change(texts)
