@@ -6,7 +6,6 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.detectors.registry import kind_of
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import CalibrationError
-from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, Released, rounded_up
+from ragshield_core.model.p_values import TIE, Calibration, JointCalibration, rounded_up
 from ragshield_core.model.policy import Policy, Thresholds
 from ragshield_core.model.support import Support
 from ragshield_core.screening.knowledge import Knowledge
@@ -88,8 +87,6 @@ class Calibrator:
         # for a calibration, or none was possible.
         self.sample: CleanSample | None = None
         self.arrivals = Arrivals()  # what came since, held against what was promised
-        # Entries of it that people found to be clean, if somebody has decided that they count.
-        self.released: Released | None = None
         # Of sources that a person has adopted, per detector the score above which it acts there.
         self.by_source: dict[str | None, dict[str, float]] = {}
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
@@ -120,7 +117,7 @@ class Calibrator:
     def reset(self) -> None:
         """Go by default thresholds, after detectors were fitted anew: fits may change these."""
         self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
-        self.released, self.by_source = None, {}
+        self.by_source = {}
         self._ever_beyond = set()
         self.arrivals.refitted()
         self.thresholds = self._rules()
@@ -163,7 +160,7 @@ class Calibrator:
         return {d.name: json.dumps([kind_of(d), d.config()], sort_keys=True) for d in detectors}
 
     def _go_by(self, borrowed: JointCalibration, dim: int) -> None:
-        self.thresholds = self._calibrated(borrowed, self.released)
+        self.thresholds = self._calibrated(borrowed)
         self.borrowed, self.calibration = (borrowed, dim), borrowed
         self.calibrated_at = len(self._knowledge)
 
@@ -200,7 +197,6 @@ class Calibrator:
         """Take thresholds from clean entries that the knowledge base does not hold."""
         scores = self._clean_scores(clean)
         self._check_judged(scores)
-        self.released = None  # thresholds are to be those of these entries alone
         self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
         self._take(scores, at_most)
 
@@ -276,24 +272,6 @@ class Calibrator:
         for detector in self._knowledge.learners if len(reference) else ():
             detector.refresh(reference)
         return doubtful
-
-    def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
-        """Return what thresholds are if entries count that people found to be clean.
-
-        They are never lower than without: only what was above them was looked at.
-        """
-        if self.calibration is None:
-            msg = (
-                "the guard is not calibrated, so that nothing can count beside its clean sample; "
-                "calibrate it first, or let it grow until it calibrates itself."
-            )
-            raise CalibrationError(msg)
-        return self._calibrated(self.calibration, released)
-
-    def count_released(self, released: Released | None) -> None:
-        """Have entries count that people found to be clean; ``None`` for none any more."""
-        self.thresholds = self.thresholds_with(released)
-        self.released = released
 
     def adopt_source(
         self,
@@ -381,10 +359,6 @@ class Calibrator:
         }
         if self.borrowed is not None:
             values["borrowed"] = {"dim": self.borrowed[1]}
-        if (released := self.released) is not None:
-            names = sorted(released.scores)
-            values["released"] = {"detectors": names, "n_passed": released.n_passed}
-            columns["released"] = released.scores
         values["arrivals"], columns["arrivals"] = self.arrivals.state()
         if self.sample is not None:
             values["sample"], columns["sample"] = self.sample.state()
@@ -404,10 +378,6 @@ class Calibrator:
         """Take over what :meth:`state` returned, once the detectors know what they learned."""
         self.held_out = {name: arrays[f"held_out.{name}"] for name in values["held_out"]}
         self.thresholds = self._rules()
-        if "released" in values:
-            said = values["released"]
-            scores = {name: arrays[f"released.{name}"] for name in said["detectors"]}
-            self.released = Released(scores=scores, n_passed=said["n_passed"])
         if values["calibrated"]:
             clean = {name: arrays[f"clean.{name}"] for name in values["calibrated"]}
             # Of a guard that goes by what was held out, both are the same, and large.
@@ -416,7 +386,7 @@ class Calibrator:
                     clean[name] = self.held_out[name]
             n_doubtful, spent = values["n_doubtful"], arrays["spent"]
             self.calibration = JointCalibration(clean, self._floors, n_doubtful, spent)
-            self.thresholds = self._calibrated(self.calibration, self.released)
+            self.thresholds = self._calibrated(self.calibration)
             if "borrowed" in values:
                 self.borrowed = self.calibration, values["borrowed"]["dim"]
         self.calibrated_at = values["calibrated_at"]
@@ -449,7 +419,7 @@ class Calibrator:
                     *(self.policy.quarantine_at, smallest),
                 )
                 self.policy = self.policy.accepting(smallest)
-            thresholds = self._calibrated(calibration, self.released)
+            thresholds = self._calibrated(calibration)
             # Updates can empty a sample, and prove nothing.
             silent = self.clean.keys() & (self.thresholds.keys() - thresholds.keys())
             if ids and silent:
@@ -536,22 +506,11 @@ class Calibrator:
             {d.name: d.default_threshold for d in self._knowledge.detectors}
         )
 
-    def _calibrated(
-        self, calibration: JointCalibration, released: Released | None
-    ) -> dict[str, Thresholds]:
+    def _calibrated(self, calibration: JointCalibration) -> dict[str, Thresholds]:
         """Return thresholds after calibration; none for a detector that judged too few for it."""
         detectors = self._knowledge.detectors
         rules = {d.name: d.default_threshold for d in detectors if not d.traits.exchangeable}
-        thresholds = self.policy.thresholds(rules, calibration)
-        if released is None or not len(released):
-            return thresholds
-        with suppress(CalibrationError):  # what came since ties too much to tell a threshold
-            higher = self.policy.thresholds(rules, calibration.with_released(released))
-            thresholds = {
-                name: threshold.at_least(higher.get(name, threshold))
-                for name, threshold in thresholds.items()
-            }
-        return thresholds
+        return self.policy.thresholds(rules, calibration)
 
 
 def _revisions(entries: Batch) -> Iterator[tuple[str, str]]:

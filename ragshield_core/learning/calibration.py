@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 
 from ragshield_core.calibration.arrivals import Question
@@ -11,7 +10,6 @@ from ragshield_core.learning.judge import Judge
 from ragshield_core.learning.writes import Writes
 from ragshield_core.model.arguments import check_type
 from ragshield_core.model.findings import printable
-from ragshield_core.model.p_values import Released
 
 
 class CalibrationInForce:
@@ -25,55 +23,6 @@ class CalibrationInForce:
         """Per detector, the score above which an entry is quarantined."""
         thresholds = self._state.calibrator.thresholds
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
-
-    def thresholds_with(self, released: Released | None) -> dict[str, float]:
-        """Return what :attr:`thresholds` are if what people found to be clean counts; see there.
-
-        Parameters
-        ----------
-        released
-            As :func:`ragshield_core.tools.review.feedback.preview` takes it from the quarantine.
-
-        Raises
-        ------
-        CalibrationError
-            If the guard is not calibrated.
-        """
-        with self._state.lock:
-            thresholds = self._state.calibrator.thresholds_with(released)
-        return {name: threshold.quarantine for name, threshold in thresholds.items()}
-
-    @property
-    def released(self) -> Released | None:
-        """What people found to be clean, as far as somebody has decided that it counts."""
-        return self._state.calibrator.released
-
-    def count_released(
-        self, released: Released | None, decided: Callable[[], object] = lambda: None
-    ) -> None:
-        """Have what people found to be clean count, here and in all processes, from now on.
-
-        Also whenever thresholds are taken anew, until the guard is fitted again or calibrated by
-        other clean entries. A person decides so:
-        :func:`ragshield_core.tools.review.feedback.apply`.
-
-        Parameters
-        ----------
-        released
-            ``None`` for nothing any more.
-        decided
-            Called while no other process changes the guard, before anything is: it may raise, or
-            write down who decided.
-
-        Raises
-        ------
-        CalibrationError
-            If the guard is not calibrated.
-        """
-        with self._writes.replaced():
-            self._state.calibrator.thresholds_with(released)  # raises before anything is decided
-            decided()
-            self._state.calibrator.count_released(released)
 
     def borrow(self, other: CalibrationInForce) -> None:
         """Go by the calibration of another guard, as it is now, until this one has its own.

@@ -97,10 +97,6 @@ class RuleError(RAGShieldError, ValueError):
     """A rule cannot be made or revoked as asked for; the message says what was expected."""
 
 
-class StalePreviewError(RAGShieldError, RuntimeError):
-    """The guard or the queue has changed since a preview was made; nothing was applied."""
-
-
 class OvertakenError(RAGShieldError, RuntimeError):
     """Another process has the turn, or has had it since; nothing was written: write again."""
 

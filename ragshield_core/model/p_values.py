@@ -88,26 +88,6 @@ class Calibration:
         return np.asarray(p_values, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Released:
-    """Entries that came in, were held, and that people found to be clean.
-
-    Only what was held was looked at: below the thresholds of the time nothing is known but how many
-    there were. As a sample of what is clean they would be far too suspicious; together with those
-    that came and were not held they are the upper end of a larger one.
-    """
-
-    # Per detector, shape (n_released,), as they were when the entries were held; the same entry has
-    # the same row, NaN where the detector did not find it.
-    scores: Mapping[str, NDArray[np.float64]]
-    # Entries that came and were not held. They count as clean, though poison that nobody has found
-    # may be among them.
-    n_passed: int
-
-    def __len__(self) -> int:
-        return max(map(len, self.scores.values()), default=0)
-
-
 class JointCalibration:
     """Scores of several detectors for the same known-clean entries.
 
@@ -132,8 +112,6 @@ class JointCalibration:
     spent
         Shape (n_clean,): which entries were beyond a threshold of :meth:`recall_thresholds` before,
         in an earlier calibration; ``None`` for none.
-    n_passed
-        How many further clean entries there are that no detector acts on; see :class:`Released`.
 
     Attributes
     ----------
@@ -169,11 +147,9 @@ class JointCalibration:
         floors: Mapping[str, float] | None = None,
         n_doubtful: int = 0,
         spent: NDArray[np.bool_] | None = None,
-        n_passed: int = 0,
     ) -> None:
         self.scores = dict(scores)
         self.n_doubtful = n_doubtful
-        self._n_passed = n_passed
         self.calibrations: dict[str, Calibration] = {}
         self.floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         anywhere = np.zeros(max(map(len, self.scores.values()), default=0), dtype=np.bool_)
@@ -286,27 +262,9 @@ class JointCalibration:
                 found |= np.nan_to_num(self.scores[name], nan=-np.inf) > threshold
         return found
 
-    def with_released(self, released: Released) -> JointCalibration:
-        """Return the calibration with entries in it that people found to be clean.
-
-        Good for thresholds above those of this one only: of what passed nothing but the number is
-        known.
-        """
-        nothing = np.full(len(released), np.nan)
-        return JointCalibration(
-            {
-                name: np.concatenate([column, released.scores.get(name, nothing)])
-                for name, column in self.scores.items()
-            },
-            self.floors,
-            self.n_doubtful,
-            np.concatenate([self.spent, np.zeros(len(released), dtype=np.bool_)]),
-            self._n_passed + released.n_passed,
-        )
-
     @property
     def _n_clean(self) -> int:
-        return self._n_judged + self.n_doubtful + self._n_passed
+        return self._n_judged + self.n_doubtful
 
     def ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
         """Return which of the largest values keeps the rate in expectation, and which surely."""

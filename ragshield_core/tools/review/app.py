@@ -7,7 +7,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
@@ -27,11 +26,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ragshield_core.model.errors import (
-    CalibrationError,
     QuarantineError,
     RAGShieldError,
     RuleError,
-    StalePreviewError,
 )
 from ragshield_core.model.findings import printable
 from ragshield_core.quarantine import Quarantine
@@ -49,7 +46,7 @@ from ragshield_core.tools.review.access import (
 from ragshield_core.tools.review.cases import LIMIT, Around, Case, Cases, Order
 from ragshield_core.tools.review.cases import Page as Found
 from ragshield_core.tools.review.desk import DECIDED, Action, ConflictError, Desk, Outcome
-from ragshield_core.tools.review.feedback import apply, preview, reviewed
+from ragshield_core.tools.review.feedback import reviewed
 from ragshield_core.tools.review.quarantine_report import heading
 from ragshield_core.tools.review.views import (
     PAGE,
@@ -170,7 +167,6 @@ def review_app(
             post("/rules", pages.make_rule),
             post("/rules/{number:number}/revoke", pages.revoke_rule),
             get("/feedback", pages.feedback),
-            post("/feedback", pages.recalibrate),
             post("/sources", pages.decide_source),
             get("/health", pages.health),
             post("/health/verify", pages.verify, Role.VIEW),
@@ -593,36 +589,10 @@ class _Pages:
             return self.rules(visit, 409, printable(str(error), 500))
         return visit.to("rules", told=f"Rule {number} counts no more.")
 
-    def feedback(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
-        """Show what decisions say of detectors and sources, and thresholds by them."""
-        quarantine, store = self.desk.quarantine, self.desk.store
-        guard = None if store is None else store.guard
-        seen = None
-        if guard is not None and guard.calibrated:
-            seen = preview(guard, quarantine)
-        return self.show(
-            visit,
-            "feedback.html",
-            status,
-            feedback=reviewed(quarantine, guard),
-            preview=seen,
-            why=why,
-        )
-
-    def recalibrate(self, visit: _Visit) -> Response:
-        """Let released entries count, if thresholds and queue are as they were shown."""
-        store = self.desk.store
-        if store is None:
-            return self.feedback(visit, 409, "No guard is at hand: nothing was changed.")
-        try:
-            now = preview(store.guard, self.desk.quarantine)
-            seen = replace(now, token=visit.given("token"))  # refused if these are not the same
-            apply(seen, by=visit.reviewer.name, note=visit.note)
-        except (CalibrationError, StalePreviewError) as error:
-            return self.feedback(visit, 409, printable(str(error), 500))
-        return visit.to(
-            "feedback", told="Released entries count in the thresholds now; what waits waits on."
-        )
+    def feedback(self, visit: _Visit) -> Response:
+        """Show what decisions say of detectors and sources."""
+        guard = None if self.desk.store is None else self.desk.store.guard
+        return self.show(visit, "feedback.html", feedback=reviewed(self.desk.quarantine, guard))
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
         """Show how guard and quarantine stand."""

@@ -1,73 +1,54 @@
-"""What decisions of reviewers say of detectors and sources, and thresholds by them."""
+"""What decisions of reviewers say of detectors and sources."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 from sqlalchemy import select, union_all
 
 from ragshield_core.database.tables import ANY_STORE, HeldRow, checked
 from ragshield_core.guard import Guard
-from ragshield_core.model.errors import QuarantineError, StalePreviewError
-from ragshield_core.model.findings import Finding
-from ragshield_core.model.p_values import Released
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.quarantine.rows import findings_of
 from ragshield_core.tools.evaluate.rates import Interval, exact_interval
 
-logger = logging.getLogger("ragshield")  # ids and counts, never text
-
 # Rows that are read at a time.
 PAGE = 5_000
-# Of the line in the log when thresholds move.
-ACTION = "recalibrate"
 # Where a revision stands that was found by a detector and not replaced by another since.
 STANDING = {Status.HELD: "waiting", Status.RELEASED: "released", Status.CONFIRMED: "confirmed"}
 
 
-class Found(NamedTuple):
-    """Findings about a revision, and its status."""
-
-    number: int  # in the order in which they came
-    id: str
-    status: Status
-    lineage: str | None
-    findings: tuple[Finding, ...]
-
-
-def each_found(quarantine: Quarantine) -> Iterator[Found]:
-    """Yield the findings about each revision, in the order they came; nothing without a database.
+def _each_found(quarantine: Quarantine) -> Iterator[tuple[str, str | None, set[str]]]:
+    """Yield where each entry stands that detectors held, its lineage, and names of these detectors.
 
     Reads a page at a time, since a flood has a million, and nothing of other tenants: each status
-    has its numbers in an index. Rows are not compared with their digests, see
-    :meth:`.AuditLog.verify` and :meth:`.Quarantine.vouched`.
+    has its numbers in an index.
     """
     if not quarantine.exists():
         return
-    columns = (HeldRow.number, HeldRow.entry_id, HeldRow.status, HeldRow.lineage)
-    query = select(*columns, HeldRow.findings).order_by(HeldRow.number)
+    columns = (HeldRow.number, HeldRow.status, HeldRow.lineage, HeldRow.findings)
+    query = select(*columns).order_by(HeldRow.number)
     numbers = select(HeldRow.number).where(HeldRow.namespace == quarantine.namespace)
     if quarantine.store is not None:
         numbers = numbers.where(checked(HeldRow.store).in_((quarantine.store, ANY_STORE)))
     last = 0
     while True:
         later = numbers.where(HeldRow.number > last)
-        each = union_all(*(later.where(HeldRow.status == status) for status in Status))
+        each = union_all(*(later.where(HeldRow.status == status) for status in STANDING))
         some = each.order_by("number").limit(PAGE)
         with quarantine.database.read() as session:
             page = session.execute(query.where(HeldRow.number.in_(some))).all()
-        for last, i, status, lineage, findings in page:
-            yield Found(last, i, Status(status), lineage, findings_of(findings))
+        for _, status, lineage, findings in page:
+            found = findings_of(findings)
+            if names := {one.detector for one in found if one.score > one.threshold}:
+                yield STANDING[Status(status)], lineage, names
         if len(page) < PAGE:
             return
+        last = page[-1].number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +153,8 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     ('instruction', 1, 1)
     """
     counts: dict[tuple[str, str | None], Counter[str]] = {("", None): Counter()}
-    for one in each_found(quarantine):
-        what = STANDING.get(one.status)
-        names = {finding.detector for finding in one.findings if finding.score > finding.threshold}
-        if what is None or not names:
-            continue
-        about = [("", None), ("source", one.lineage), *(("detector", name) for name in names)]
+    for what, lineage, names in _each_found(quarantine):
+        about = [("", None), ("source", lineage), *(("detector", name) for name in names)]
         for key in about:
             counts.setdefault(key, Counter())[what] += 1
     screened: dict[tuple[str, str | None], int] = {}
@@ -196,214 +173,3 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
         by_detector=tuple(one for kind, one in judged if kind == "detector"),
         by_source=tuple(one for kind, one in judged if kind == "source"),
     )
-
-
-class MovedThreshold(NamedTuple):
-    """The threshold of one detector, and how many released entries it had held."""
-
-    detector: str
-    now: float
-    then: float  # never lower: below it nobody has looked
-    released: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Preview:
-    """Changes that follow if entries that people released count in the calibration.
-
-    Attributes
-    ----------
-    detectors
-        That are calibrated, with their thresholds.
-    let_in
-        Ids of waiting entries that would not be held if they came then. They go on waiting: a
-        person releases them.
-    n_waiting
-        How many wait.
-    missed
-        Ids of entries that were confirmed as poisoned, and would not be held.
-    n_confirmed
-        How many confirmed entries would be held by the thresholds of now.
-    n_left_out
-        Released entries that do not count, because their rows are not as the audit log says.
-    released
-        What would count.
-    token
-        Of the guard's thresholds and of the queue, as they were looked at: a page that was shown a
-        preview hands it on, and compares it with that of a new one.
-    """
-
-    guard: Guard = field(repr=False)
-    quarantine: Quarantine
-    detectors: tuple[MovedThreshold, ...]
-    let_in: tuple[str, ...]
-    n_waiting: int
-    missed: tuple[str, ...]
-    n_confirmed: int
-    n_left_out: int
-    released: Released = field(repr=False)
-    token: str
-
-    @property
-    def changes(self) -> bool:
-        """Whether any threshold would move."""
-        return any(one.then > one.now for one in self.detectors)
-
-
-def preview(guard: Guard, quarantine: Quarantine) -> Preview:
-    """Return the changes that follow if released entries count as clean; change nothing.
-
-    Parameters
-    ----------
-    guard
-        Whose thresholds are meant.
-    quarantine
-        Of the entries that it held.
-
-    Raises
-    ------
-    CalibrationError
-        If the guard is not calibrated.
-    QuarantineError
-        If the database cannot be read.
-
-    Notes
-    -----
-    Released entries are no sample of what is clean: only what was held was looked at, so that all
-    of them score high. Added to the clean sample as they are they would raise thresholds every
-    time, even where the accepted rate is kept to the entry: at 1 %, one clean entry in a hundred
-    is held and released, and that is what was agreed. They are therefore taken together with all
-    that came since the first calibration and was not held, of which nothing is known but that it
-    scored below the threshold: the upper end of a sample of the clean sample and all arrivals.
-    Thresholds are those at which this larger sample keeps the accepted rate, and move only upwards
-    and only if more was held by mistake than was accepted.
-
-    Limits: scores are those of the time at which entries were held, when the knowledge base was
-    smaller; entries that wait count neither way, so that a queue which nobody reviews moves
-    nothing, and one of which only the harmless half was reviewed moves less than it should not;
-    poison that was let in counts as clean; what was purged does not count. Detectors that are not
-    calibrated keep their thresholds.
-    """
-    guard.writes.catch_up()
-    found = tuple(each_found(quarantine))
-    rows, n_left_out = [], 0
-    wanted = [one for one in found if one.status is Status.RELEASED and _calibrated(one.findings)]
-    for entry_id in dict.fromkeys(one.id for one in wanted):
-        try:
-            # Whoever may write to the database could raise thresholds otherwise.
-            (held,) = quarantine.vouched([entry_id], Status.RELEASED)
-        except QuarantineError as error:
-            logger.error("a released entry does not count: %s", error)  # noqa: TRY400
-            n_left_out += 1
-            continue
-        if scores := _calibrated(held.findings):
-            rows.append(scores)
-    spent = guard.status().spent
-    released = Released(
-        scores={
-            name: np.array([row.get(name, np.nan) for row in rows])
-            for name in sorted({name for row in rows for name in row})
-        },
-        n_passed=max(0, spent.judged - spent.held - spent.recalled),
-    )
-    now = guard.calibration.thresholds_with(guard.calibration.released)
-    then = guard.calibration.thresholds_with(released)
-    by_status = {
-        status: [one for one in found if one.status is status and _holds(one.findings, now)]
-        for status in (Status.HELD, Status.CONFIRMED)
-    }
-    let_in, missed = (
-        tuple(one.id for one in some if not _holds(one.findings, then))
-        for some in by_status.values()
-    )
-    return Preview(
-        guard=guard,
-        quarantine=quarantine,
-        detectors=tuple(
-            MovedThreshold(name, now[name], then[name], sum(name in row for row in rows))
-            for name in sorted(now)
-        ),
-        let_in=let_in,
-        n_waiting=sum(one.status is Status.HELD for one in found),
-        missed=missed,
-        n_confirmed=len(by_status[Status.CONFIRMED]),
-        n_left_out=n_left_out,
-        released=released,
-        token=_token(guard, found),
-    )
-
-
-def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
-    """Have released entries count in the calibration, in all processes that share the guard.
-
-    The audit log has a line with the person before thresholds move, and another if they could not
-    be moved. Entries that wait go on waiting.
-
-    Parameters
-    ----------
-    preview
-        That the person has seen.
-    by, note
-        Who decided, and why.
-
-    Raises
-    ------
-    StalePreviewError
-        If thresholds or the queue are others than when it was made; nothing is changed then.
-    ValueError
-        If ``by`` says nobody.
-    """
-    if not by.strip():
-        msg = "by is blank, expected who decides: apply(preview, by='anna')."
-        raise ValueError(msg)
-    guard, quarantine = preview.guard, preview.quarantine
-    moved = [one.detector for one in preview.detectors if one.then > one.now]
-    what = (
-        f"{len(preview.released)} released entries count beside {preview.released.n_passed} that "
-        f"passed: higher thresholds of {', '.join(moved) or 'no detector'}"
-    )
-    told = False
-
-    def decided() -> None:
-        nonlocal told
-        if _token(guard, tuple(each_found(quarantine))) != preview.token:
-            msg = (
-                "thresholds or the queue have changed since the preview was made, and nothing was "
-                "applied; look at a new one: preview(guard, quarantine)."
-            )
-            raise StalePreviewError(msg)
-        quarantine.log.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
-        told = True
-
-    try:
-        guard.calibration.count_released(preview.released, decided)
-    except Exception:
-        if told:
-            quarantine.log.record(ACTION, by=by, note="thresholds could not be moved, and stay")
-        raise
-    logger.warning("recalibrated by what people released: %s", what)
-
-
-def _calibrated(findings: Sequence[Finding]) -> dict[str, float]:
-    """Return scores, by detector, for which an entry was held by a calibrated threshold."""
-    return {
-        f.detector: f.score for f in findings if f.p_value is not None and f.score > f.threshold
-    }
-
-
-def _holds(findings: Sequence[Finding], thresholds: Mapping[str, float]) -> bool:
-    """Return whether an entry would be held for what was found of it.
-
-    Findings of detectors without a threshold of their own stand by the one of their time.
-    """
-    return any(f.score > thresholds.get(f.detector, f.threshold) for f in findings)
-
-
-def _token(guard: Guard, found: Sequence[Found]) -> str:
-    """Return a digest of thresholds, the accepted rate and where all entries stand."""
-    thresholds = guard.calibration.thresholds_with(guard.calibration.released)
-    seen = [
-        *(sorted(thresholds.items()), guard.policy.quarantine_at),
-        [[one.number, str(one.status)] for one in found],
-    ]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
