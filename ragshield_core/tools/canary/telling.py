@@ -172,7 +172,7 @@ def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
         figures = [(d.name, "yes" if d.flagged else "no", f"{d.score:.3f}") for d in others]
         parts.append(table(("canary", "flagged", "anomaly"), figures))
     if len(checks) > 1:
-        rows = [
+        lines = [
             (
                 f"{one.checked_at:%Y-%m-%d %H:%M} UTC",
                 f"{len(one.flagged)} of {len(one.canaries)}",
@@ -182,5 +182,5 @@ def html_body(report: DriftReport, history: Sequence[DriftReport] = ()) -> str:
             for one in reversed(checks)
         ]
         heads = ("checked", "flagged", "highest anomaly", "which")
-        parts += ["<h2>Checks, the latest first</h2>", table(heads, rows, figures=False)]
+        parts += ["<h2>Checks, the latest first</h2>", table(heads, lines, figures=False)]
     return "".join(parts)

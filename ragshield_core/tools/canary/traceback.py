@@ -63,8 +63,6 @@ class Suspect:
         Best one, from 1.
     related_ids
         Entries that say much the same.
-    findings
-        What text detectors say of it, a sentence each.
     """
 
     entry_id: str
@@ -74,12 +72,6 @@ class Suspect:
     canaries: tuple[str, ...] = ()
     rank: int = 1
     related_ids: tuple[str, ...] = ()
-    findings: tuple[str, ...] = ()
-
-    @property
-    def ingested_at(self) -> dt.datetime | None:
-        """Time of ingestion in UTC, as the entry's metadata says; times without a zone are UTC."""
-        return ingested_at(self.passage)
 
     def decision(self) -> Decision:
         """Return the decision to hold it, with why."""
@@ -97,7 +89,7 @@ class Suspect:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the text as JSON-ready values."""
-        when = self.ingested_at
+        when = ingested_at(self.passage)
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "passage"}
         return values | {
             "lineage": self.passage.lineage,
@@ -194,26 +186,24 @@ def ingested_at(passage: Passage) -> dt.datetime | None:
             else:
                 continue
             if when == when:  # noqa: PLR0124 - how data frames say that there is none: NaT
-                return in_utc(when)
+                return _in_utc(when)
         except (ValueError, OverflowError, OSError):
             continue
     return None
 
 
-def in_utc(when: dt.datetime) -> dt.datetime:
+def _in_utc(when: dt.datetime) -> dt.datetime:
     """Return a time in UTC; one without a zone is taken to be."""
     return when.replace(tzinfo=dt.UTC) if when.tzinfo is None else when.astimezone(dt.UTC)
 
 
-def text_part(suspicion: float, findings: Sequence[str]) -> list[str]:
+def _suspicious(passage: Passage, suspicion: float) -> list[str]:
     """Return the part of a sentence that says how suspicious a text is, if it is."""
-    if not suspicion:
-        return []
-    said = f": {findings[0]}" if findings else ""
-    return [f"suspicious text ({suspicion:.2f}{said})"]
+    said = "".join(f": {one}" for one in text_findings(passage)[:1]) if suspicion else ""
+    return [f"suspicious text ({suspicion:.2f}{said})"] if suspicion else []
 
 
-def origin(passage: Passage) -> str:
+def _origin(passage: Passage) -> str:
     """Return where an entry comes from and when, as its metadata says."""
     parts = [f"from {printable(passage.lineage, 60)!r}"] if passage.lineage else []
     when = ingested_at(passage)
@@ -283,7 +273,7 @@ def trace_drift(
     suspects = [
         replace(
             blamed,
-            why=blamed.why + origin(blamed.passage),
+            why=blamed.why + _origin(blamed.passage),
             canaries=tuple(name for name, _ in found[entry_id]),
             rank=min(rank for _, rank in found[entry_id]),
         )
@@ -342,7 +332,6 @@ def _blamed(
             "suspicion": suspicious,
             "answer": ANSWER_BLAME * len(said & {*words(passage.text)}) / max(1, len(said)),
         }
-        findings = text_findings(passage) if suspicious else ()
         parts = [f"new at rank {rows[number] + 1}"]
         if taken_over:
             others = len(group) - 1
@@ -355,9 +344,8 @@ def _blamed(
             entry_id=passage.id,
             passage=passage,
             responsibility=1.0 - math.prod(1.0 - min(cause, MOST) for cause in causes.values()),
-            why=", ".join([*parts, *text_part(suspicious, findings)]),
+            why=", ".join([*parts, *_suspicious(passage, suspicious)]),
             related_ids=tuple(new[member].id for member in group if member != number),
-            findings=findings,
         )
 
 
@@ -464,7 +452,10 @@ def trace_answer(
     odds = np.full(len(passages), PRIOR_BY_RANK if by_rank else PRIOR)
     for name, values in signs.items():
         odds += ODDS[name] * values
-    older = np.array([_is_older(p, since) for p in passages])
+    older = np.zeros(len(passages), dtype=np.bool_)
+    if since is not None:
+        times = map(ingested_at, passages)
+        older[:] = [when is not None and when < _in_utc(since) for when in times]
     odds = np.where(older, np.minimum(odds, OLDER), odds)
     same = alike(passages, passages)
     suspects = []
@@ -478,9 +469,7 @@ def trace_answer(
             else f"holds {stated:.0%} of the wrong answer's words"
         )
         parts.append(f"repeats {echo[row]:.0%} of the query")
-        suspicious = float(signs["suspicion"][row])
-        findings = text_findings(passage) if suspicious else ()
-        parts += text_part(suspicious, findings)
+        parts += _suspicious(passage, float(signs["suspicion"][row]))
         if older[row]:
             parts.append("was there when the answer was right")
         suspects.append(
@@ -488,12 +477,11 @@ def trace_answer(
                 entry_id=passage.id,
                 passage=passage,
                 responsibility=float(1.0 / (1.0 + np.exp(-odds[row]))),
-                why=", ".join(parts) + origin(passage),
+                why=", ".join(parts) + _origin(passage),
                 rank=row + 1,
                 related_ids=tuple(
                     passages[n].id for n in np.flatnonzero(same[row]).tolist() if n != row
                 ),
-                findings=findings,
             )
         )
     suspects.sort(key=lambda s: (-s.responsibility, s.rank))
@@ -547,8 +535,3 @@ def _standing(values: NDArray[Any], low: float, high: float) -> NDArray[np.float
 def _by_rank(n: int) -> NDArray[np.float64]:
     """Return a relevance by rank alone, from +2 for the first to -1 for the last."""
     return np.asarray(2.0 - 3.0 * (np.arange(n) / max(1, n - 1)) ** 0.5, dtype=np.float64)
-
-
-def _is_older(passage: Passage, since: dt.datetime | None) -> bool:
-    when = ingested_at(passage)
-    return since is not None and when is not None and when < in_utc(since)

@@ -237,13 +237,10 @@ class Cases:
             parts = [PLACES.where(HeldRow.number.in_(some)) for some in chunks(numbers)]
             return tuple(_place(row) for part in parts for row in session.execute(part))
 
-    def reviewed(
+    def as_decided(
         self, decisions: Mapping[tuple[str, str], Status], *, by: str
     ) -> tuple[Place, ...]:
-        """Return entries that somebody has decided of, and that still stand as decided.
-
-        The decisions are by id and fingerprint.
-        """
+        """Return entries that still stand as somebody decided, by id and fingerprint."""
         query = PLACES.add_columns(HeldRow.fingerprint, HeldRow.reviewed_by)
         query = query.where(*seen_by(self._quarantine))
         ids = list(dict.fromkeys(entry_id for entry_id, _ in decisions))

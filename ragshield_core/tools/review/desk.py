@@ -193,7 +193,7 @@ class Desk:
                 for line in some
                 if line.actor == by and line.action in DECIDED
             }
-            mine = Cases(self.quarantine).reviewed(actions, by=by)
+            mine = Cases(self.quarantine).as_decided(actions, by=by)
             self._reopen(mine, by, "taken back")
             first, at = at + 1, some[-1].seq if len(some) == AT_ONCE else last
             yield Outcome(len(mine), 0, (first, at))

@@ -109,7 +109,7 @@ def list_held(
     case: Annotated[int | None, typer.Option(help="Only what is in that case.")] = None,
     form: AsListing = Listing.TABLE,
 ) -> None:
-    """Show what is held, oldest first."""
+    """Show what is held, oldest first; `show` has the whole of one entry."""
     quarantine = place.opened()
     number = None if case is None else Cases(quarantine).show(case).number
     narrowing = Narrowing(**asdict(narrowed), since=since, case=number)
@@ -180,37 +180,6 @@ def list_cases(
         table,
         console,
     )
-
-
-@quarantine_app.command("show-case")
-@takes(Place, Paged)
-def show_case(
-    place: Place,
-    paged: Paged,
-    number: Annotated[int, typer.Argument(help="Of the case.")],
-    *,
-    form: AsListing = Listing.TABLE,
-) -> None:
-    """Show a case and its entries, those that wait first; `show` has the whole of one entry."""
-    cases = Cases(place.opened())
-    case = cases.show(number)
-    members = cases.members(case.number, limit=paged.limit, offset=paged.offset)
-    if form is Listing.JSON:
-        _print_json(_case_summary(case) | {"entries": [_summary(held) for held in members]})
-        return
-    title = (
-        f"case {case.number}: {case.n_waiting} waiting, {case.n_confirmed} confirmed, "
-        f"{case.n_released} released; severity {case.severity}"
-    )
-    rows = [
-        (
-            *(held.id, str(held.status), _store(held.store), held.entry.lineage or ""),
-            *(_why(held), printable(held.entry.text, BEGINNING)),
-        )
-        for held in members
-    ]
-    columns = ("entry", "status", "store", "source", "why", "begins")
-    _print_table(title, columns, rows, paged.offset, case.n_members)
 
 
 @quarantine_app.command()
@@ -443,7 +412,7 @@ def _whole(
     if case.number != number:
         msg = (
             f"nothing was done: case {number} is a part of case {case.number} by now, which has "
-            f"{case.n_members} entries; look at it (show-case), and name that."
+            f"{case.n_members} entries; look at it (list --case), and name that."
         )
         raise QuarantineError(msg)
     what = action or "delete for good"
