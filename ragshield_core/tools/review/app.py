@@ -59,6 +59,7 @@ from ragshield_core.tools.review.views import (
     pieces,
     rulable,
     source_view,
+    visible,
 )
 from ragshield_core.tools.rules import CAUTION, NEVER, Rules
 
@@ -297,7 +298,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"printable": printable, "sentence": sentence}
+    made.filters |= {"printable": printable, "sentence": sentence, "visible": visible}
     return made
 
 

@@ -16,10 +16,10 @@ from ragshield_core.database.read_only import read_only
 from ragshield_core.detectors.hidden.detector import payloads
 from ragshield_core.files.pages import shown_in
 from ragshield_core.learning.status import Status as GuardStatus
-from ragshield_core.model.entries import Batch
+from ragshield_core.model.entries import Batch, Entry
 from ragshield_core.model.errors import RAGShieldError
 from ragshield_core.model.findings import Decision, Finding, Verdict, by_strength, printable
-from ragshield_core.quarantine import HeldEntry, LogRecord, Quarantine, Status, Unverified, Verified
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status, Unverified, Verified
 from ragshield_core.sharing.standing import questions_of, status_of
 from ragshield_core.store.guarded import Guarded
 from ragshield_core.tools.audit.cases import advice_on, title_of
@@ -53,13 +53,6 @@ class Piece(NamedTuple):
     kind: Kind
     text: str  # to be escaped
     title: str = ""  # what there is to say of it
-
-
-class Change(NamedTuple):
-    """A run of words that two revisions share, or that one of them has."""
-
-    kind: Literal["same", "added", "removed"]
-    text: str
 
 
 def pieces(text: str, findings: Sequence[Finding] = (), start: int = 0) -> list[Piece]:
@@ -118,17 +111,18 @@ def rendered(text: str) -> str | None:
     return None if shown.split() == begin.split() else shown[:SHOWN]
 
 
-def changes(older: str, newer: str) -> list[Change]:
-    """Return the changes of a new revision, in runs of words; of long texts the beginning only."""
+def changes(older: str, newer: str) -> list[tuple[str, str]]:
+    """Return runs of words that are "same", "removed" or "added" in a new revision.
+
+    Of long texts the beginning only.
+    """
     before, after = older.split()[:COMPARED], newer.split()[:COMPARED]
-    found: list[Change] = []
+    found: list[tuple[str, str]] = []
     for what, i, j, k, m in SequenceMatcher(None, before, after).get_opcodes():
         same = what == "equal"
-        if j > i:
-            found.append(Change("same" if same else "removed", visible(" ".join(before[i:j]))))
-        if m > k and not same:
-            found.append(Change("added", visible(" ".join(after[k:m]))))
-    return found
+        found.append(("same" if same else "removed", visible(" ".join(before[i:j]))))
+        found.append(("added", "" if same else visible(" ".join(after[k:m]))))
+    return [(kind, text) for kind, text in found if text]
 
 
 def visible(text: str) -> str:
@@ -153,23 +147,12 @@ def rulable(held: Sequence[HeldEntry]) -> str | None:
 PAGE = 20
 # Neighbours that are shown beside an entry.
 NEAREST = 3
-# Characters of a neighbour's text, and of one of another revision.
-EXCERPT = 600
 # Sources of a case that are told of.
 SOURCES = 5
 # Lines of the log that are shown, the latest.
 HISTORY = 200
 # Characters of a text of a source.
 BEGINNING = 160
-
-
-class Neighbor(NamedTuple):
-    """An entry of the knowledge base near to one that is held."""
-
-    id: str
-    similarity: float
-    source: str | None
-    text: str
 
 
 def case_view(
@@ -186,7 +169,7 @@ def case_view(
     ids = [one.id for one in held]
     remarks: list[str] = []
     older = _older(quarantine, held)
-    neighbors: list[Sequence[Neighbor]] = [()] * len(held)
+    neighbors: dict[int, list[tuple[Entry, float]]] = {}
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
     else:
@@ -195,11 +178,15 @@ def case_view(
             neighbors = _neighbors(store, held)
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
-    open_proposals = proposed(quarantine, ids)
+    proposals = proposed(quarantine, ids)
     entries = [
-        _shown(one, older.get(one.id), near, open_proposals.get(one.id))
-        | {"convicts": head.convicts(one)}
-        for one, near in zip(held, neighbors, strict=True)
+        _shown(one, *older.get(one.id, ("", one.entry.text)))
+        | {
+            "convicts": head.convicts(one),
+            "neighbors": neighbors.get(one.number, []),
+            "proposed": proposals.get(one.id),
+        }
+        for one in held
     ]
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
     return {
@@ -215,21 +202,14 @@ def case_view(
     }
 
 
-def _shown(
-    held: HeldEntry,
-    older: tuple[str, str] | None,
-    neighbors: Sequence[Neighbor],
-    proposed: LogRecord | None,
-) -> dict[str, Any]:
-    """Return an entry as it is shown.
+def _shown(held: HeldEntry, older: str, before: str) -> dict[str, Any]:
+    """Return an entry as it is shown, with its changes since an older revision.
 
     ``rest`` characters come after its ``pieces``; ``rendered`` is what a reader of the page would
-    see, where that is something else. Findings begin with the most convincing one. ``older`` says
-    which revision the ``diff`` is against.
+    see, where that is something else. Findings begin with the most convincing one.
     """
     text = held.entry.text
     found = Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings)
-    name, before = older or ("", text)
     return {
         "held": held,
         "waits": held.status is Status.HELD,
@@ -237,10 +217,8 @@ def _shown(
         "rest": max(0, len(text) - SHOWN),
         "rendered": rendered(text),
         "findings": [(finding, title_of(finding.detector, 1)) for finding in by_strength(found)],
-        "older": name,
+        "older": older,
         "diff": changes(before, text) if before != text else (),
-        "neighbors": neighbors,
-        "proposed": proposed,
         "metadata": [
             (printable(str(key), 80), printable(repr(value), 300))
             for key, value in list(held.entry.metadata.items())[:20]
@@ -263,42 +241,23 @@ def _older(quarantine: Quarantine, held: Sequence[HeldEntry]) -> dict[str, tuple
     }
 
 
-def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> list[Sequence[Neighbor]]:
-    """Return the entries of the store that are nearest to each held one."""
-    found: list[Sequence[Neighbor]] = [()] * len(held)
-    dim = store.guard.judge.dim or -1
-    rows = [row for row, one in enumerate(held) if one.vector.size == dim]
-    if not rows:
-        return found
-    names = [f"{uuid4().hex}-{row}" for row in rows]  # nobody's: all are compared
+def _neighbors(store: Guarded, held: Sequence[HeldEntry]) -> dict[int, list[tuple[Entry, float]]]:
+    """Return the entries of the store that are nearest to each held one, and how near."""
+    asked = [one for one in held if one.vector.size == (store.guard.judge.dim or -1)]
+    if not asked:
+        return {}
     batch = Batch.of(
-        ids=names, texts=[""] * len(names), embeddings=[held[row].vector for row in rows]
+        ids=[f"{uuid4().hex}-{one.number}" for one in asked],  # nobody's: all are compared
+        texts=[""] * len(asked),
+        embeddings=[one.vector for one in asked],
     )
     near = store.guard.judge.nearest(batch, NEAREST)
     wanted = list(dict.fromkeys(name for name in near.ids.ravel().tolist() if name is not None))
     there = {entry.id: entry for entry in store.standing(wanted)}
-    for place, row in enumerate(rows):
-        found[row] = [
-            Neighbor(
-                id=name,
-                similarity=float(similarity),
-                source=there[name].lineage,
-                text=visible(there[name].text[:EXCERPT]),
-            )
-            for name, similarity in zip(
-                near.ids[place].tolist(), near.similarities[place].tolist(), strict=True
-            )
-            if name in there
-        ]
-    return found
-
-
-class Example(NamedTuple):
-    """An entry of a source: its id, its number where it is in quarantine, how its text begins."""
-
-    id: str
-    number: int | None
-    begins: str
+    return {
+        one.number: [(there[i], float(how)) for i, how in zip(*found, strict=True) if i in there]
+        for one, *found in zip(asked, near.ids.tolist(), near.similarities.tolist(), strict=True)
+    }
 
 
 def open_questions(quarantine: Quarantine, store: Guarded | None) -> tuple[Question, ...]:
@@ -318,21 +277,38 @@ def source_view(quarantine: Quarantine, store: Guarded | None) -> list[dict[str,
     """Return all that is asked, with examples of both sides; changes nothing.
 
     The key names a source in a form: its own name is hostile. Where the page cannot decide, people
-    run one of the commands.
+    run one of the commands. Of an example there is its id, its number in quarantine, and how it
+    begins.
     """
-    return [
-        {
-            "question": question,
-            "key": key_of(question.source),
-            "held": _held(quarantine, question.held_ids),
-            "admitted": _admitted(store, question.admitted_ids),
-            "commands": [
-                command_of(choice, question.source, quarantine.namespace)
-                for choice in ("adopt", "keep")
-            ],
-        }
-        for question in open_questions(quarantine, store)
-    ]
+    found = []
+    for question in open_questions(quarantine, store):
+        ids = question.held_ids
+        held = {one.id: one for one in (quarantine.list(ids=ids) if ids else ())}
+        let_in: dict[str, str] = {}
+        if store is not None and question.admitted_ids:
+            with suppress(RAGShieldError):  # a store that cannot be asked now; the ids are known
+                let_in = {one.id: one.text for one in store.standing(question.admitted_ids)}
+        found.append(
+            {
+                "question": question,
+                "key": key_of(question.source),
+                "held": [
+                    (i, held[i].number, printable(held[i].entry.text, BEGINNING))
+                    if i in held
+                    else (i, None, "")
+                    for i in ids
+                ],
+                "admitted": [
+                    (i, None, printable(let_in.get(i, ""), BEGINNING))
+                    for i in question.admitted_ids
+                ],
+                "commands": [
+                    command_of(choice, question.source, quarantine.namespace)
+                    for choice in ("adopt", "keep")
+                ],
+            }
+        )
+    return found
 
 
 def key_of(source: str | None) -> str:
@@ -344,20 +320,6 @@ def key_of(source: str | None) -> str:
     False
     """
     return hashlib.sha256(repr(source).encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _held(quarantine: Quarantine, ids: Sequence[str]) -> list[Example]:
-    there = quarantine.list(ids=ids) if ids else ()
-    found = {one.id: (one.number, printable(one.entry.text, BEGINNING)) for one in there}
-    return [Example(name, *found.get(name, (None, ""))) for name in ids]
-
-
-def _admitted(store: Guarded | None, ids: Sequence[str]) -> list[Example]:
-    texts = {}
-    if store is not None and ids:
-        with suppress(RAGShieldError):  # a store that cannot be asked now; the ids are known
-            texts = {entry.id: entry.text for entry in store.standing(ids)}
-    return [Example(name, None, printable(texts.get(name, ""), BEGINNING)) for name in ids]
 
 
 def health_view(quarantine: Quarantine, store: Guarded | None) -> dict[str, Any]:
@@ -408,10 +370,9 @@ def _suites(quarantine: Quarantine) -> list[tuple[str, str, str]]:
     kept, found = CanaryStore(quarantine), []
     with suppress(RAGShieldError):
         for name in kept.suites():
-            for last in kept.checks(name, limit=1):
-                drifted = f"{len(last.flagged)} of {len(last.canaries)}"
-                found.append((name, f"{last.checked_at:%Y-%m-%d %H:%M} UTC", drifted))
-                break
+            if checks := kept.checks(name, limit=1):
+                drifted = f"{len(checks[0].flagged)} of {len(checks[0].canaries)}"
+                found.append((name, f"{checks[0].checked_at:%Y-%m-%d %H:%M} UTC", drifted))
             else:
                 found.append((name, "never", f"not checked of {len(kept.baseline(name).asked)}"))
     return found
