@@ -201,7 +201,7 @@ class Desk:
     def _reopen(self, held: Sequence[HeldEntry | Place], by: str, note: str | None) -> None:
         """Let decided entries wait again."""
         because: dict[str, Decision] = {}
-        for quarantine, some in self._by_store(held):
+        for quarantine, some in self.by_store(held):
             for one in quarantine.reopen(some, by=by, note=note):
                 because[one.id] = Decision(
                     entry_id=one.id, verdict=Verdict.QUARANTINE, findings=one.findings
@@ -222,9 +222,9 @@ class Desk:
             ready = {i for i, line in agreed.items() if line.actor != by}
             alone = [one for one in held if one.id not in ready]
             held = [one for one in held if one.id in ready]
-            for quarantine, some in self._by_store(alone):
+            for quarantine, some in self.by_store(alone):
                 note_in_log(quarantine, some, WOULD_RELEASE, by=by, why=note)
-        for quarantine, some in self._by_store(held):
+        for quarantine, some in self.by_store(held):
             if action is Action.KEEP:
                 note_in_log(quarantine, some, KEEP, by=by, why=note)
             elif action is Action.CONFIRM:
@@ -234,9 +234,7 @@ class Desk:
                 target.release(some, by=by, note=note)
         return Outcome(len(held), len(alone), (before + 1, self.quarantine.log.end()))
 
-    def _by_store(
-        self, held: Sequence[HeldEntry | Place]
-    ) -> Iterator[tuple[Quarantine, list[str]]]:
+    def by_store(self, held: Sequence[HeldEntry | Place]) -> Iterator[tuple[Quarantine, list[str]]]:
         """Yield ids of entries with the quarantine of the store that they are of."""
         parts: dict[str | None, list[str]] = {}
         own = self.store is not None or self.quarantine.store is not None

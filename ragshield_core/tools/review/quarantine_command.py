@@ -171,7 +171,7 @@ def list_cases(
 
     reports.give(
         {
-            "json": lambda: _as_json([_case_summary(case) for case in found]),
+            "json": lambda: json.dumps([_case_summary(case) for case in found], indent=2),
             "html": lambda: html_page(report.told()),
             "markdown": lambda: markdown(report.told()),
             "sarif": report.to_sarif,
@@ -249,15 +249,10 @@ def purge(place: Place, chosen: Chosen) -> None:
         deleted = quarantine.purge(chosen.ids or [], by=chosen.by, note=chosen.note)
     else:
         case, last = whole
-        at, ids = 0, dict[str | None, list[str]]()
+        at, desk = 0, Desk(quarantine)
         while places := Cases(quarantine).places(case.number, after=at, until=last, limit=AT_ONCE):
-            for one in places:
-                ids.setdefault(one.store, []).append(one.id)
             at = places[-1].number
-        for name, mine in ids.items():
-            kept = quarantine if name is None else quarantine.for_store(name)
-            for start in range(0, len(mine), AT_ONCE):
-                some = mine[start : start + AT_ONCE]
+            for kept, some in desk.by_store(places):
                 deleted += kept.purge(some, by=chosen.by, note=chosen.note)
     console.print(f"deleted {deleted} revisions")
 
@@ -471,12 +466,7 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
 
 
 def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
-    typer.echo(_as_json(values))
-
-
-def _as_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> str:
-    """Return values; what is not ASCII, control characters among it, is escaped."""
-    return json.dumps(values, indent=2)
+    typer.echo(json.dumps(values, indent=2))  # what is not ASCII, controls among it, is escaped
 
 
 def _store(name: str | None) -> str:
