@@ -221,12 +221,12 @@ def readable(text: str) -> Readable:
             if _CONFUSABLE_LETTER.search(folded):
                 view = _fold_confusables(view)
     if _SPACED_HINT(view.text) and _SPACED.search(view.text):
-        view = view.replaced(_SPACED_SHORT, _joined)
+        view = view.replaced(_SPACED_SHORT, lambda found: found.group().replace(found.group(1), ""))
     # No other blanks than single spaces and ends of lines.
     blanks = view.text.replace("\n", " ")
     if blanks.isprintable() and "  " not in blanks:
         return view
-    return view.replaced(_BLANK, _one_blank)
+    return view.replaced(_BLANK, lambda match: _shortened(match.group()))
 
 
 def translated(text: str, table: Mapping[int, str]) -> str:
@@ -335,14 +335,6 @@ def _nfkc(cluster: str) -> str:
     if len(cluster) == 1 and ord(cluster) in _CONFUSABLE_SYMBOL:
         return _CONFUSABLE_SYMBOL[ord(cluster)]
     return unicodedata.normalize("NFKC", cluster)
-
-
-def _joined(match: re.Match[str]) -> str:
-    return match.group().replace(match.group(1), "")
-
-
-def _one_blank(match: re.Match[str]) -> str:
-    return _shortened(match.group())
 
 
 @lru_cache(maxsize=4096)

@@ -121,15 +121,10 @@ class MetaClaimDetector(JudgesTexts, Detector):
         """
         if not self._n:
             return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
-        reasons = {
-            row: reason
-            for row, text in enumerate(batch.texts)
-            if (reason := _in_no_known_language(text))
-        }
         return {
             row: f"{reason}, in which no words for claims are known"
-            for row, reason in reasons.items()
-            if self.score(batch.take([row]))[0] <= self.traits.floor
+            for row, reason in enumerate(map(_in_no_known_language, batch.texts))
+            if reason and self.score(batch.take([row]))[0] <= self.traits.floor
         }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -140,11 +135,6 @@ class MetaClaimDetector(JudgesTexts, Detector):
         """Take over the counts."""
         self._n = int(values["n"])
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
-
-    def _check_fitted(self) -> None:
-        if not self._n:
-            msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
-            raise NotFittedError(msg)
 
     def _add(self, read: Sequence[Passage], sign: int) -> None:
         played = np.zeros(self._counts.size, dtype=np.int64)
@@ -170,8 +160,17 @@ class MetaClaimDetector(JudgesTexts, Detector):
 
     def scores_of(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return how much likelier such a claim is, in bits, at least 0."""
-        self._check_fitted()
-        return _scored(list(map(passage_of, texts)), self._added())
+        if not self._n:
+            msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
+            raise NotFittedError(msg)
+        read, added = list(map(passage_of, texts)), self._added()
+        bits = np.array([added(mask) for mask in stretches_of(read).tolist()], dtype=np.float64)
+        n_played = np.array([len(passage.played) for passage in read], dtype=np.intp)
+        most, some = np.zeros(len(read)), np.flatnonzero(n_played)
+        if len(some):
+            most[some] = np.maximum.reduceat(bits, (np.cumsum(n_played) - n_played)[some])
+        n_words = np.array([passage.n_words for passage in read], dtype=np.float64)
+        return np.maximum(0.0, most - np.log2(1.0 + n_words / REACH))
 
     def evidence_of(self, texts: Sequence[str]) -> list[Evidence]:
         """Return what is spoken of within a few words, in which words, and how usual that is."""
@@ -228,17 +227,6 @@ def _bits(weights: Sequence[float], mask: int) -> float:
         role = number // len(TIERS)
         best[role] = max(best.get(role, 0.0), weights[number])
     return sum(best.values())
-
-
-def _scored(read: Sequence[Passage], added: Callable[[int], float]) -> NDArray[np.float64]:
-    """Return the score of each passage, shape (n_passages,)."""
-    bits = np.array([added(mask) for mask in stretches_of(read).tolist()], dtype=np.float64)
-    n_played = np.array([len(passage.played) for passage in read], dtype=np.intp)
-    most, some = np.zeros(len(read)), np.flatnonzero(n_played)
-    if len(some):
-        most[some] = np.maximum.reduceat(bits, (np.cumsum(n_played) - n_played)[some])
-    n_words = np.array([passage.n_words for passage in read], dtype=np.float64)
-    return np.maximum(0.0, most - np.log2(1.0 + n_words / REACH))
 
 
 def _numbers(mask: int) -> list[int]:

@@ -283,13 +283,13 @@ def _read(batch: Batch) -> Sequence[str]:
 
 def _language_in(context: str) -> str:
     """Return the lines of a context that have enough words, without their keys."""
-    values = (line.partition(": ")[2] or line for line in context.split("\n")[:LINES])
-    return "".join(f"{value}\n" for value in values if _is_language(value))
-
-
-def _is_language(value: str) -> bool:
-    n_words = sum(any(map(str.isalpha, word)) for word in value.split())
-    return n_words >= FEWEST_WORDS * (1 + len(SEPARATORS.findall(value)))
+    found = ""
+    for line in context.split("\n")[:LINES]:
+        value = line.partition(": ")[2] or line
+        n_words = sum(any(map(str.isalpha, word)) for word in value.split())
+        if n_words >= FEWEST_WORDS * (1 + len(SEPARATORS.findall(value))):
+            found += f"{value}\n"
+    return found
 
 
 def _folds(entries: Batch, seed: int) -> NDArray[np.int64]:

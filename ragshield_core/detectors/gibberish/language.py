@@ -206,21 +206,13 @@ class Languages:
             "word_counts": self._counts[slots],
             "script_letters": self._scripts.copy(),
         }
-        values = {
-            "n_words": self.n_words,
-            "common": self._common,
-            "rare": self._rare,
-            "usually_known": self._usually_known,
-            "most_accented": self._most_accented,
-        }
-        return values, arrays
+        usual = [self._common, self._rare, self._usually_known, self._most_accented]
+        return {"n_words": self.n_words, "usual": usual}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
         self.n_words = int(values["n_words"])
-        self._common, self._rare = float(values["common"]), float(values["rare"])
-        self._usually_known = float(values["usually_known"])
-        self._most_accented = float(values["most_accented"])
+        self._common, self._rare, self._usually_known, self._most_accented = values["usual"]
         self._counts = np.zeros(WORDS, dtype=np.int32)
         self._counts[arrays["word_slots"]] = arrays["word_counts"]
         self._scripts = arrays["script_letters"].astype(np.int64)

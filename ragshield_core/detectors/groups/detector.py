@@ -32,7 +32,7 @@ from ragshield_core.detectors.groups.known import (
 )
 from ragshield_core.detectors.groups.measuring import measure
 from ragshield_core.detectors.groups.sentences import explained
-from ragshield_core.detectors.groups.usual import Judgement, Usual, tied_to_groups
+from ragshield_core.detectors.groups.usual import NO_ROWS, Judgement, Usual, tied_to_groups
 from ragshield_core.model.entries import Batch
 from ragshield_core.model.errors import InvalidBatchError, NotFittedError
 from ragshield_core.model.p_values import rounded_up
@@ -185,7 +185,10 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         """Add entries; the first ones are trusted, as by :meth:`fit`, later ones watched."""
         if not len(entries):
             return
-        if not self._begun(entries.dim).ready:
+        if self._known is None:
+            graph = SimilarityGraph(entries.dim, self._k, table=self._table, **NOTES)
+            self._known = Known(self._rule, graph)
+        if not self._known.ready:
             self._learn_trusted(entries)
         else:
             self._insert(entries.ids, entries)
@@ -344,26 +347,19 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while the knowledge base is too small, then those nobody can tell."""
-        if self._ready is not None:
-            return self._told_by_nothing(batch)
-        n = 0 if self._known is None else len(self._known.graph)
-        reason = (
-            f"the knowledge base has {n} entries, {self.min_entries} are needed to know what "
-            "is usual in it"
-        )
-        return dict.fromkeys(range(len(batch)), reason)
-
-    def _told_by_nothing(self, batch: Batch) -> dict[int, str]:
-        """Return rows in another language, of a source too small to be compared with."""
-        if not len(batch):
-            return {}
+        if self._ready is None:
+            n = 0 if self._known is None else len(self._known.graph)
+            reason = (
+                f"the knowledge base has {n} entries, {self.min_entries} are needed to know what "
+                "is usual in it"
+            )
+            return dict.fromkeys(range(len(batch)), reason)
+        apart = self._judged(batch)[1].apart if len(batch) else NO_ROWS
         reason = (
             "it is in a language that the knowledge base does not hold, and its source has fewer "
             f"than {FEWEST_FOREIGN} entries to compare it with"
         )
-        _, judgement = self._judged(batch)
-        rows = judgement.apart[judgement.apart < len(batch)]
-        return dict.fromkeys(rows.tolist(), reason)
+        return dict.fromkeys(apart[apart < len(batch)].tolist(), reason)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the surprisal of the tightest group around each entry, shape (n_entries,)."""
@@ -452,13 +448,6 @@ class CliqueDetector(GroupDetector, Audits, IndexOwner):
         if self._known is None:
             msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
             raise NotFittedError(msg)
-        return self._known
-
-    def _begun(self, dim: int) -> Known:
-        """Return what is known; nothing of it before the first entry."""
-        if self._known is None:
-            graph = SimilarityGraph(dim, self._k, table=self._table, **NOTES)
-            self._known = Known(self._rule, graph)
         return self._known
 
     def _learn_trusted(self, entries: Batch) -> None:

@@ -164,10 +164,9 @@ class InstructionDetector(JudgesTexts, StatelessDetector):
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return the rows in a language or script that is not known, unless they give orders."""
-        reasons = {row: unknown_language(text) for row, text in enumerate(batch.texts)}
         return {
             row: f"{reason}, which no rule for orders knows"
-            for row, reason in reasons.items()
+            for row, reason in enumerate(map(unknown_language, batch.texts))
             if reason and self.score(batch.take([row]))[0] <= self.traits.floor
         }
 

@@ -106,7 +106,8 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
         for start, end, rule in (_best_window(spans, hits) if hits else ())
     ]
     found.sort(key=lambda hit: -hit.weight)
-    by_ideas = _weight_of_ideas(idea)
+    by_ideas = 0.0 if idea is None else CONVINCING + PER_LOGIT * idea.logit
+    by_ideas = min(by_ideas, STRONG_IDEAS) if by_ideas >= WEAK_IDEAS else 0.0
     weight = _combined(found, by_ideas, idea)
     if idea is not None and by_ideas:
         found.append(Hit("ideas", "ideas", by_ideas, _stripped(view, *idea.span)))
@@ -161,13 +162,6 @@ def _stretches(spans: Sequence[tuple[int, int]], firsts: Sequence[int]) -> list[
     return found
 
 
-def _weight_of_ideas(idea: Idea | None) -> float:
-    if idea is None:
-        return 0.0
-    weight = CONVINCING + PER_LOGIT * idea.logit
-    return min(weight, STRONG_IDEAS) if weight >= WEAK_IDEAS else 0.0
-
-
 def _combined(hits: Sequence[Hit], by_ideas: float, idea: Idea | None) -> float:
     """Return the weight of rules and ideas together."""
     forms = _weight(hit for hit in hits if hit.family in FORMS)
@@ -190,19 +184,11 @@ def _best_window(
     for hit in hits:
         by_sentence[bisect_right(starts, hit[0])].append(hit)
     windows = [found + by_sentence.get(at + 1, []) for at, found in list(by_sentence.items())]
-    return max(
-        windows,
-        key=lambda window: sum(
-            {rule.family: rule.weight for *_, rule in sorted(window, key=_by_weight)}.values()
-        ),
-    )
+    # Rounded, so that the order in which weights are added decides nothing.
+    return max(windows, key=lambda window: round(_weight(rule for *_, rule in window), 9))
 
 
-def _by_weight(hit: tuple[int, int, Rule]) -> float:
-    return hit[2].weight
-
-
-def _weight(hits: Iterable[Hit]) -> float:
+def _weight(hits: Iterable[Hit | Rule]) -> float:
     """Add up the heaviest hit of each family: rules of one family find the same thing twice."""
     heaviest: dict[str, float] = {}
     for hit in hits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,6 +27,7 @@ from ragshield_core.neighbors.known import (
     LabelledEntries,
 )
 from ragshield_core.neighbors.threads import one_thread
+from ragshield_core.state import part_of
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on
@@ -246,14 +247,11 @@ class LabelModelDetector(KnowsLabels):
             "changes": self._changes,
             "model": None,
         }
-        if (model := self._model) is not None:
-            values["model"] = {
-                "bandwidth": model.bandwidth,
-                "usual": model.usual,
-                "penalty": model.penalty,
-            }
-            for name in ("codes", "landmarks", "coefficients", "intercepts", "trust"):
-                arrays[f"model.{name}"] = getattr(model, name)
+        if self._model is not None:
+            kept = {one.name: getattr(self._model, one.name) for one in fields(self._model)}
+            del kept["projection"]
+            values["model"] = {k: kept.pop(k) for k in ("bandwidth", "usual", "penalty")}
+            arrays |= {f"model.{name}": array for name, array in kept.items()}
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -263,22 +261,13 @@ class LabelModelDetector(KnowsLabels):
         self._known_then, self._known_last = int(values["then"]), int(values["last"])
         self._changes = int(values["changes"])
         if values["model"] is not None:
-            prefix = "model."
-            found = {
-                key.removeprefix(prefix): array.copy(order="K")  # products differ with the order
-                for key, array in arrays.items()
-                if key.startswith(prefix)
+            # Products differ with the order in memory.
+            found: dict[str, Any] = {
+                k: array.copy(order="K") for k, array in part_of(arrays, "model.").items()
             }
-            bandwidth = float(values["model"]["bandwidth"])
             with one_thread():
-                projection = _projection(found["landmarks"], bandwidth)
-            self._model = _Model(
-                **found,
-                bandwidth=bandwidth,
-                usual=float(values["model"]["usual"]),
-                penalty=float(values["model"]["penalty"]),
-                projection=projection,
-            )
+                projection = _projection(found["landmarks"], values["model"]["bandwidth"])
+            self._model = _Model(**found, **values["model"], projection=projection)
 
     # Learning
 
@@ -315,7 +304,8 @@ class LabelModelDetector(KnowsLabels):
         n, n_classes = len(ids), len(codes)
         size = min(n, LANDMARKS, max(LEAST_LANDMARKS, PASS // (n * n_classes)))
         landmarks = vectors[np.sort(rng.permutation(n)[:size])]
-        bandwidth = _mean_distance(vectors)
+        mean = vectors.mean(axis=0, dtype=np.float64)
+        bandwidth = float(max(0.05, 1.0 - mean @ mean))  # the mean distance of two rows
         projection = _projection(landmarks, bandwidth)
         features = _kernel(vectors, landmarks, bandwidth) @ projection
         coefficients, intercepts = _regression(features, classes, n_classes, PENALTY)
@@ -516,12 +506,6 @@ def _projection(landmarks: NDArray[np.float32], bandwidth: float) -> NDArray[np.
     values, vectors = np.linalg.eigh(_kernel(landmarks, landmarks, bandwidth))
     kept = values > NO_DIRECTION * values[-1]
     return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
-
-
-def _mean_distance(vectors: NDArray[np.float32]) -> float:
-    """Return the mean cosine distance of two rows."""
-    mean = vectors.mean(axis=0, dtype=np.float64)
-    return float(max(0.05, 1.0 - mean @ mean))
 
 
 def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

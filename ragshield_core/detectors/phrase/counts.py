@@ -213,14 +213,11 @@ class Background:
             if originals is self:
                 originals = Background.restored(self.state())
             originals.add(grams.hashes, grams.n_rows, -1)
-        self.tail = originals._tail()  # noqa: SLF001 - of the same class
-        self.originals = self.tail / self._tail()
+        self.tail = originals.held_by()
+        self.originals = self.tail / self.held_by()
 
-    def measure_again(self) -> None:
-        """Count the same after more was learned, with as large a share of copies as before."""
-        self.tail = np.maximum(self._tail() * self.originals, 1.0)
-
-    def _tail(self) -> NDArray[np.float64]:
+    def held_by(self) -> NDArray[np.float64]:
+        """Return, by order, how many n-grams at least 0, 1, 2, ... entries hold."""
         counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
         sizes = np.stack([np.bincount(each, minlength=TAIL) for each in counts])
         return np.maximum(np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1], 1).astype(np.float64)

@@ -154,7 +154,7 @@ class TriggerPhraseDetector(GroupDetector):
         if self._memory is None:
             n_cells = n_cells_for(sum(map(len, entries.texts)))
             self._memory = Memory(self.max_recent, entries.dim, n_cells)
-        self._memory.note_lineages(entries)
+        self._memory.lineages.update(name for name in entries.lineages if name is not None)
         if self._ready:
             self._arrive(entries, held=False)
             return
@@ -239,7 +239,8 @@ class TriggerPhraseDetector(GroupDetector):
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Count anew how many phrases are as frequent as others, among those of today."""
         if self._ready and self._memory is not None:
-            self._memory.background.measure_again()
+            background = self._memory.background  # with as large a share of copies as before
+            background.tail = np.maximum(background.held_by() * background.originals, 1.0)
             self._memory.sample.changed()
             self._latest = None
 

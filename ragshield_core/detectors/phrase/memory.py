@@ -236,10 +236,6 @@ class Memory:
 
     # The knowledge base
 
-    def note_lineages(self, entries: Batch) -> None:
-        """Count entries by lineage."""
-        self.lineages.update(name for name in entries.lineages if name is not None)
-
     def count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
         """Count entries as background, or no longer, and return their sketches."""
         sketches = [np.empty((0, SKETCH), dtype=np.uint32)]

@@ -133,7 +133,7 @@ def test_a_question_with_its_answer_is_found(script, before):
     assert opening_of(answer).kind == NONE
     text = f"{answer} {question}" if before else f"{question} {answer}"
     opening = opening_of(text)
-    found = [opening, *inside_of(text, opening).asked]
+    found = [opening, *inside_of(text, opening)[1]]
     asks = max(found, key=lambda each: (each.kind in (MARKED, UNMARKED), each.echo))
     if before and script == "Thai":  # without marks, no sentence ends in front of it
         return
