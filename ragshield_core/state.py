@@ -26,7 +26,7 @@ MANIFEST = "ragshield.json"
 # What reading damaged files raises; RecursionError is JSON nested too deeply.
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
-    *(EOFError, RecursionError, zipfile.BadZipFile),
+    *(EOFError, RecursionError, OverflowError, MemoryError, zipfile.BadZipFile),
 )
 
 

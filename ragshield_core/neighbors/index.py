@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.model.errors import InvalidBatchError, StateError
+from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.neighbors.search import (
     SHRUNK,
     InvertedLists,
@@ -29,12 +29,6 @@ from ragshield_core.neighbors.slots import Slots, packed, unpacked
 EXACT_UP_TO = 25_000
 # FAISS splits queries into blocks of 4,096 itself, so that smaller calls would only lose speed.
 QUERY_ROWS = 4_096
-FORMAT = 1
-# What reading damaged values and arrays raises.
-DAMAGE = (
-    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
-    *(OverflowError, MemoryError),
-)
 
 
 class FixedVectors:
@@ -185,7 +179,6 @@ class NeighborIndex(Slots):
         """Return the index as JSON-ready values and arrays without objects."""
         slots = self.present
         values: dict[str, Any] = {
-            "format": FORMAT,
             "dim": self.dim,
             "exact_up_to": self.exact_up_to,
             "capacity": self.capacity,
@@ -200,28 +193,17 @@ class NeighborIndex(Slots):
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the index whose :meth:`state` this is.
-
-        Raises
-        ------
-        StateError
-            A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
-            another format.
-        """
-        try:
-            check_format(values["format"])
-            index = cls(whole(values["dim"]), exact_up_to=whole(values["exact_up_to"]))
-            slots, vectors = arrays["slots"], arrays["vectors"]
-            index.take_over(unpacked(arrays), slots, values["capacity"])
-            check_rows("vectors", vectors, index.dim)
-            index.columns["vector"][slots] = vectors
-            if "reach" in values:
-                index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
-                index._n_sorted = whole(values["n_sorted"])
-            else:
-                index._sort_if_needed()
-        except DAMAGE as error:
-            raise damaged(error) from error
+        """Return the index whose :meth:`state` this is; :class:`ValueError` if it does not fit."""
+        index = cls(whole(values["dim"]), exact_up_to=whole(values["exact_up_to"]))
+        slots, vectors = arrays["slots"], arrays["vectors"]
+        index.take_over(unpacked(arrays), slots, values["capacity"])
+        check_rows("vectors", vectors, index.dim)
+        index.columns["vector"][slots] = vectors
+        if "reach" in values:
+            index.lists = InvertedLists.saved(values["reach"], arrays, index.dim)
+            index._n_sorted = whole(values["n_sorted"])
+        else:
+            index._sort_if_needed()
         return index
 
     def _sort_if_needed(self) -> None:
@@ -237,22 +219,6 @@ class NeighborIndex(Slots):
         if wanted:
             self.lists = InvertedLists.trained(self.columns["vector"], self.present)
             self._n_sorted = n
-
-
-def check_format(found: object) -> None:
-    """Raise unless a saved index is of the format of this version."""
-    if found != FORMAT:
-        msg = f"it is of format {found}, this version reads {FORMAT}"
-        raise ValueError(msg)
-
-
-def damaged(error: Exception) -> StateError:
-    """Return the error of a saved index that cannot be read."""
-    msg = (
-        f"the saved neighbour index cannot be read ({type(error).__name__}: {error}); restore it "
-        "from a backup or build it again."
-    )
-    return StateError(msg)
 
 
 def all_neighbors(embeddings: NDArray[np.float32], k: int) -> Neighbors:

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index as whole
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -15,13 +16,7 @@ from numpy.typing import NDArray
 from ragshield_core.model.entries import UNIT_TOLERANCE, row_norms
 from ragshield_core.model.errors import InvalidBatchError, NeighborsError
 from ragshield_core.model.findings import printable
-from ragshield_core.neighbors.index import (
-    DAMAGE,
-    FORMAT,
-    NeighborIndex,
-    check_format,
-    damaged,
-)
+from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.search import Neighbors, check_rows, merged, none_found
 from ragshield_core.neighbors.slots import Slots, packed, unpacked
 from ragshield_core.state import part_of
@@ -295,7 +290,6 @@ class StoredIndex(Slots):
         local, arrays = self._local.state()
         return (
             {
-                "stored": FORMAT,
                 "store": self.store,
                 "dim": self.dim,
                 "capacity": self.capacity,
@@ -315,22 +309,14 @@ class StoredIndex(Slots):
     ) -> Self:
         """Return the index whose :meth:`state` this is; the store may come to hand later.
 
-        Raises
-        ------
-        StateError
-            A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
-            another format.
+        :class:`ValueError` if it does not fit together.
         """
-        try:
-            check_format(values["stored"])
-            index = cls(int(values["dim"]), table, expected=str(values["store"]))
-            index.take_over(unpacked(arrays), arrays["slots"], values["capacity"])
-            index._keep(NeighborIndex.restored(values["local"], part_of(arrays, "local.")))
-            if (index.slots_of(index._local.ids) < 0).any() or index._local.dim != index.dim:
-                msg = "the vectors kept in it are not those of its entries"
-                raise ValueError(msg)
-        except DAMAGE as error:
-            raise damaged(error) from error
+        index = cls(whole(values["dim"]), table, expected=str(values["store"]))
+        index.take_over(unpacked(arrays), arrays["slots"], values["capacity"])
+        index._keep(NeighborIndex.restored(values["local"], part_of(arrays, "local.")))
+        if (index.slots_of(index._local.ids) < 0).any() or index._local.dim != index.dim:
+            msg = "the vectors kept in it are not those of its entries"
+            raise ValueError(msg)
         return index
 
     # Inside

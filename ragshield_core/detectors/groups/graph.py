@@ -378,7 +378,7 @@ class SimilarityGraph:
     ) -> SimilarityGraph:
         """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         saved = values["index"], part_of(arrays, "index.")
-        stored = "stored" in values["index"]
+        stored = "store" in values["index"]
         index = StoredIndex.restored(*saved) if stored else NeighborIndex.restored(*saved)
         graph = cls(index.dim, int(values["k"]), **beside)
         graph.index = index
