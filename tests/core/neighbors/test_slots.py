@@ -5,34 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.neighbors.slots import Labels, Slots, packed, unpacked
+from ragshield_core.neighbors.slots import Labels, packed, unpacked
 from ragshield_core.screening.knowledge import Revisions
 
 # Ids as they come: empty characters, other scripts, halves of surrogate pairs.
 NAMES = st.text(st.characters(), max_size=5) | st.sampled_from(["a", "b", "\ud800", "\udc00é"])
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("aaarc"), st.lists(NAMES, max_size=6, unique=True))))
-def test_slots_are_those_of_a_dict_whatever_comes_and_goes(steps):
-    slots, known, by_slot = Slots(), {}, []
-    for step, ids in steps:
-        if step == "a":
-            new = [i for i in ids if i not in known]
-            known |= zip(new, slots.hand_out(new).tolist(), strict=True)
-            by_slot += new
-        elif step == "r":
-            gone = [i for i in ids if i in known]
-            assert slots.take_back(gone).tolist() == [known.pop(i) for i in gone]
-        else:
-            before = sorted(known.values())
-            assert slots.renumber().tolist() == before
-            known = {i: before.index(slot) for i, slot in known.items()}
-            by_slot = sorted(known, key=known.__getitem__)
-        assert (len(slots), slots.capacity) == (len(known), len(by_slot))
-        wanted = [*by_slot, *ids, "never seen"]
-        assert slots.slots_of(wanted).tolist() == [known.get(i, -1) for i in wanted]
-        assert slots.ids_of(slots.present) == slots.ids == sorted(known, key=known.__getitem__)
 
 
 @given(st.lists(NAMES))

@@ -6,8 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from effort import assert_linear
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made_up_language import (
     ADJECTIVES,
     FOREIGN,
@@ -25,7 +23,6 @@ from ragshield_core.detectors.gibberish.detector import DisfluencyDetector
 from ragshield_core.detectors.gibberish.fluency import (
     PIECE,
     Fluency,
-    recurrences,
     tokenized,
 )
 from ragshield_core.testing import DetectorCase
@@ -263,25 +260,6 @@ def read(text):
 )
 def test_tokens(text, expected):
     assert read(text) == expected
-
-
-@settings(max_examples=60)
-@given(st.lists(st.text(max_size=40), max_size=6))
-def test_tokens_do_not_depend_on_the_texts_around_them(texts):
-    alone = [
-        (row, *token)
-        for row, text in enumerate(texts)
-        for _, t in tokenized([text])
-        for token in zip(t.start, t.end, t.word, t.kind, t.chain, recurrences(t), strict=True)
-    ]
-    together = [
-        (first + owner, *token)
-        for first, t in tokenized(texts)
-        for owner, *token in zip(
-            t.owner, t.start, t.end, t.word, t.kind, t.chain, recurrences(t), strict=True
-        )
-    ]
-    assert together == alone
 
 
 def test_surprise_is_rarity_less_association():

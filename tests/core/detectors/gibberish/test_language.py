@@ -106,22 +106,6 @@ def test_scripts_that_change_from_word_to_word_are_no_quotation(languages):
     assert not languages.quoted(mixture).any()
 
 
-def test_forgetting_is_exact_and_what_is_saved_is_restored(languages):
-    other = fitted(texts(600, 1))
-    more = [*foreign(30, 10), RUSSIAN]
-    other.learn(more)
-    other.forget(more)
-    restored = Languages()
-    restored.restore(*other.state())
-    for one in (other, restored):
-        values, arrays = one.state()
-        assert values == languages.state()[0]
-        for name, expected in languages.state()[1].items():
-            np.testing.assert_array_equal(arrays[name], expected)
-    found = [*foreign(5, 11), RUSSIAN, *texts(5, 12)]
-    assert unheld(restored, found) == unheld(languages, found)
-
-
 def test_reasons_do_not_depend_on_the_texts_around(languages):
     found = [*foreign(5, 11), RUSSIAN, "", "?!", *texts(5, 12), CHINESE]
     together = unheld(languages, found)

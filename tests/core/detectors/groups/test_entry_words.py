@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.detectors.groups import words as module
@@ -27,32 +26,6 @@ def words_of(texts):
     words = EntryWords()
     words.append(texts)
     return words
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from("aaakws"), st.lists(TEXT, max_size=5))),
-    st.randoms(use_true_random=False),
-)
-def test_words_are_those_of_a_list_whatever_comes_and_goes(steps, random):
-    words, expected = EntryWords(), []
-    for step, texts in steps:
-        slots = np.array([n for n in range(len(expected)) if random.random() < 0.6], dtype=int)
-        if step == "a":
-            words.append(texts)
-            expected += texts
-        elif step == "k":
-            words.keep(slots)
-            expected = [expected[slot] for slot in slots.tolist()]
-        elif step == "w":
-            words.wipe(slots[:1])
-            expected[:] = [
-                np.zeros_like(text) if n in slots[:1] else text for n, text in enumerate(expected)
-            ]
-        else:
-            words = EntryWords.restored(words.state())
-        assert len(words) == len(expected)
-        assert_same(words.take(np.arange(len(expected))[::-1]), expected[::-1])
 
 
 @pytest.mark.parametrize(

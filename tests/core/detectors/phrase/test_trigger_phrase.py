@@ -280,18 +280,6 @@ def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
-def test_forgetting_undoes_learning(detector):
-    batch = planted(passages(100, 2), range(10), "word3 blue heron")
-    before = snapshot(detector)
-    detector.learn(batch)
-    detector.forget(batch)
-    assert snapshot(detector) == before
-    detector.remember_held(batch)
-    detector.forget(batch.take([]))
-    detector.forget_held(batch.ids)
-    assert snapshot(detector) == before
-
-
 def test_a_small_knowledge_base_does_not_judge(known):
     with pytest.raises(NotFittedError):
         TriggerPhraseDetector().score(known)
@@ -355,11 +343,6 @@ def test_grams_are_distinct_within_a_text_and_bounded():
     assert long.sizes().tolist() == [MAX_GRAMS, 7]
 
 
-def test_a_word_between_two_leaves_their_pair():
-    first, second = Grams.of(["blue heron"]), Grams.of(["blue grey heron"])
-    assert set(first.hashes.tolist()) < set(second.hashes.tolist())
-
-
 def test_background_counts_are_taken_back_and_stop_at_the_top():
     background = Background()
     grams = Grams.of(["blue heron"])
@@ -390,17 +373,6 @@ def test_recent_entries_are_found_by_what_they_hold(monkeypatch):
     memory.arrive(entries(["one"], "held"), held=True)
     memory.arrive(entries(["one"], "new"), held=False)
     assert memory.recent["id"].tolist() == [batch.ids[2], "held0", "new0"]
-
-
-def test_attack_builders_change_what_they_are_told():
-    batch = entries(["one two three"] * 4)
-    assert plant_phrase(batch, [1], "x y")[1] == "x y one two three x y"
-    texts = plant_phrase(batch, [0, 3], ["x", "y"], "random", seed=1)
-    assert texts[1:3] == ["one two three"] * 2
-    assert [t.replace("x", "").replace("y", "").split() for t in texts] == [
-        ["one", "two", "three"]
-    ] * 4
-    assert batch.texts == ("one two three",) * 4
 
 
 @pytest.mark.parametrize(
