@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ragshield_core.model.entries import Batch
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
@@ -187,7 +188,7 @@ class Report:
         return replace(self, remarkable=changed)
 
     def to_records(self) -> list[dict[str, Any]]:
-        """Return one flat dict per entry, as data frames take them: id, verdict, best finding."""
+        """Return one flat dict per entry: id, verdict, and the strongest finding."""
         records = []
         for decision in self.decisions:
             finding = strongest(decision)
@@ -203,6 +204,21 @@ class Report:
                 }
             )
         return records
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return :meth:`to_records` as a pandas data frame, one row per entry.
+
+        Raises
+        ------
+        ImportError
+            If pandas, which RAGShield does not require, is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional, and slow to import
+        except ImportError as error:
+            msg = "Report.to_frame needs pandas, which is not installed; pip install pandas."
+            raise ImportError(msg) from error
+        return pd.DataFrame.from_records(self.to_records())
 
     def to_json(self) -> str:
         """Return everything but texts and vectors as JSON."""

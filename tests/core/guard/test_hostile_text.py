@@ -116,12 +116,12 @@ def test_a_report_as_json_holds_no_text_and_no_vector():
     assert report.batch.texts[0] not in content
 
 
-def test_a_report_as_records_has_one_per_entry():
+def test_a_report_as_a_frame_has_one_row_per_entry():
     report = fitted().screen(topical("shipping", 2, label="billing", prefix="bad"))
-    records = report.to_records()
-    assert [record["entry_id"] for record in records] == list(report.batch.ids)
-    assert [record["verdict"] for record in records] == ["quarantine"] * 2
-    assert all(record["score"] > record["threshold"] for record in records)
+    frame = report.to_frame()
+    assert frame["entry_id"].tolist() == list(report.batch.ids)
+    assert frame["verdict"].tolist() == ["quarantine"] * 2
+    assert (frame["score"] > frame["threshold"]).all()
 
 
 @pytest.mark.parametrize(
