@@ -104,6 +104,13 @@ ALL = {
             Figure("CorruptRAG-AS |", "held", low=0.7),
         ]
     ),
+    "models": Smoke(
+        [
+            Figure("MiniLM | Wikipedia", "fives", low=0.9),
+            Figure("WordLlama | Wikipedia", "fives", low=0.4),
+            Figure("WordLlama | Wikipedia", "clean", high=0.05),
+        ]
+    ),
     "power": Smoke([Figure("wiki_passages", "five, said / seen", low=0.7)]),
     "one_by_one": Smoke([Figure("the README's attack", 1, low=9, high=10)]),
     "review_queue": Smoke([Figure("wikipedia, 1,500 known | black-box, each", 2, low=50, high=50)]),

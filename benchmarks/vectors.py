@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from corpora import read_rows
+from numpy.typing import ArrayLike
 from rich.progress import Progress
 
 from ragshield_core.huggingface.minilm import MiniLM
@@ -33,8 +35,16 @@ def use_folder(folder: Path | None) -> None:
         os.environ[VARIABLE] = str(folder)
 
 
-def embedded(name: str, texts: Sequence[str]) -> np.ndarray:
-    """Return the MiniLM vectors of texts, shape (n, 384), unit length.
+class Model(Protocol):
+    """An embedding model."""
+
+    def embed(self, texts: Sequence[str], progress: Callable[[int], object]) -> ArrayLike:
+        """Return a vector of each text; ``progress`` hears how many more are done."""
+        ...
+
+
+def embedded(name: str, texts: Sequence[str], model: Callable[[], Model] = MiniLM) -> np.ndarray:
+    """Return the vectors of texts, shape (n, dim), unit length.
 
     Parameters
     ----------
@@ -42,13 +52,15 @@ def embedded(name: str, texts: Sequence[str]) -> np.ndarray:
         Of the file in the folder of vectors; any number of sets of texts may share one.
     texts
         Each is embedded once, and found by its hash after that.
+    model
+        Makes the one that all vectors of that file are of; called where a text is missing.
     """
     path = vectors_folder() / f"{name}.npz"
     known = _read(path)
     keys = [_key(text) for text in texts]
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
     if missing:
-        _embed(name, path, known, missing)
+        _embed(name, path, known, missing, model())
     found = np.array([known[key] for key in keys], dtype=np.float32).reshape(len(keys), -1)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     return found
@@ -67,8 +79,10 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _embed(name: str, path: Path, known: dict[str, np.ndarray], missing: dict[str, str]) -> None:
-    model, keys = MiniLM(), list(missing)
+def _embed(
+    name: str, path: Path, known: dict[str, np.ndarray], missing: dict[str, str], model: Model
+) -> None:
+    keys = list(missing)
     with Progress(transient=True) as progress:
         task = progress.add_task(f"embedding {name}", total=len(keys))
         for start in range(0, len(keys), SAVED_EVERY):
