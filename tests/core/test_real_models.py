@@ -1,4 +1,4 @@
-"""Real embedding models that are not MiniLM: one whose cosines are all high, one that reads words."""
+"""Real embedding models beside MiniLM: one whose cosines are all high, and one of single words."""
 
 import json
 from importlib import import_module, resources
