@@ -31,12 +31,7 @@ IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 def context_of(metadata: Mapping[str, Any], prompt: Sequence[str] | None = None) -> str | None:
     """Return what prompts may print of a document beside its text; None for nothing.
 
-    Parameters
-    ----------
-    metadata
-        Of the document.
-    prompt
-        The keys that prompts print; ``None`` takes whatever reads like a text.
+    ``prompt`` are the keys that prompts print; ``None`` takes whatever reads like a text.
     """
     if prompt is None and not any(map(_may_be_text, metadata.values())):  # mostly
         return None
@@ -105,13 +100,7 @@ def columns_of(
     vectors: Vectors | None,
     keys: MetadataKeys,
 ) -> Columns:
-    """Return columns of documents with what cannot be read of them; metadata is copied.
-
-    Raises
-    ------
-    InvalidBatchError
-        If there is not one of everything.
-    """
+    """Return columns of documents with what cannot be read of them; metadata is copied."""
     if len(metadatas) != len(ids):
         msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
         raise InvalidBatchError(msg)

@@ -539,13 +539,7 @@ class _Run(RecordManager, VectorStore):
         yield asked(self, "update", ids, group_ids=groups, time_at_least=before)
 
     def _in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
-        """Return the new versions that are written in part, of which the ones before stay.
-
-        Parameters
-        ----------
-        older
-            What stays, by source.
-        """
+        """Return the new versions that are written in part; what stays is ``older``, by source."""
         parts: dict[str, set[str]] = {}
         for entry_id, document in self.written.items():
             if older.get(name := self.source_of(document) or ""):
@@ -558,13 +552,7 @@ class _Run(RecordManager, VectorStore):
         ]
 
     def result(self, counts: IndexingResult) -> GuardedIndexingResult:
-        """Return the counts, of which LangChain takes the held ones for stored.
-
-        Raises
-        ------
-        MalformedEntriesError
-            If documents could not be taken in.
-        """
+        """Return the counts, of which LangChain takes the held ones for stored."""
         if self.refused:
             raise MalformedEntriesError(self.refused)
         return {

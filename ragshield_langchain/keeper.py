@@ -46,11 +46,6 @@ class DocumentKeeper(Keeper[Document]):
 
     Stores are written by synchronous methods. Where the caller is on an event loop, these run in a
     thread; stores that live on the loop return to it.
-
-    Parameters
-    ----------
-    guard, access, keys
-        The guard, access to the store's documents, and the metadata keys of a revision.
     """
 
     mask: Mask
@@ -177,13 +172,7 @@ class DocumentKeeper(Keeper[Document]):
 
 
 def model_of(store: VectorStore) -> Embeddings:
-    """Return the embedding model of a store.
-
-    Raises
-    ------
-    ValueError
-        If it has none.
-    """
+    """Return the embedding model of a store; refuse a store without one."""
     model = store.embeddings
     if model is None:
         msg = (

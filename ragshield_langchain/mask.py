@@ -33,13 +33,7 @@ class Found(NamedTuple):
 
 
 class Mask(CoreMask[Document]):
-    """Knows which revisions are held, and searches for more where results are hidden.
-
-    Parameters
-    ----------
-    keys
-        Where metadata says what belongs to a revision.
-    """
+    """Knows which revisions are held, and searches for more where results are hidden."""
 
     def __init__(self, keys: MetadataKeys) -> None:
         super().__init__()
@@ -80,15 +74,8 @@ class Mask(CoreMask[Document]):
     ) -> None:
         """Look under other keys of the metadata for what held entries are parts of.
 
-        Parameters
-        ----------
-        parent_keys
-            The keys.
-        quarantine
-            Of the held entries.
-        docstore
-            Has the parents. It tells whether one holds the text of an entry that claims to be a
-            part of it; without it, claims are believed.
+        The docstore has the parents. It tells whether one holds the text of an entry that claims to
+        be a part of it; without it, claims are believed.
         """
         self._quarantine = quarantine
         if docstore is not None:
@@ -113,14 +100,7 @@ class Mask(CoreMask[Document]):
     ) -> Steps[Found]:
         """Return k visible results, or as many as there are, in the order of the store.
 
-        Parameters
-        ----------
-        ask
-            Returns that many results of the store.
-        k
-            How many are wanted.
-        post_filtered
-            As of :class:`ragshield_core.store.mask.Search`.
+        ``ask`` returns that many results of the store.
         """
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would

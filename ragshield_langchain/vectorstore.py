@@ -727,13 +727,7 @@ class GuardedVectorStore(Guarded, VectorStore):
 
 
 def _there(inner: VectorStore | None, guard: Guard | None) -> VectorStore:
-    """Return the store that texts go into.
-
-    Raises
-    ------
-    TypeError
-        If it or its guard is missing.
-    """
+    """Return the store that texts go into; refuse if it or its guard is missing."""
     if inner is None or guard is None:
         msg = (
             f"{'guard' if guard is None else 'inner'} is missing; call GuardedVectorStore."
@@ -749,13 +743,7 @@ def _taken(column: Any, rows: Sequence[int]) -> Any:
 
 
 def _refuse_indexing(documents: Sequence[Document], ids: Sequence[str | None] | None) -> None:
-    """Refuse what LangChain's own indexing writes: a batch size, and ids that documents have.
-
-    Raises
-    ------
-    TypeError
-        Says what to use.
-    """
+    """Refuse what LangChain's own indexing writes: a batch size, and ids that documents have."""
     if ids and list(ids) == [document.id for document in documents]:
         msg = (
             "langchain_core.indexing.index over a guarded store records held documents as indexed, "

@@ -352,7 +352,6 @@ class Guarded(AnswersSources):
         clean_ids: Iterable[str] | None = None,
         *,
         quarantine: bool = False,
-        remove: bool = True,
         seed: int = 0,
     ) -> ScanReport:
         """Audit all that is stored, each entry judged against the others.
@@ -367,9 +366,6 @@ class Guarded(AnswersSources):
         quarantine
             Whether findings are held, durably before they are deleted; :meth:`release` puts them
             back. By default nothing changes.
-        remove
-            Whether held findings are deleted from the store inside. Where they are not, reads hide
-            them all the same, but others that use the store inside see them.
 
         Returns
         -------
@@ -381,7 +377,7 @@ class Guarded(AnswersSources):
         keeper.ready()
         report = recalling.scan(keeper, fpr, clean_ids, seed)
         if quarantine and report.found:
-            report = keeper.run(recalling.take_out, keeper, report, remove=remove)
+            report = keeper.run(recalling.take_out, keeper, report)
         return report
 
     ascan = in_worker(scan)

@@ -144,11 +144,8 @@ def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
 def sifted_for_step(columns: Columns, guard: Guard) -> Sifted:
     """Tell malformed entries from the others, for a step that writes nothing.
 
-    Raises
-    ------
-    MalformedEntriesError
-        If there are entries that can be neither passed on nor held: there is no later, since a step
-        that raises passes nothing on.
+    Entries that can be neither passed on nor held are refused at once: a step that raises passes
+    nothing on.
     """
     sifted = sift(columns, guard)
     sifted.check(guard)
@@ -167,20 +164,8 @@ def judged(
 ) -> Report:
     """Judge entries by all that any process has learned, and hold suspicious ones.
 
-    Processes that share a guard judge one after the other.
-
-    Parameters
-    ----------
-    guard
-        Of this process.
-    sifted
-        The entries.
-    screen
-        Screens those that are not malformed.
-    learn
-        Whether the guard learns what passes, each id once, since no store does.
-    remarks
-        Adds remarks of an adapter to the report.
+    Processes that share a guard judge one after the other. ``screen`` judges the entries that are
+    not malformed; with ``learn`` the guard learns what passes, each id once, since no store does.
     """
 
     def decide(report: Report) -> Report:

@@ -52,26 +52,10 @@ class Keeper(ABC, Generic[Item]):
     """Keeps a store and a guard in step: one operation after the other.
 
     A keeper of a new framework defines the first five methods, and the sixth if its store can name
-    ids; the others have defaults.
-
-    Parameters
-    ----------
-    guard
-        Of this store.
-    mask
-        Hides held entries from reads of the store.
-
-    Attributes
-    ----------
-    access
-        To the store, of the packages for frameworks.
-    last_report
-        Of the latest write.
-    worker
-        Thread of async operations, which no read ever waits for.
+    ids; the others have defaults. The mask hides held entries from reads of the store.
     """
 
-    access: StoreAccess[Item]
+    access: StoreAccess[Item]  # of the packages for frameworks
 
     def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
         self.guard = guard
@@ -80,6 +64,7 @@ class Keeper(ABC, Generic[Item]):
         if guard.writes.shared:
             self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
+        # Async operations have a thread of their own, which no read ever waits for.
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         self._lock = threading.Lock()
 
@@ -149,16 +134,9 @@ class Keeper(ABC, Generic[Item]):
 
     @abstractmethod
     def write_entries(self, batch: Batch, how: Any, older: Sequence[Item]) -> None:
-        """Store entries in place of older ones under their ids; all of them or none.
+        """Store entries, at least one, in place of the older items under their ids; all or none.
 
-        Parameters
-        ----------
-        batch
-            At least one entry.
-        how
-            Prepared by the package for a framework; ``None`` for entries as they were held.
-        older
-            The store's items under these ids.
+        ``how`` is what the package for a framework has prepared, ``None`` for held entries.
         """
 
     @abstractmethod
@@ -173,19 +151,13 @@ class Keeper(ABC, Generic[Item]):
     def entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:
         """Return held entries with vectors, ready to be stored.
 
-        Raises
-        ------
-        RagshieldError
-            If one has none and there is nothing to embed it with, or the store cannot keep it.
+        One that has none is refused where nothing embeds it, and one that the store cannot keep.
         """
 
     def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
         """Return all entries that reads of the guarded store can return, fetched in parts.
 
-        Raises
-        ------
-        InvalidBatchError
-            If an entry cannot be judged; names it.
+        One that cannot be judged is refused by name.
         """
         ids = list(dict.fromkeys(self.ids()))
         batches: list[Batch] = []
@@ -207,13 +179,7 @@ class Keeper(ABC, Generic[Item]):
         return concatenate(batches) if batches else NOTHING
 
     def ids(self) -> list[str]:
-        """Return the ids of all stored entries, without reading these if that is possible.
-
-        Raises
-        ------
-        NotImplementedError
-            If the store cannot name them.
-        """
+        """Return the ids of all stored entries, without reading these if that is possible."""
         msg = f"{type(self).__name__} does not say which ids its store holds."
         raise NotImplementedError(msg)
 
@@ -255,13 +221,7 @@ class Keeper(ABC, Generic[Item]):
         return list(dict.fromkeys(ids))
 
     def replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
-        """Return the entries that were replaced last under ids.
-
-        Raises
-        ------
-        QuarantineError
-            If there are none; names the id.
-        """
+        """Return the entries that were replaced last under ids; refuse an id without any."""
         return [self.guard.quarantine.show(i, Status.REPLACED) for i in dict.fromkeys(ids)]
 
     def leaving(

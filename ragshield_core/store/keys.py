@@ -15,13 +15,7 @@ from ragshield_core.store.malformed import UNSTORABLE
 
 
 def expect(name: str, value: object, kind: type[Any], way_out: str) -> None:
-    """Refuse a value that is of another type, None as well.
-
-    Raises
-    ------
-    TypeError
-        Names the argument, both types, and the way out.
-    """
+    """Refuse a value of another type, None as well: name the argument, types, and the way out."""
     if value is None or not isinstance(value, kind):
         msg = f"{name} is {kind_of(value)}, expected a {kind.__name__}: {way_out}."
         raise TypeError(msg)
@@ -47,13 +41,7 @@ class MetadataKeys:
 
     @classmethod
     def of(cls, label: str, lineage: str | None, prompt: Sequence[str] | None = None) -> Self:
-        """Return the keys that a user gives.
-
-        Raises
-        ------
-        TypeError
-            If one is of another type; names it.
-        """
+        """Return the keys that a user gives; refuse one of another type by its name."""
         for which, key in (
             ("label_key", label),
             ("lineage_key", "" if lineage is None else lineage),
@@ -75,14 +63,8 @@ class MetadataKeys:
     ) -> tuple[str | None, str | None]:
         """Return label and lineage of a document, None for one that cannot be used.
 
-        Parameters
-        ----------
-        metadata, entry_id
-            Of the document.
-        document
-            The lineage if metadata names none.
-        reasons
-            Takes the reason for each claim that cannot be read or kept.
+        ``document`` is the lineage if metadata names none; ``reasons`` takes the reason for each
+        claim that cannot be read or kept.
         """
         found: list[str | None] = []
         for what in ("label", "lineage"):

@@ -87,31 +87,17 @@ class Columns:
 class Sifted:
     """Entries of one write, the malformed ones told from the others.
 
-    Attributes
-    ----------
-    rows
-        Of the input, which are in ``batch``, in that order.
-    batch
-        Malformed entries are in it as far as they can be kept. A vector that cannot be used has a
-        stand-in there, which is never stored, learned or held.
-    reasons
-        Why entries are malformed, by row of the batch.
-    bare
-        Rows of those that are held without a vector.
-    refused
-        Why entries can be neither stored nor held, by row of the input.
-    unfit
-        Rows of those that the store cannot keep, even if people release them.
-    decided_before
-        Decisions on those that are held already, by row of the batch: they are not judged again.
+    The batch has malformed entries as far as they can be kept. A vector that cannot be used has a
+    stand-in there, which is never stored, learned or held.
     """
 
-    rows: tuple[int, ...]
+    rows: tuple[int, ...]  # of the input, which are in the batch, in that order
     batch: Batch
-    reasons: Mapping[int, str]
-    bare: frozenset[int]
-    refused: Mapping[int, str]
-    unfit: frozenset[int] = frozenset()
+    reasons: Mapping[int, str]  # why entries are malformed, by row of the batch
+    bare: frozenset[int]  # rows of those that are held without a vector
+    refused: Mapping[int, str]  # why some can be neither stored nor held, by row of the input
+    unfit: frozenset[int] = frozenset()  # rows that the store cannot keep, even once released
+    # Decisions on entries that are held already, by row of the batch: they are not judged again.
     decided_before: Mapping[int, Decision] = field(default_factory=dict)
 
     @classmethod
@@ -139,12 +125,7 @@ class Sifted:
     def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
         """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
 
-        Parameters
-        ----------
-        report
-            Of :attr:`whole`.
-        look
-            Changes decisions on some entries because of others.
+        The look changes decisions on some entries because of others.
         """
         suspects = {row: one for row, one in self.decided_before.items() if one.findings}
         if not suspects:
@@ -177,13 +158,7 @@ class Sifted:
         return replace(self, reasons=reasons, unfit=self.unfit | frozenset(unfit))
 
     def check(self, guard: Guard) -> None:
-        """Refuse all, before anything is written or held, if the policy raises rather than holds.
-
-        Raises
-        ------
-        MalformedEntriesError
-            Names every malformed entry.
-        """
+        """Refuse all by name, before anything is written or held, if the policy raises."""
         if guard.policy.on_detect == "raise" and (self.reasons or self.refused):
             of_input = {self.rows[row]: reason for row, reason in self.reasons.items()}
             of_input |= dict(self.refused)
@@ -376,13 +351,7 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
 
 @contextmanager
 def embedding(ids: Sequence[str], texts: Sequence[str]) -> Iterator[None]:
-    """Name the entries whose texts a model refuses to embed, if their texts are why.
-
-    Raises
-    ------
-    QuarantineError
-        In place of what a tokenizer raises; other errors are raised as they are.
-    """
+    """Name the entries whose texts a tokenizer refuses; other errors are raised as they are."""
     try:
         yield
     except (TypeError, ValueError):
@@ -539,12 +508,7 @@ def _length(value: Any) -> int:
 def embedded(items: Sequence[T], embed: Callable[[Sequence[T]], Step]) -> Steps[list[Any]]:
     """Return what a model makes of items, None for those that it refuses, unless it refuses all.
 
-    Parameters
-    ----------
-    items
-        Texts, or nodes.
-    embed
-        Asks the model; a step that returns one result for each of some items.
+    ``embed`` asks the model: a step that returns one result for each of some items.
     """
 
     def tried(some: Sequence[T]) -> Steps[list[Any]]:

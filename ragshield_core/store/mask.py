@@ -74,13 +74,7 @@ class Mask(ABC, Generic[Item]):
 
     @abstractmethod
     def claims_of(self, item: Item) -> Claims:
-        """Return what a document claims.
-
-        Raises
-        ------
-        InvalidBatchError
-            If it could never have been an entry.
-        """
+        """Return what a document claims; InvalidBatchError if it could never have been an entry."""
 
     def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for those who know
         """Return the documents that an entry is a part of, and that are served for it elsewhere.
@@ -121,11 +115,8 @@ class Mask(ABC, Generic[Item]):
     def catch_up(self) -> None:
         """Take over what has changed in what is watched; asked before every read of a store.
 
-        Raises
-        ------
-        QuarantineError
-            If its database is away, unless reads are to go on then: what was held or confirmed
-            elsewhere meanwhile would be read.
+        If its database is away, nothing is read unless the policy fails open: what was held or
+        confirmed elsewhere meanwhile would be read.
         """
         if self._watched is None or (self._blind and time.monotonic() < self._look_at):
             return
@@ -289,34 +280,17 @@ class Mask(ABC, Generic[Item]):
 class Search:
     """How many results to ask a store for until k of them may be seen: k, and more if some may not.
 
-    Parameters
-    ----------
-    mask
-        What is hidden.
-    k
-        How many are wanted.
-    others
-        How many results may be hidden beside those under the ids that are held.
-    post_filtered
-        Whether fewer results than asked for do not mean that there are no more.
-
-    Attributes
-    ----------
-    asked
-        How many to ask for.
-    rows
-        Of the latest results, those to show, in the order of the store.
-    hidden
-        How many hidden results stood before the last of them.
+    ``others`` may be hidden beside those under the ids that are held. Of a ``post_filtered``
+    search, fewer results than asked for do not mean that there are no more.
     """
 
     def __init__(
         self, mask: Mask[Item], k: int, *, others: int = 0, post_filtered: bool = False
     ) -> None:
         self._k, self._post_filtered, self._most = k, post_filtered, mask.most(k) + others
-        self.asked = k
-        self.rows: list[int] = []
-        self.hidden = 0
+        self.asked = k  # how many to ask for
+        self.rows: list[int] = []  # of the latest results, those to show, in the store's order
+        self.hidden = 0  # hidden results that stood before the last of them
 
     def enough(self, found: int, visible: Iterable[bool]) -> bool:
         """Take in an answer of the store; return whether no more need to be asked for.

@@ -156,16 +156,8 @@ def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:
 def look(keeper: Keeper[Any], count: Callable[[], int], what: str, way_out: str) -> None:
     """Warn of a guard that knows none of its store's entries, or others than these.
 
-    Parameters
-    ----------
-    keeper
-        Of the store.
-    count
-        Returns how many entries the store has; whatever it raises, nobody can be asked yet.
-    what
-        The store, in words.
-    way_out
-        The call that adopts the store.
+    ``count`` returns how many the store has, or raises where nobody can be asked yet; ``what`` is
+    the store in words, and ``way_out`` the call that adopts it.
     """
     guard = keeper.guard
     if guard.n_known or not any(learns(detector) for detector in guard.detectors):

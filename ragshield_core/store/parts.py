@@ -18,19 +18,8 @@ def good_parts(
     """Return the parts of a text that are suspicious neither alone nor together.
 
     Repeated parts, such as the rule below each section, are judged once, and headings as one: that
-    they are alike is no agreement of sources.
-
-    Parameters
-    ----------
-    text, separator
-        What a tool returned, and what stands between its parts.
-    good
-        Judges texts, and returns those that are not suspicious.
-
-    Returns
-    -------
-    list[str] | None
-        ``None`` if all of the text may be handed on.
+    they are alike is no agreement of sources. ``good`` returns the texts that are not suspicious.
+    Returns None if all of the text may be handed on.
     """
     parts = [part for part in text.split(separator) if part.strip()]
     passages: list[str] = []

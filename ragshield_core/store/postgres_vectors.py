@@ -29,25 +29,18 @@ HEAD = 4
 
 
 class Place(NamedTuple):
-    """Where vectors are.
+    """Where vectors are; names are quoted as SQL has them.
 
-    Attributes
-    ----------
-    table, key_column, id_column, vector_column
-        Quoted, as SQL has them. The key tells rows apart; ids need not: of the rows under one id,
-        that with the greatest key is the entry.
-    condition
-        SQL that holds for the rows of this store, about a table named ``e``; ``TRUE`` for all.
-    values
-        Of the parameters in the condition.
+    The key tells rows apart; ids need not: of the rows under one id, that with the greatest key is
+    the entry.
     """
 
     table: str
     key_column: str
     id_column: str
     vector_column: str
-    condition: str
-    values: dict[str, Any]
+    condition: str  # of the rows of this store, about a table named ``e``; ``TRUE`` for all
+    values: dict[str, Any]  # of the parameters in the condition
 
 
 class Columns(NamedTuple):
@@ -65,18 +58,9 @@ class PostgresVectors(VectorTable):
     one the whole table is compared, which is exact and slow. So are the rows of a store that has
     few, up to :data:`FEW`: behind an index that it shares with others it would find too little.
 
-    Parameters
-    ----------
-    name
-        Of the store.
-    run
-        Runs work in a transaction of its own, given a session or a connection.
-    place
-        Says where the vectors are, asked in each transaction.
-    holdable
-        Returns those of some ids that the table can hold.
-    ef_search
-        Candidates that an HNSW index keeps: more find more, and take longer.
+    ``run`` runs work in a transaction of its own, in which ``place`` says where the vectors are,
+    and ``holdable`` which ids the table can hold. An HNSW index keeps ``ef_search`` candidates:
+    more find more, and take longer.
     """
 
     def __init__(

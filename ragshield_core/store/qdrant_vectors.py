@@ -18,24 +18,12 @@ HNSW_EF = 128
 
 
 class Place(NamedTuple):
-    """Where vectors are.
+    """Where vectors are."""
 
-    Attributes
-    ----------
-    client
-        Of Qdrant, synchronous.
-    collection
-        Its name.
-    vector
-        Name of the dense vectors; empty where they have none.
-    payload
-        Keys of a payload that say which entry a point is; none where its id does.
-    """
-
-    client: Any
+    client: Any  # synchronous
     collection: str
-    vector: str
-    payload: tuple[str, ...] = ()
+    vector: str  # name of the dense vectors; empty where they have none
+    payload: tuple[str, ...] = ()  # keys that say which entry a point is, where its id does not
 
 
 class QdrantVectors(VectorTable):
@@ -44,18 +32,8 @@ class QdrantVectors(VectorTable):
     They are found by the collection's own distance. Where that is no cosine, and vectors are of
     different lengths, others than the nearest by cosine may be found.
 
-    Parameters
-    ----------
-    name
-        Of the store.
-    place
-        Says where the vectors are, asked each time; ``None`` where there is no collection yet.
-    point_ids
-        Returns the ids of the points under which entries stand; of some ids there may be none.
-    entry_id
-        Returns the id of the entry that a point is.
-    reading
-        Holds writes off while it is entered.
+    ``place`` says where the vectors are, ``None`` where there is no collection yet; ``point_ids``
+    and ``entry_id`` translate ids, of which some may have no point; ``reading`` holds writes off.
     """
 
     def __init__(

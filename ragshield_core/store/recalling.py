@@ -87,8 +87,8 @@ def scan(keeper: Keeper[Any], fpr: float, clean_ids: Iterable[str] | None, seed:
     return report
 
 
-def take_out(keeper: Keeper[Any], report: ScanReport, *, remove: bool = True) -> ScanReport:
-    """Hold the findings of an audit, durably, and delete them, or only hide them.
+def take_out(keeper: Keeper[Any], report: ScanReport) -> ScanReport:
+    """Hold the findings of an audit, durably, and delete them.
 
     Entries stay in the store that a person has released before or a rule excuses, and revisions
     that are no longer those that were judged: the report returned says so.
@@ -104,7 +104,7 @@ def take_out(keeper: Keeper[Any], report: ScanReport, *, remove: bool = True) ->
     excused: dict[str, str] = {}
     if reasons is not None:
         entries, reasons, excused = keeper.guard.judge.accused(entries, reasons)
-    gone = _move(keeper, entries, reasons, "scan", remove=remove)
+    gone = _move(keeper, entries, reasons, "scan")
     staying = {
         i: excused.get(i, "released by a person before") for i in unchanged.ids if i not in gone
     }
@@ -120,8 +120,6 @@ def _move(
     decisions: Sequence[Decision] | None,
     by: str,
     note: str | None = None,
-    *,
-    remove: bool = True,
 ) -> tuple[str, ...]:
     """Move entries from the store into quarantine; return the ids of those that left.
 
@@ -150,9 +148,8 @@ def _move(
     if not len(gone):
         return ()
     keeper.mask.add(gone)
-    leaving = [entry_id for entry_id in gone.ids if entry_id not in cut] if remove else []
     with keeper.carrying_out(intent):
-        keeper.delete_or_hide(leaving)
+        keeper.delete_or_hide([entry_id for entry_id in gone.ids if entry_id not in cut])
     return gone.ids
 
 

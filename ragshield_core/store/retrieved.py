@@ -68,14 +68,7 @@ class Retrieved(NamedTuple, Generic[Item]):
     ) -> list[bool]:
         """Return for each retrieved passage whether a report and the quarantine let it pass.
 
-        Parameters
-        ----------
-        report
-            On the batch.
-        guard
-            Knows what is held under the ids that passages brought.
-        own
-            Returns the id that a passage brought, and its context.
+        ``own`` returns the id that a passage brought, and its context.
         """
         kept = report.admitted.copy()
         for row in self.doubtful:
@@ -107,14 +100,7 @@ def screened(
 ) -> Report:
     """Judge passages; without vectors where those of some are not known, or of no use.
 
-    Parameters
-    ----------
-    guard, query, query_vector
-        As of :meth:`RetrievalGuard.screen`.
-    vectors
-        By row, as far as they are known.
-    **columns
-        Of the batch.
+    ``vectors`` are by row, as far as they are known; ``columns`` are of the batch.
     """
     n = len(columns["ids"])
     if len(vectors) == n:

@@ -140,13 +140,7 @@ def purge(keeper: Keeper[Any], ids: Sequence[str], by: str, note: str | None) ->
 
 
 def _latest(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
-    """Return the latest revision of each of the ids, as it was held.
-
-    Raises
-    ------
-    QuarantineError
-        If one is not held, or not as it was.
-    """
+    """Return the latest revision of each of the ids; refuse one that is not held as it was."""
     there = {one.id for one in quarantine.prints(ids=ids)}
     for entry_id in ids:
         if entry_id not in there:

@@ -176,12 +176,7 @@ def decided_before(
 
     Detectors may judge an entry otherwise after a new calibration or once others have left. If it
     were stored then, it would be live and held at once. If no part of a version is a suspect, its
-    parts are judged again: another version has come.
-
-    Returns
-    -------
-    dict[int, Decision]
-        By row of the batch.
+    parts are judged again: another version has come. Decisions are by row of the batch.
     """
     versions = [one for one in versions if one.ids]
     if not versions or not quarantine.exists():

@@ -88,8 +88,6 @@ class InnerStore(inner.StoreAccess[Document]):
         Methods of this kind of store, beyond LangChain's interface, whose first argument is what to
         search for and that return documents, or tuples that begin with one. A guarded store offers
         them, without the held documents.
-    fuses
-        Whether searches by text rank anew what they find in two ways.
     """
 
     gated: ClassVar[bool] = False
@@ -98,11 +96,6 @@ class InnerStore(inner.StoreAccess[Document]):
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self._gate = Gate() if self.gated else None
-
-    @property
-    def fuses(self) -> bool:
-        """See the class."""
-        return False
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:

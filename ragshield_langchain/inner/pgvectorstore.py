@@ -62,11 +62,6 @@ class PGVectorStoreInner(PostgresRows):
         """Its class and table."""
         return name_of(self._store, self._inside.table_name)
 
-    @property
-    def fuses(self) -> bool:
-        """Whether it also searches for words."""
-        return self._inside.hybrid_search_config is not None
-
     def ready(self) -> None:
         """Check that there is an event loop to work on, other than the one that would wait."""
         loop = self._engine._loop or CALLERS_LOOP.get()  # noqa: SLF001

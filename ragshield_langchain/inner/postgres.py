@@ -27,25 +27,13 @@ AT_ONCE = 1000  # rows of one statement; PostgreSQL allows 65,535 parameters
 
 
 class Rows(NamedTuple):
-    """Where the entries of a store are, as SQLAlchemy has it in one transaction.
-
-    Attributes
-    ----------
-    table, condition
-        The table, and what holds for the rows of this store.
-    columns
-        Names of those with ids, texts, vectors, metadata as JSON, and single keys of metadata.
-    values
-        What every row of this store has besides.
-    words
-        Name of the column for full-text search, and its language; ``None`` where there is none.
-    """
+    """Where the entries of a store are, as SQLAlchemy has it in one transaction."""
 
     table: Any
-    condition: Any
-    columns: Sequence[str]
-    values: Mapping[str, Any] = {}
-    words: tuple[str, str | None] | None = None
+    condition: Any  # what holds for the rows of this store
+    columns: Sequence[str]  # of ids, texts, vectors, metadata as JSON, and single keys of metadata
+    values: Mapping[str, Any] = {}  # what every row of this store has besides
+    words: tuple[str, str | None] | None = None  # column for full-text search, and its language
 
     @property
     def id(self) -> Any:
@@ -112,13 +100,7 @@ class PostgresRows(InnerStore):
         return {row: reason for row, reason in reasons.items() if reason is not None}
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
-        """Store entries in one transaction.
-
-        Raises
-        ------
-        InvalidBatchError
-            If the database refused them; says neither texts nor metadata.
-        """
+        """Store entries in one transaction; refusals of the database name no texts."""
         from sqlalchemy import Text, bindparam, cast, func, literal  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import REGCONFIG, insert  # noqa: PLC0415
         from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415

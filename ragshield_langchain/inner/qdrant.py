@@ -53,11 +53,6 @@ class QdrantInner(InnerStore):
             raise TypeError(msg)
 
     @property
-    def fuses(self) -> bool:
-        """Whether it is in hybrid mode."""
-        return bool(self._store.retrieval_mode == "hybrid")
-
-    @property
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, self._store.collection_name)

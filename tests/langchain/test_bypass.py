@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
-from store_kinds import KINDS
+from store_kinds import KINDS, scan_in_place
 from support import DIM, CountingEmbeddings, Scripted, guard_of, vector_of
 
 from ragshield_core import Batch
@@ -140,7 +140,7 @@ def store(kind, make_store):
     access_to(store.inner).write(planted, [{} for _ in PLANTED])
     assert sum(map(is_poison, store.inner.similarity_search(QUERY, k=7))) == 7
     assert sum(map(is_poison, store.similarity_search(QUERY, k=7))) == 7  # nobody knows yet
-    report = store.scan(quarantine=True, remove=False)
+    report = scan_in_place(store)
     assert len(report.found) == 7
     return store
 

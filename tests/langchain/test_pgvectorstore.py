@@ -114,7 +114,6 @@ def test_a_hybrid_table_finds_words_and_hides_what_is_held(make):
     assert {d.id for d in store.similarity_search("zebra", k=4)} >= {"a", "c"}
     store.inner.add_texts(["zebra score=5"], ids=["d"])  # past the guard
     assert "d" not in {d.id for d in store.similarity_search("zebra", k=4)}
-    assert access_to(store.inner).fuses
 
 
 def test_a_table_is_filled_and_adopted(make):

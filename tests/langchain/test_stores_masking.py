@@ -5,6 +5,7 @@ from unittest.mock import patch
 import faiss
 import numpy as np
 import pytest
+from store_kinds import scan_in_place
 from support import DIM, CountingEmbeddings, guard_of, vector_of
 
 from ragshield_core import Batch
@@ -52,7 +53,7 @@ def store(make_store, on_file):
     add(inner, BAD)
     add(inner, GOOD)
     store = GuardedVectorStore(inner, guard=guard_of(url=on_file))
-    assert len(store.scan(quarantine=True, remove=False).found) == len(BAD)
+    assert len(scan_in_place(store).found) == len(BAD)
     return store
 
 
@@ -148,7 +149,7 @@ def test_documents_of_old_folders_learn_their_ids(make_store):
     for document in inner.docstore._dict.values():
         document.id = None
     store = GuardedVectorStore(inner, guard=guard_of())
-    store.scan(quarantine=True, remove=False)
+    scan_in_place(store)
     assert store.similarity_search(QUERY) == []
 
 
