@@ -25,8 +25,6 @@ from ragshield_langchain.vectorstore import GuardedVectorStore
 
 def knowledge_base(source: Any) -> KnowledgeBase | None:
     """Return what a store, or something that is invoked with a query, asks."""
-    if isinstance(source, GuardedVectorStore):
-        return GuardedStore(source)
     if isinstance(source, VectorStore):
         return Store(source)
     return Retriever(source) if isinstance(source, Runnable) else None
@@ -71,26 +69,32 @@ class Retriever(FunctionKnowledgeBase):
         return found if isinstance(found, Quarantine) else None
 
 
-class _Searched(KnowledgeBase):
-    """A store that is searched: by vector, where it can."""
+class Store(KnowledgeBase):
+    """A store, guarded or bare; what is put back into a bare one is embedded again."""
 
     def __init__(self, store: VectorStore) -> None:
         self._store: Any = store
+        self._inner: Any = store.inner if isinstance(store, GuardedVectorStore) else store
         self._by_vector = True
 
-    def size(self) -> int | None:
-        """Return how many documents there are, where the store can be asked."""
-        return count_of(self._store)
+    @property
+    def guarded(self) -> Guarded | None:
+        """The store, if it is guarded: it holds what it recalls."""
+        return self._store if isinstance(self._store, Guarded) else None
 
     @property
     def embedder(self) -> Any:
         """The store's model."""
         return _model_of(self._store)
 
+    def size(self) -> int | None:
+        """Return how many documents there are, where the store can be asked."""
+        return count_of(self._store)
+
     def search(
         self, queries: Sequence[str], vectors: Vectors | None, k: int
     ) -> list[list[Passage]]:
-        """Return the k nearest documents of each query."""
+        """Return the k nearest documents of each query, by vector where the store can."""
         found: list[list[Passage]] = []
         for row, query in enumerate(queries):
             documents = None
@@ -105,13 +109,12 @@ class _Searched(KnowledgeBase):
             found.append([_passage(document) for document in documents])
         return found
 
-
-class Store(_Searched):
-    """A bare store; what is put back into it is embedded again."""
-
     def texts(self, ids: Sequence[str]) -> Mapping[str, str]:
-        """Return what is stored under ids, where the store tells."""
-        return _texts(self._store, ids)
+        """Return what is stored under ids, held or not, where the store inside tells."""
+        try:
+            return {one.id: one.page_content for one in self._inner.get_by_ids(list(ids))}
+        except (AttributeError, NotImplementedError):
+            return {}
 
     def remove(self, ids: Sequence[str]) -> Sequence[str]:
         """Delete documents; where the store cannot, return them."""
@@ -134,29 +137,8 @@ class Store(_Searched):
             self._store.add_texts(list(entries.texts), metadatas, ids=list(entries.ids))
 
 
-class GuardedStore(_Searched):
-    """A GuardedVectorStore."""
-
-    @property
-    def guarded(self) -> Guarded:
-        """The store, which holds what it recalls."""
-        store: Guarded = self._store
-        return store
-
-    def texts(self, ids: Sequence[str]) -> Mapping[str, str]:
-        """Return what is stored under ids, held or not, where the store inside tells."""
-        return _texts(self._store.inner, ids)
-
-
 def _passage(document: Document) -> Passage:
     return Passage.of(document.id, document.page_content, document.metadata)
-
-
-def _texts(store: Any, ids: Sequence[str]) -> dict[str, str]:
-    try:
-        return {document.id: document.page_content for document in store.get_by_ids(list(ids))}
-    except (AttributeError, NotImplementedError):
-        return {}
 
 
 def _model_of(holder: Any) -> Embedder | None:
