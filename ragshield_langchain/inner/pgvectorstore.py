@@ -14,7 +14,6 @@ from ragshield_core.model.errors import InvalidBatchError
 from ragshield_core.model.findings import printable
 from ragshield_core.store.inner import CALLERS_LOOP, on_loop
 from ragshield_core.store.one_store import name_of
-from ragshield_core.store.postgres_vectors import Place, PostgresVectors
 from ragshield_langchain.inner.postgres import PostgresRows, Rows
 
 T = TypeVar("T")
@@ -86,22 +85,6 @@ class PGVectorStoreInner(PostgresRows):
         search = self._store.asimilarity_search_by_vector
         found: list[Document] = self._wait(lambda: search(vector, k=k, hybrid_search_config=None))
         return found
-
-    @property
-    def table(self) -> PostgresVectors:
-        """The vectors of the table."""
-        return PostgresVectors(self.name, self._run, self._place, self._holdable)
-
-    def _place(self, connection: Any) -> Place:
-        inside, quoted = self._inside, connection.dialect.identifier_preparer
-        return Place(
-            table=quoted.format_table(self._rows(connection).table),
-            key_column=quoted.quote(inside.id_column),
-            id_column=quoted.quote(inside.id_column),
-            vector_column=quoted.quote(inside.embedding_column),
-            condition="TRUE",
-            values={},
-        )
 
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
         """Return the rows with metadata or texts that PostgreSQL cannot keep."""

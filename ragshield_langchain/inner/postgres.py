@@ -57,6 +57,27 @@ class PostgresRows(InnerStore):
     def _place_name(self) -> str:
         """What errors call the place of the rows."""
 
+    @property
+    def table(self) -> PostgresVectors:
+        """The vectors of these rows."""
+        return PostgresVectors(self.name, self._run, self._place, self._holdable)
+
+    def _place(self, connection: Any) -> Place:
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415
+
+        dialect: Any = postgresql.dialect
+        rows, quoted = self._rows(connection), dialect().identifier_preparer
+        key, _, vectors, *_ = map(quoted.quote, rows.columns)
+        conditions = [f"e.{quoted.quote(name)} = :{name}" for name in rows.values]
+        return Place(
+            table=quoted.format_table(rows.table),
+            key_column=key,
+            id_column=key,
+            vector_column=vectors,
+            condition=" AND ".join(conditions) or "TRUE",
+            values=dict(rows.values),
+        )
+
     def _holdable(self, connection: Any, ids: Sequence[str]) -> list[str]:  # noqa: ARG002
         """Return the ids that the table can hold."""
         return list(ids)
@@ -229,25 +250,8 @@ class PostgresInner(PostgresRows):
         """Its class and collection."""
         return name_of(self._store, self._store.collection_name)
 
-    @property
-    def table(self) -> PostgresVectors:
-        """The vectors of the collection."""
-        return PostgresVectors(self.name, self._run, self._place)
-
-    def _place(self, session: Any) -> Place:
-        table = self._table()
-        quoted = session.get_bind().dialect.identifier_preparer
-        return Place(
-            table=quoted.format_table(table),
-            key_column="id",
-            id_column="id",
-            vector_column="embedding",
-            condition="e.collection_id = :collection",
-            values={"collection": self._collection(session)},
-        )
-
     def _rows(self, connection: Any) -> Rows:
-        table, collection = self._table(), self._collection(connection)
+        table, collection = self._store.EmbeddingStore.__table__, self._collection(connection)
         return Rows(
             table,
             table.c.collection_id == collection,
@@ -284,9 +288,6 @@ class PostgresInner(PostgresRows):
             return found
 
         return on_loop(loop, there)
-
-    def _table(self) -> Any:
-        return self._store.EmbeddingStore.__table__
 
     def _collection(self, session: Any) -> Any:
         store = self._store

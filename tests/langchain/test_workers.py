@@ -68,11 +68,3 @@ def test_what_a_worker_could_not_end_another_recovers(workers):
     first.guard.close()
     assert asyncio.run(second.arecover()) == 1
     assert known(workers) == live(second) == {"a"}
-
-
-# A step of a pipeline
-
-
-def documents(batch):
-    rows = zip(batch.ids, batch.texts, batch.lineages, strict=True)
-    return [Document(id=i, page_content=t, metadata={"source": s}) for i, t, s in rows]
