@@ -20,7 +20,7 @@ from ragshield_core.quarantine.evidence import (
     tampered,
     verify_all,
 )
-from ragshield_core.quarantine.grouping import Grouping, follow
+from ragshield_core.quarantine.grouping import Grouping
 from ragshield_core.quarantine.rows import now
 
 SEALED = "every row has a digest by this key from here on"
@@ -138,7 +138,7 @@ class Changes:
                 check_key("the audit log", last.key_name, self._digests)
             _append(self._session, self._digests, self._events, by, note)
             cases = Grouping(self._session, self._digests, self._namespace)
-            follow(cases, self._new, moved, self._gone)
+            cases.follow(self._new, moved, self._gone)
 
 
 def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str) -> None:

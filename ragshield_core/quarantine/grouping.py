@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
@@ -97,67 +97,283 @@ def wording_of(text: bytes) -> str:
     return hashlib.sha256(encoded(plain) or text).hexdigest()[:32]
 
 
-class Grouping(NamedTuple):
-    """Where cases are written, and what makes the digests of their rows."""
+class Grouping:
+    """Changes of the cases of a namespace, in one transaction.
 
-    session: Session
-    digests: Digests
-    namespace: str
-
-
-def follow(
-    at: Grouping,
-    new: Sequence[Values],
-    moved: Sequence[tuple[HeldRow, str]],
-    gone: Mapping[int, str],
-) -> None:
-    """Bring cases up to date with what was written of entries, in the same transaction.
-
-    ``new`` are columns of revisions that are here for the first time, ``moved`` those that were
-    changed, with their statuses before, and ``gone`` the statuses of deleted ones, by number.
+    Parameters
+    ----------
+    session
+        Of the transaction.
+    digests
+        Make the digests of cases and members.
+    namespace
+        Of the tenant.
     """
-    try:
-        _follow(at, new, moved, gone)
-    except _TornError:  # changed past ragshield; that must not keep anybody from holding
-        logger.warning("cases of the quarantine did not fit its entries, and are told anew")
-        _regroup(at)
 
+    def __init__(self, session: Session, digests: Digests, namespace: str) -> None:
+        self._session, self._digests, self._namespace = session, digests, namespace
+        # As they will be: their ranks are told when all is known.
+        self._cases: dict[int, dict[str, Any]] = {}
+        self._were: set[int] = set()  # in the table
+        self._gone: set[int] = set()
 
-def _follow(
-    at: Grouping,
-    new: Sequence[Values],
-    moved: Sequence[tuple[HeldRow, str]],
-    gone: Mapping[int, str],
-) -> None:
-    known = _members(at, [*(row.number for row, _ in moved), *gone])
-    tally = _Tally(at)
-    for number, status in gone.items():
-        if number in known:
-            tally.move(known[number], status, None)
-    member = table_of(MemberRow)
-    _each(at, delete(member), member.c.number, [n for n in gone if n in known])
-    coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
-    again: list[Entry] = []
-    silent = []
-    for row, before in moved:
-        case = known.get(row.number)
-        if case is not None:
-            tally.move(case, before, row.status)
-        if row.status == Status.HELD and case is not None:
-            again.append(_entry(_values(row)) | {"case_number": case})
-        elif row.status == Status.HELD:
-            coming.append(_values(row))
-        elif row.status not in TELLING and before in TELLING:
-            silent.append(row.number)
-    _change_members(at, member.c.number, silent, {"tells": 0})
-    tally.judge(again)
-    into = _take_in(tally, [_entry(row) for row in coming])
-    for entry in again:  # new ones may have made one case of several
-        entry["case_number"] = into.get(entry["case_number"], entry["case_number"])
-    tally.merge([*_among(again), *_stored_ties(at, again)])
-    anew = {entry["number"]: {name: entry[name] for name in MEMBER} for entry in again}
-    _change_members(at, member.c.number, list(anew), {}, anew)
-    tally.write()
+    def follow(
+        self,
+        new: Sequence[Values],
+        moved: Sequence[tuple[HeldRow, str]],
+        gone: Mapping[int, str],
+    ) -> None:
+        """Bring cases up to date with what was written of entries, in the same transaction.
+
+        ``new`` are columns of revisions that are here for the first time, ``moved`` those that were
+        changed, with their statuses before, and ``gone`` the statuses of deleted ones, by number.
+        """
+        try:
+            self._follow(new, moved, gone)
+        except _TornError:  # changed past ragshield; that must not keep anybody from holding
+            logger.warning("cases of the quarantine did not fit its entries, and are told anew")
+            Grouping(self._session, self._digests, self._namespace).regroup()
+
+    def _follow(
+        self,
+        new: Sequence[Values],
+        moved: Sequence[tuple[HeldRow, str]],
+        gone: Mapping[int, str],
+    ) -> None:
+        known = self._members([*(row.number for row, _ in moved), *gone])
+        for number, status in gone.items():
+            if number in known:
+                self._move(known[number], status, None)
+        member = table_of(MemberRow)
+        self._each(delete(member), member.c.number, [n for n in gone if n in known])
+        coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
+        again: list[Entry] = []
+        silent = []
+        for row, before in moved:
+            case = known.get(row.number)
+            if case is not None:
+                self._move(case, before, row.status)
+            if row.status == Status.HELD and case is not None:
+                again.append(_entry(vars(row)) | {"case_number": case})
+            elif row.status == Status.HELD:
+                coming.append(vars(row))
+            elif row.status not in TELLING and before in TELLING:
+                silent.append(row.number)
+        self._change_members(member.c.number, silent, {"tells": 0})
+        for entry in again:  # what was found later
+            _take(self._case(entry["case_number"]), entry)
+        into = self._take_in([_entry(row) for row in coming])
+        for entry in again:  # new ones may have made one case of several
+            entry["case_number"] = into.get(entry["case_number"], entry["case_number"])
+        self._merge([*_among(again), *self._stored_ties(again)])
+        anew = {entry["number"]: {name: entry[name] for name in MEMBER} for entry in again}
+        self._change_members(member.c.number, list(anew), {}, anew)
+        self._write()
+
+    def regroup(self) -> int:
+        """Tell all cases of the namespace anew, from the entries; return how many there are."""
+        for table in (table_of(CaseRow), table_of(MemberRow)):
+            self._session.execute(delete(table).where(table.c.namespace == self._namespace))
+        for page in self._all_held():
+            self._take_in([_entry(row) for row in page])
+        for page in self._all_held():  # those that name others which came later
+            entries = [_entry(row) for row in page]
+            known = self._members([entry["number"] for entry in entries])
+            for entry in entries:
+                entry["case_number"] = known[entry["number"]]
+            self._merge(self._stored_ties(entries))
+        return self._write()
+
+    def _take_in(self, entries: Sequence[Entry]) -> dict[int, int]:
+        """Find cases for entries that are in none; return which cases are others now."""
+        if self._members([entry["number"] for entry in entries]):
+            raise _TornError  # of entries that were deleted past ragshield
+        for row in entries:  # a case of each, for now
+            counts = {column: int(row["status"] == status) for status, column in COUNTED.items()}
+            same = ("number", "namespace", "store", "rarity", "detectors")
+            self._cases[row["number"]] = {
+                **{name: row[name] for name in same},
+                "n_members": 1,
+                "opened_at": row["held_at"],
+                "latest_at": row["held_at"],
+                "source": row["source"] or "",
+                **counts,
+            }
+        ties = [*_among(entries), *self._stored_ties(entries)]
+        into = self._merge(ties, fresh={entry["number"] for entry in entries})
+        members = [
+            {column: entry[column] for column in MEMBER}
+            | {"case_number": into.get(entry["number"], entry["number"])}
+            for entry in entries
+        ]
+        for member in members:
+            member["digest"] = self._digests.of(MemberRow, member)
+        if members:
+            self._session.execute(insert(table_of(MemberRow)), members)
+        return into
+
+    # Cases
+
+    def _case(self, number: int) -> dict[str, Any]:
+        self._need([number])
+        return self._cases[number]
+
+    def _need(self, numbers: Iterable[int]) -> None:
+        table = table_of(CaseRow)
+        for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
+            query = select(table).where(table.c.number.in_(some))
+            query = query.where(checked(table.c.namespace) == self._namespace)
+            for row in self._session.execute(query).mappings():
+                if not self._digests.match(CaseRow, row):
+                    raise _TornError
+                self._cases[row["number"]] = dict(row)
+                self._were.add(row["number"])
+            if any(number not in self._cases for number in some):
+                raise _TornError
+
+    def _move(self, number: int, before: str, after: str | None) -> None:
+        """Count an entry of a case under another status; under none if it is gone."""
+        case = self._case(number)
+        case["n_members"] -= after is None
+        for status, step in ((before, -1), (after, 1)):
+            if status is not None and (column := COUNTED.get(Status(status))) is not None:
+                case[column] += step
+
+    def _merge(
+        self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()
+    ) -> dict[int, int]:
+        """Make one case of each two that are tied; return which case each of them is now.
+
+        ``fresh`` are numbers of entries that are not in the table yet.
+        """
+        parents: dict[int, int] = {}
+
+        def root(number: int) -> int:
+            while (above := parents.get(number, number)) != number:
+                parents[number] = parents.get(above, above)
+                number = above
+            return number
+
+        for first, second in ties:
+            low, high = sorted((root(first), root(second)))
+            parents[high] = low
+        into = {n: root(n) for n in parents if root(n) != n}
+        self._need([*into, *into.values()])
+        of: dict[int, list[int]] = defaultdict(list)
+        for number, target in into.items():
+            of[target].append(number)
+        for target, numbers in of.items():
+            stored = [number for number in numbers if number not in fresh]
+            column = table_of(MemberRow).c.case_number
+            self._change_members(column, stored, {"case_number": target})
+            for number in numbers:
+                other, case = self._cases.pop(number), self._cases[target]
+                for name in ("n_members", *COUNTED.values()):
+                    case[name] += other[name]
+                _take(case, other)
+                case["opened_at"] = min(case["opened_at"], other["opened_at"])
+                case["latest_at"] = max(case["latest_at"], other["latest_at"])
+                self._gone.add(number)
+        return into
+
+    def _write(self) -> int:
+        """Write the cases; return how many there are."""
+        empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
+        table = table_of(CaseRow)
+        self._each(delete(table), table.c.number, sorted((self._gone | empty) & self._were))
+        new = []
+        for number, case in self._cases.items():
+            case["is_open"] = int(case["n_waiting"] > 0)
+            if number in empty:
+                continue
+            case["rank"] = rank_of(case)
+            case["digest"] = self._digests.of(CaseRow, case)
+            if number in self._were:
+                self._each(update(table).values(**case), table.c.number, [number])
+            else:
+                new.append(case)
+        if new:
+            self._session.execute(insert(table), new)
+        return len(self._cases) - len(empty)
+
+    # Members
+
+    def _members(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Return in which cases entries are, by their numbers."""
+        query = select(MemberRow.number, MemberRow.case_number)
+        query = query.where(checked(MemberRow.namespace) == self._namespace)
+        found: dict[int, int] = {}
+        for some in chunks(numbers):
+            rows = self._session.execute(query.where(MemberRow.number.in_(some)))
+            found |= dict(rows.tuples().all())
+        return found
+
+    def _each(self, change: Any, column: Any, numbers: Sequence[int]) -> None:
+        """Update or delete the rows of the namespace that have some numbers."""
+        change = change.where(checked(column.table.c.namespace) == self._namespace)
+        for some in chunks(numbers):
+            self._session.execute(change.where(column.in_(some)))
+
+    def _change_members(
+        self,
+        column: Any,
+        numbers: Sequence[int],
+        values: Values,
+        of_each: Mapping[int, Values] = MappingProxyType({}),
+    ) -> None:
+        """Change the members that have some numbers, alike or each, and their digests."""
+        table = table_of(MemberRow)
+        query = select(table).where(checked(table.c.namespace) == self._namespace)
+        change = update(table).where(table.c.number == bindparam("of"))
+        for some in chunks(numbers):
+            rows = []
+            for row in self._session.execute(query.where(column.in_(some))).mappings().all():
+                if not self._digests.match(MemberRow, row):
+                    raise _TornError
+                anew = {**row, **values, **of_each.get(row["number"], {})}
+                if anew == row:  # one that waits again told its case while it was confirmed, too
+                    continue
+                made = self._digests.of(MemberRow, anew)
+                rows.append(anew | {"of": row["number"], "digest": made})
+            if rows:
+                self._session.execute(change, rows)
+
+    def _all_held(self) -> Iterator[list[Values]]:
+        """Yield pages of all that is or was held."""
+        last, table = -1, table_of(HeldRow)
+        columns = [column for column in table.columns if column.name != "vector"]
+        query = select(*columns).where(table.c.namespace == self._namespace)
+        query = query.order_by(table.c.number).limit(PAGE)
+        while page := self._session.execute(query.where(table.c.number > last)).mappings().all():
+            last = page[-1]["number"]
+            yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
+
+    def _stored_ties(self, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+        """Yield the ties between entries and those that are in cases already."""
+        named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+        copied: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for entry in [entry for entry in entries if entry["tells"]]:
+            for related, detector in entry["names"]:
+                named[related, entry["store"]].append((entry["case_number"], detector))
+            copied[entry["wording"], entry["store"]].append(entry["case_number"])
+        columns = (HeldRow.status, HeldRow.store, HeldRow.entry_id)
+        query = select(*columns, MemberRow.case_number, MemberRow.detectors)
+        query = query.join(MemberRow, MemberRow.number == HeldRow.number)
+        of_tenant = MemberRow.namespace == self._namespace
+        query = query.where(HeldRow.namespace == self._namespace, of_tenant)
+        for ids in chunks(sorted({entry_id for entry_id, _ in named})):
+            rows = self._session.execute(query.where(HeldRow.entry_id.in_(ids)))
+            for status, store, entry_id, case, detectors in rows:
+                # Asked in SQL, the index of the status leads a planner through all that is held.
+                for other, detector in named[entry_id, store] if status in TELLING else ():
+                    if _ties(detector, detectors):
+                        yield other, case
+        # Copies that tell are in one case: any of them says in which.
+        any_case = select(MemberRow.case_number).where(of_tenant).limit(1)
+        for (wording, store), cases in copied.items():
+            copies = (MemberRow.wording == wording, MemberRow.store == store, MemberRow.tells == 1)
+            if (there := self._session.scalar(any_case.where(*copies))) is not None:
+                yield from ((case, there) for case in cases)
 
 
 def regroup(session: Session, digests: Digests) -> int:
@@ -176,174 +392,11 @@ def regroup(session: Session, digests: Digests) -> int:
     namespaces: set[str] = set()
     for table in (table_of(CaseRow), table_of(MemberRow), table_of(HeldRow)):
         namespaces |= set(session.scalars(select(table.c.namespace).distinct()))
-    return sum(_regroup(Grouping(session, digests, name)) for name in sorted(namespaces))
-
-
-def _regroup(at: Grouping) -> int:
-    for table in (table_of(CaseRow), table_of(MemberRow)):
-        at.session.execute(delete(table).where(table.c.namespace == at.namespace))
-    tally = _Tally(at)
-    for page in _all_held(at):
-        _take_in(tally, [_entry(row) for row in page])
-    for page in _all_held(at):  # those that name others which came later
-        entries = [_entry(row) for row in page]
-        known = _members(at, [entry["number"] for entry in entries])
-        for entry in entries:
-            entry["case_number"] = known[entry["number"]]
-        tally.merge(_stored_ties(at, entries))
-    return tally.write()
-
-
-def _take_in(tally: _Tally, entries: Sequence[Entry]) -> dict[int, int]:
-    """Find cases for entries that are in none; return which cases are others now."""
-    at = tally.at
-    if _members(at, [entry["number"] for entry in entries]):
-        raise _TornError  # of entries that were deleted past ragshield
-    tally.join(entries)
-    ties = [*_among(entries), *_stored_ties(at, entries)]
-    into = tally.merge(ties, fresh={entry["number"] for entry in entries})
-    members = [
-        {column: entry[column] for column in MEMBER}
-        | {"case_number": into.get(entry["number"], entry["number"])}
-        for entry in entries
-    ]
-    for member in members:
-        member["digest"] = at.digests.of(MemberRow, member)
-    if members:
-        at.session.execute(insert(table_of(MemberRow)), members)
-    return into
+    return sum(Grouping(session, digests, name).regroup() for name in sorted(namespaces))
 
 
 class _TornError(Exception):
     """The tables of cases lack what those of entries have."""
-
-
-class _Tally:
-    """Changes of the cases of a namespace."""
-
-    def __init__(self, at: Grouping) -> None:
-        self.at = at
-        # As they will be: their ranks are told when all is known.
-        self._cases: dict[int, dict[str, Any]] = {}
-        self._were: set[int] = set()  # in the table
-        self._gone: set[int] = set()
-
-    def _need(self, numbers: Iterable[int]) -> None:
-        table = table_of(CaseRow)
-        for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
-            query = select(table).where(table.c.number.in_(some))
-            query = query.where(checked(table.c.namespace) == self.at.namespace)
-            for row in self.at.session.execute(query).mappings():
-                if not self.at.digests.match(CaseRow, row):
-                    raise _TornError
-                self._cases[row["number"]] = dict(row)
-                self._were.add(row["number"])
-            if any(number not in self._cases for number in some):
-                raise _TornError
-
-    def move(self, number: int, before: str, after: str | None) -> None:
-        """Count an entry of a case under another status; under none if it is gone."""
-        self._need([number])
-        case = self._cases[number]
-        case["n_members"] -= after is None
-        for status, step in ((before, -1), (after, 1)):
-            if status is not None and (column := COUNTED.get(Status(status))) is not None:
-                case[column] += step
-
-    def join(self, entries: Iterable[Entry]) -> None:
-        """Make a case of each entry, for now."""
-        for row in entries:
-            counts = dict.fromkeys(COUNTED.values(), 0)
-            if (column := COUNTED.get(row["status"])) is not None:
-                counts[column] = 1
-            self._cases[row["number"]] = {
-                "number": row["number"],
-                "namespace": row["namespace"],
-                "store": row["store"],
-                "n_members": 1,
-                "rarity": row["rarity"],
-                "opened_at": row["held_at"],
-                "latest_at": row["held_at"],
-                "detectors": row["detectors"],
-                "source": row["source"] or "",
-                **counts,
-            }
-
-    def judge(self, rows: Iterable[Values]) -> None:
-        """Take over what was found later."""
-        for row in rows:
-            self._need([row["case_number"]])
-            _take(self._cases[row["case_number"]], row)
-
-    def merge(self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()) -> dict[int, int]:
-        """Make one case of each two that are tied; return which case each of them is now.
-
-        ``fresh`` are numbers of entries that are not in the table yet.
-        """
-        parents: dict[int, int] = {}
-
-        def root(number: int) -> int:
-            while (above := parents.get(number, number)) != number:
-                parents[number] = parents.get(above, above)
-                number = above
-            return number
-
-        for first, second in ties:
-            low, high = sorted((root(first), root(second)))
-            parents[high] = low
-        into = {n: root(n) for n in parents if root(n) != n}
-        self._need([*into, *into.values()])
-        table = table_of(MemberRow)
-        for target, numbers in _by_value(into).items():
-            stored = [number for number in numbers if number not in fresh]
-            _change_members(self.at, table.c.case_number, stored, {"case_number": target})
-            for number in numbers:
-                other = self._cases.pop(number)
-                case = self._cases[target]
-                for column in ("n_members", *COUNTED.values()):
-                    case[column] += other[column]
-                _take(case, other)
-                case["opened_at"] = min(case["opened_at"], other["opened_at"])
-                case["latest_at"] = max(case["latest_at"], other["latest_at"])
-                self._gone.add(number)
-        return into
-
-    def write(self) -> int:
-        """Write them; return how many there are."""
-        empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
-        table = table_of(CaseRow)
-        gone = sorted((self._gone | empty) & self._were)
-        _each(self.at, delete(table), table.c.number, gone)
-        new = []
-        for number, case in self._cases.items():
-            case["is_open"] = int(case["n_waiting"] > 0)
-            if number in empty:
-                continue
-            case["rank"] = rank_of(case)
-            case["digest"] = self.at.digests.of(CaseRow, case)
-            if number in self._were:
-                change = update(table).values(**case)
-                _each(self.at, change, table.c.number, [number])
-            else:
-                new.append(case)
-        if new:
-            self.at.session.execute(insert(table), new)
-        return len(self._cases) - len(empty)
-
-
-def _values(row: HeldRow) -> dict[str, Any]:
-    return {column.name: getattr(row, column.name) for column in table_of(HeldRow).columns}
-
-
-def _all_held(at: Grouping) -> Iterator[list[Values]]:
-    """Yield pages of all that is or was held."""
-    last, table = -1, table_of(HeldRow)
-    columns = [column for column in table.columns if column.name != "vector"]
-    query = select(*columns).where(table.c.namespace == at.namespace)
-    query = query.order_by(table.c.number).limit(PAGE)
-    while page := at.session.execute(query.where(table.c.number > last)).mappings().all():
-        last = page[-1]["number"]
-        yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
 
 
 def _take(case: dict[str, Any], other: Values) -> None:
@@ -404,30 +457,6 @@ def _entry(row: Values) -> Entry:
     }
 
 
-def _change_members(
-    at: Grouping,
-    column: Any,
-    numbers: Sequence[int],
-    values: Values,
-    of_each: Mapping[int, Values] = MappingProxyType({}),
-) -> None:
-    """Change the members that have some numbers, alike or each; they get new digests with that."""
-    table = table_of(MemberRow)
-    query = select(table).where(checked(table.c.namespace) == at.namespace)
-    change = update(table).where(table.c.number == bindparam("of"))
-    for some in chunks(numbers):
-        rows = []
-        for row in at.session.execute(query.where(column.in_(some))).mappings().all():
-            if not at.digests.match(MemberRow, row):
-                raise _TornError
-            anew = {**row, **values, **of_each.get(row["number"], {})}
-            if anew == row:  # an entry that waits again told its case while it was confirmed, too
-                continue
-            rows.append(anew | {"of": row["number"], "digest": at.digests.of(MemberRow, anew)})
-        if rows:
-            at.session.execute(change, rows)
-
-
 def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries that come together."""
     telling = [entry for entry in entries if entry["tells"]]
@@ -440,67 +469,6 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
             if other is not None and _ties(detector, other["detectors"]):
                 yield own, other["case_number"]
         yield own, first.setdefault((*place, entry["wording"]), own)
-
-
-def _stored_ties(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """Yield the ties between entries and those that are in cases already."""
-    named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    telling = [entry for entry in entries if entry["tells"]]
-    for entry in telling:
-        for related, detector in entry["names"]:
-            named[related, entry["store"]].append((entry["case_number"], detector))
-    columns = (HeldRow.status, HeldRow.store, HeldRow.entry_id)
-    query = select(*columns, MemberRow.case_number, MemberRow.detectors)
-    query = query.join(MemberRow, MemberRow.number == HeldRow.number)
-    query = query.where(HeldRow.namespace == at.namespace, MemberRow.namespace == at.namespace)
-    for ids in chunks(sorted({entry_id for entry_id, _ in named})):
-        rows = at.session.execute(query.where(HeldRow.entry_id.in_(ids)))
-        for status, store, entry_id, case, detectors in rows:
-            # Asked in SQL, the index of the status leads a planner through all that is held.
-            for other, detector in named[entry_id, store] if status in TELLING else ():
-                if _ties(detector, detectors):
-                    yield other, case
-    yield from _copies(at, telling)
-
-
-def _copies(at: Grouping, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """Yield the ties between entries and copies of them.
-
-    Copies that tell are in one case: any of them says in which.
-    """
-    copied: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for entry in entries:
-        copied[entry["wording"], entry["store"]].append(entry["case_number"])
-    any_case = select(MemberRow.case_number).where(MemberRow.namespace == at.namespace).limit(1)
-    for (wording, store), cases in copied.items():
-        copies = (MemberRow.wording == wording, MemberRow.store == store, MemberRow.tells == 1)
-        if (there := at.session.scalar(any_case.where(*copies))) is not None:
-            yield from ((case, there) for case in cases)
-
-
-def _members(at: Grouping, numbers: Sequence[int]) -> dict[int, int]:
-    """Return in which cases entries are, by their numbers."""
-    query = select(MemberRow.number, MemberRow.case_number)
-    query = query.where(checked(MemberRow.namespace) == at.namespace)
-    found: dict[int, int] = {}
-    for some in chunks(numbers):
-        rows = at.session.execute(query.where(MemberRow.number.in_(some)))
-        found |= dict(rows.tuples().all())
-    return found
-
-
-def _each(at: Grouping, change: Any, column: Any, numbers: Sequence[int]) -> None:
-    """Update or delete the rows of a tenant that have some numbers."""
-    change = change.where(checked(column.table.c.namespace) == at.namespace)
-    for some in chunks(numbers):
-        at.session.execute(change.where(column.in_(some)))
-
-
-def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
-    parts: dict[int, list[int]] = defaultdict(list)
-    for key, value in mapping.items():
-        parts[value].append(key)
-    return parts
 
 
 # Lists of held entries
