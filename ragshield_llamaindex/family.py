@@ -19,8 +19,8 @@ from llama_index.core.storage.docstore.types import BaseDocumentStore
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.model.claims import NODE_KEY
-from ragshield_core.model.findings import Decision, Finding, Verdict, printable
-from ragshield_core.quarantine import Status
+from ragshield_core.model.findings import Decision, Verdict, printable
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.store.updates import is_part
 from ragshield_core.text.lexicon import WORD
 from ragshield_llamaindex.convert import (
@@ -65,7 +65,11 @@ def with_family(report: Report, guard: Guard | None = None) -> Report:
     if guard is not None:
         report = with_windows_cut(report, guard)
     batch = report.batch
-    held = [row for row, decision in report.remarkable.items() if _held_for_its_text(decision)]
+    held = [
+        row
+        for row, one in report.remarkable.items()
+        if one.verdict is Verdict.QUARANTINE and held_for_its_text(one)
+    ]
     if not held:
         return report
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
@@ -134,11 +138,6 @@ def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[st
     return found
 
 
-def _held_for_its_text(decision: Decision) -> bool:
-    held = decision.verdict is Verdict.QUARANTINE
-    return held and held_for_its_text(decision.findings, decision.note)
-
-
 def _remark(how: str, entry_id: str) -> str:
     return f"held with {printable(entry_id, 60)}, which {how}"
 
@@ -195,10 +194,10 @@ def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:
 # Windows
 
 
-def held_for_its_text(findings: Sequence[Finding], note: str | None) -> bool:
-    """Return whether an entry is held, and not for its metadata alone: that is its own."""
-    beside = [finding.beside and finding.span is None for finding in findings]
-    return not (beside and all(beside)) or (note or "").startswith(TOGETHER)
+def held_for_its_text(held: Decision | HeldEntry) -> bool:
+    """Return whether an entry is held not for its metadata alone: that is its own."""
+    beside = [finding.beside and finding.span is None for finding in held.findings]
+    return not (beside and all(beside)) or (held.note or "").startswith(TOGETHER)
 
 
 def with_windows_cut(report: Report, guard: Guard) -> Report:
@@ -248,7 +247,7 @@ class _Document:
         self._decisions = {row: report.decisions[row] for row in rows}
         self._released = {row for row in rows if report.batch.ids[row] in released}
         self._held = [r for r in rows if not report.admitted[r] and r not in self._released]
-        self._gone = {row for row in self._held if _for_text(self._decisions[row])}
+        self._gone = {row for row in self._held if held_for_its_text(self._decisions[row])}
 
     def judged(self) -> tuple[dict[int, Decision | None], list[int], Batch]:
         """Return changed decisions, None for no remark, and the admitted rows as they are cut."""
@@ -345,10 +344,6 @@ def _stems(text: str) -> set[str]:
     return {word[:STEM] for word in words if len(word) >= STEM or not word.isascii()}
 
 
-def _for_text(decision: Decision) -> bool:
-    return held_for_its_text(decision.findings, decision.note)
-
-
 def _windows_around(batch: Batch, row: int) -> Iterator[str]:
     metadata = batch.metadatas[row]
     return (metadata[key] for key in window_keys(metadata, batch.texts[row]))
@@ -407,7 +402,7 @@ def without_held_sentences(quarantine: Quarantine, nodes: Sequence[BaseNode]) ->
             if one.status not in (Status.HELD, Status.CONFIRMED) or is_part(one):
                 continue
             ids.add(one.id)
-            if source is not None and held_for_its_text(one.findings, one.note):
+            if source is not None and held_for_its_text(one):
                 held.setdefault(source, []).append(one.entry.text)
     found = []
     for node, document, some in zip(nodes, of, keys, strict=True):

@@ -13,7 +13,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from pydantic import PrivateAttr
 
 from ragshield_llamaindex.convert import embedded, relinked
-from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
+from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
 from ragshield_llamaindex.mask import Mask, MaskedStore
 
@@ -46,7 +46,7 @@ class HalvedInner(InnerStore):
     def __init__(self, index: VectorStoreIndex, store: BasePydanticVectorStore) -> None:
         super().__init__(store)
         self._index = index
-        vectors_of(store, [])  # raises for a store whose vectors cannot be read
+        self._vectors([])  # raises for a store whose vectors cannot be read
 
     @property
     def orphans(self) -> int:
@@ -62,7 +62,7 @@ class HalvedInner(InnerStore):
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
         vector_ids = vectors_by_node(self._index, ids)
-        vectors = vectors_of(self._store, list(vector_ids.values()))
+        vectors = self._vectors(list(vector_ids.values()))
         nodes = []
         for entry_id in ids:
             vector = vectors.get(vector_ids.get(entry_id, ""))
@@ -70,6 +70,22 @@ class HalvedInner(InnerStore):
             if node is not None and vector is not None:
                 nodes.append(embedded(node, vector))
         return nodes
+
+    def _vectors(self, ids: Sequence[str]) -> dict[str, list[float]]:
+        """Return vectors by their own ids."""
+        store = self._store
+        if isinstance(store, SimpleVectorStore):
+            known = store.data.embedding_dict
+            return {one: known[one] for one in ids if one in known}
+        if "FaissVectorStore" in {kind.__name__ for kind in type(store).__mro__}:
+            index = store.client
+            there = [one for one in ids if int(one) < index.ntotal]
+            return {one: index.reconstruct(int(one)).tolist() for one in there}
+        msg = (
+            f"vectors of a store of type {type(store).__name__} cannot be read back, expected "
+            "SimpleVectorStore or FaissVectorStore, or a store that keeps texts."
+        )
+        raise TypeError(msg)
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""

@@ -490,32 +490,6 @@ def _inherits(store: BasePydanticVectorStore, name: str) -> bool:
     return getattr(type(store), name) is getattr(BasePydanticVectorStore, name)
 
 
-def vectors_of(store: BasePydanticVectorStore, ids: Sequence[str]) -> dict[str, list[float]]:
-    """Return vectors of a store that keeps nothing else, by its own ids.
-
-    Raises
-    ------
-    TypeError
-        If the store is of no known kind.
-    """
-    if _comes_from(type(store), "llama_index.core.vector_stores.simple", "SimpleVectorStore"):
-        known = store.data.embedding_dict  # type: ignore[attr-defined]
-        return {one: known[one] for one in ids if one in known}
-    if _comes_from(type(store), "llama_index.vector_stores.faiss.base", "FaissVectorStore"):
-        index = store.client
-        return {one: index.reconstruct(int(one)).tolist() for one in ids if int(one) < index.ntotal}
-    msg = (
-        f"vectors of a store of type {type(store).__name__} cannot be read back, expected "
-        "SimpleVectorStore or FaissVectorStore, or a store that keeps texts."
-    )
-    raise TypeError(msg)
-
-
-def _comes_from(store_cls: type, module: str, name: str) -> bool:
-    """Return whether a class is, or inherits from, one that need not be imported for it."""
-    return any(c.__module__ == module and c.__name__ == name for c in store_cls.__mro__)
-
-
 def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
     node = metadata_dict_to_node(metadata, text=text or "")
     node.embedding = np.asarray(vector, dtype=np.float64).tolist()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from sqlalchemy import delete, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import chunks
@@ -33,18 +33,14 @@ class Indexes:
         """
 
         def work(session: Session) -> None:
-            known = {row.entry_id for row in self._notes(session, index)}
+            known = set(session.scalars(self._noted_by(index)))
             new = [entry_id for entry_id in dict.fromkeys(ids) if entry_id not in known]
             first = next_number(session, IndexedRow)
             for number, entry_id in enumerate(new, start=first):
-                row = IndexedRow(
-                    number=number,
-                    namespace=self._log.namespace,
-                    index_name=index,
-                    entry_id=entry_id,
-                )
-                row.digest = self._log.digests.of(IndexedRow, row)
-                session.add(row)
+                row = {"number": number, "namespace": self._log.namespace}
+                row |= {"index_name": index, "entry_id": entry_id}
+                digest = self._log.digests.of(IndexedRow, row)
+                session.add(IndexedRow(**row, digest=digest))
 
         if ids:
             self._log.write(work)
@@ -54,7 +50,7 @@ class Indexes:
         if not self._log.database.exists():
             return ()
         with self._log.database.read() as session:
-            return tuple(row.entry_id for row in self._notes(session, index))
+            return tuple(session.scalars(self._noted_by(index)))
 
     def of(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return by which indexes each of the ids is noted, see :meth:`note`."""
@@ -63,12 +59,9 @@ class Indexes:
         named: dict[str, tuple[str, ...]] = {}
         with self._log.database.read() as session:
             for some in chunks(ids):
-                query = (
-                    select(IndexedRow.entry_id, IndexedRow.index_name)
-                    .where(IndexedRow.namespace == self._log.namespace)
-                    .where(IndexedRow.entry_id.in_(some))
-                    .order_by(IndexedRow.number)
-                )
+                query = select(IndexedRow.entry_id, IndexedRow.index_name)
+                query = query.where(IndexedRow.namespace == self._log.namespace)
+                query = query.where(IndexedRow.entry_id.in_(some)).order_by(IndexedRow.number)
                 for entry_id, index in session.execute(query):
                     named[entry_id] = (*named.get(entry_id, ()), index)
         return named
@@ -78,24 +71,16 @@ class Indexes:
         if ids:
             self._log.write(lambda session: self.drop(session, ids, index))
 
-    def _notes(self, session: Session, index: str) -> Iterator[IndexedRow]:
-        """Return the notes of an index, oldest first."""
-        query = (
-            select(IndexedRow)
-            .where(IndexedRow.namespace == self._log.namespace)
-            .where(IndexedRow.index_name == index)
-            .order_by(IndexedRow.number)
-        )
-        return iter(session.scalars(query))
+    def _noted_by(self, index: str) -> Select[tuple[str]]:
+        """Return the query for the ids that an index has noted, oldest first."""
+        noted = (IndexedRow.namespace == self._log.namespace, IndexedRow.index_name == index)
+        return select(IndexedRow.entry_id).where(*noted).order_by(IndexedRow.number)
 
     def drop(self, session: Session, ids: Sequence[str], index: str | None = None) -> None:
         """Delete the notes of entries, by one index or by all."""
         for some in chunks(ids):
-            query = (
-                delete(IndexedRow)
-                .where(IndexedRow.namespace == self._log.namespace)
-                .where(IndexedRow.entry_id.in_(some))
-            )
+            query = delete(IndexedRow).where(IndexedRow.namespace == self._log.namespace)
+            query = query.where(IndexedRow.entry_id.in_(some))
             if index is not None:
                 query = query.where(IndexedRow.index_name == index)
             session.execute(query)

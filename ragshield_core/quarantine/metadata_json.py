@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -97,17 +97,20 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def _encode(value: Any, path: tuple[Any, ...]) -> Any:
-    """Return a value as JSON has it; ``path`` leads to it, and is put into words in errors only."""
+    """Return a value as JSON has it; ``path`` leads to it, and is put into words in errors only.
+
+    It has keys, and lists of a place, which is ``...`` in what has no order.
+    """
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.generic):
         # A longdouble's own item() would be a longdouble again.
         return float(value) if isinstance(value, np.floating) else _encode(value.item(), path)
     if isinstance(value, list):
-        return [_encode(item, (*path, _Place(i))) for i, item in enumerate(value)]
+        return [_encode(item, (*path, [i])) for i, item in enumerate(value)]
     for name, collection in _COLLECTIONS.items():
         if isinstance(value, collection):
-            return {TAG: [name, [_encode(item, (*path, _Place(None))) for item in value]]}
+            return {TAG: [name, [_encode(item, (*path, [...])) for item in value]]}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value) and TAG not in value:
             return {key: _encode(item, (*path, key)) for key, item in value.items()}
@@ -123,21 +126,12 @@ def _encode(value: Any, path: tuple[Any, ...]) -> Any:
     raise TypeError(msg)
 
 
-class _Place(NamedTuple):
-    """A place in a list; in what has no order, none."""
-
-    number: int | None
-
-
-def _step(key: Any) -> str:
-    if isinstance(key, _Place):
-        return "[...]" if key.number is None else f"[{key.number}]"
-    return f"[{_named(key)}]"
-
-
-def _named(key: Any) -> str:
-    """Return a key as errors name it: metadata is hostile, its keys as well."""
-    return printable(repr(key) if isinstance(key, str | int | float) else type(key).__name__, 60)
+def _step(step: Any) -> str:
+    """Return a step of a path as errors name it: metadata is hostile, its keys as well."""
+    if isinstance(step, list):
+        return "[...]" if step == [...] else f"[{step[0]}]"
+    named = repr(step) if isinstance(step, str | int | float) else type(step).__name__
+    return f"[{printable(named, 60)}]"
 
 
 def _decode(value: Any) -> Any:
